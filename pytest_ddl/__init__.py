@@ -1,0 +1,53 @@
+"""pytest-ddl: is distributed TensorFlow training correct and fast?
+
+The names below are loaded on first use, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_ddl.checks.findings import DivergenceError, Finding, Report
+    from pytest_ddl.cluster.cluster import ClusterError
+    from pytest_ddl.cluster.explain import RankError
+    from pytest_ddl.cluster.ship import ShippingError
+    from pytest_ddl.cluster.worker import current_rank, current_strategy
+    from pytest_ddl.equivalence import check_training
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ClusterError": "pytest_ddl.cluster.cluster",
+    "DivergenceError": "pytest_ddl.checks.findings",
+    "Finding": "pytest_ddl.checks.findings",
+    "RankError": "pytest_ddl.cluster.explain",
+    "Report": "pytest_ddl.checks.findings",
+    "ShippingError": "pytest_ddl.cluster.ship",
+    "check_training": "pytest_ddl.equivalence",
+    "current_rank": "pytest_ddl.cluster.worker",
+    "current_strategy": "pytest_ddl.cluster.worker",
+}
+
+__all__ = [
+    "ClusterError",
+    "DivergenceError",
+    "Finding",
+    "RankError",
+    "Report",
+    "ShippingError",
+    "check_training",
+    "current_rank",
+    "current_strategy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,119 @@
+"""Comparing arrays: largest difference, where it is, and how one array follows from others.
+
+NaN equals NaN and infinities equal themselves here: whether a non-finite value is acceptable is
+for the check to say, not for the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_ddl.records import Array
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest absolute difference between two arrays and the element where it occurs."""
+
+    error: float
+    index: tuple[int, ...] = ()
+    actual: str = ""
+    desired: str = ""
+    mismatched: int = 0
+    size: int = 0
+
+
+def is_numeric(value: Array) -> bool:
+    """Say whether differences of the values have a meaning (not strings or objects)."""
+    return bool(np.issubdtype(value.dtype, np.number) or value.dtype == np.bool_)
+
+
+def same(left: Array, right: Array) -> bool:
+    """Say whether two arrays agree bit for bit, NaN counting as equal to NaN."""
+    if left.shape != right.shape:
+        return False
+    floating = np.issubdtype(left.dtype, np.inexact) and np.issubdtype(right.dtype, np.inexact)
+    return bool(np.array_equal(left, right, equal_nan=bool(floating)))
+
+
+def difference(actual: Array, desired: Array) -> Difference:
+    """Return the largest absolute difference; infinite where kind or shape differ."""
+    if actual.shape != desired.shape:
+        return Difference(np.inf, (), f"shape {actual.shape}", f"shape {desired.shape}", actual.size, desired.size)
+    if actual.size == 0:
+        return Difference(0.0)
+    if not (is_numeric(actual) and is_numeric(desired)):
+        unequal = np.asarray(actual != desired)
+        distance = np.where(unequal, np.inf, 0.0)
+    else:
+        left, right = actual.astype(np.float64), desired.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            distance = np.abs(left - right)
+        agree = (left == right) | (np.isnan(left) & np.isnan(right))
+        distance = np.where(agree, 0.0, np.where(np.isnan(distance), np.inf, distance))
+    place = np.unravel_index(int(np.argmax(distance)), distance.shape)
+    return Difference(
+        error=float(distance[place]),
+        index=tuple(int(i) for i in place),
+        actual=show(actual[place]),
+        desired=show(desired[place]),
+        mismatched=int(np.count_nonzero(distance)),
+        size=int(actual.size),
+    )
+
+
+def show(value: object) -> str:
+    """A number as a person reads it: nine digits, the shortest form."""
+    try:
+        return f"{float(value):.9g}"  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def magnitude(value: Array | None) -> float:
+    """The largest finite absolute value, 0 where there is none."""
+    if value is None or value.size == 0 or not is_numeric(value):
+        return 0.0
+    absolute = np.abs(value.astype(np.float64))
+    return float(np.max(absolute, initial=0.0, where=np.isfinite(absolute)))
+
+
+def all_finite(value: Array) -> bool:
+    """Say whether an array holds no NaN and no infinity."""
+    return not np.issubdtype(value.dtype, np.inexact) or bool(np.all(np.isfinite(value.astype(np.float64))))
+
+
+def norm(value: Float) -> float:
+    """The Euclidean norm over all elements, without overflow for large entries."""
+    largest = magnitude(value)
+    if largest == 0.0:
+        return 0.0
+    return float(largest * np.sqrt(np.sum(np.square(np.nan_to_num(value) / largest))))
+
+
+def ratio_of_norms(actual: Float, desired: Float) -> float | None:
+    """``|actual| / |desired|``, or ``None`` where nothing was desired to change."""
+    below = norm(desired)
+    return norm(actual) / below if below > 0 else None
+
+
+def mean(values: Sequence[Float], weights: Sequence[float] | None = None) -> Float:
+    """The (weighted) mean of arrays."""
+    if weights is None:
+        weights = [1.0 / len(values)] * len(values)
+    total = np.zeros_like(values[0])
+    for value, weight in zip(values, weights, strict=True):
+        total = total + weight * value
+    return total
+
+
+def coefficient(vector: Float, direction: Float) -> float | None:
+    """The least-squares ``c`` of ``vector = c * direction``, or ``None`` for a zero direction."""
+    square = float(np.sum(np.square(direction)))
+    return float(np.sum(vector * direction)) / square if square > 0 else None

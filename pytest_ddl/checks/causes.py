@@ -1,0 +1,373 @@
+"""The causes that a finding can name: what happened, what to do, and whether it can be legitimate.
+
+Cause ids are part of the contract with users (``expect=`` names them): add, never rename.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause id with the sentence that explains it and the API that repairs it."""
+
+    id: str
+    title: str
+    """One sentence: what happened."""
+    fix: str
+    """One or two sentences: what to do, with the concrete API."""
+    legitimate: bool = False
+    """True where a correct program may do this and declares it with ``expect=``."""
+
+
+_GRADIENTS = (
+    Cause(
+        "gradient-scaled-by-replica-count",
+        "The gradient is summed over replicas without dividing the loss by the global batch: N times too large.",
+        "Use tf.nn.compute_average_loss(per_example_loss, global_batch_size=run.global_batch_size) instead "
+        "of tf.reduce_mean, and reduce the gradients once (optimizer.apply_gradients already sums them).",
+    ),
+    Cause(
+        "gradient-scaled-by-inverse-replica-count",
+        "The gradient is divided by the number of replicas once too often: N times too small.",
+        "Divide once: either by the global batch size in the loss, or let Model.fit scale it (then return "
+        "the mean over the replica's examples), not both.",
+    ),
+    Cause(
+        "gradient-not-aggregated",
+        "Every replica applied its own gradient; no all-reduce took place and the replicas drift apart.",
+        "Call optimizer.apply_gradients inside strategy.run with a model and optimizer made in "
+        "strategy.scope(), or reduce first with tf.distribute.get_replica_context().all_reduce('sum', "
+        "gradients).",
+    ),
+    Cause(
+        "gradient-clipped-before-aggregation",
+        "Gradients were clipped on each replica before they were summed, so the limit applies to parts of the batch.",
+        "All-reduce first (get_replica_context().all_reduce('sum', gradients)), then "
+        "tf.clip_by_global_norm, then apply; do not pass clipnorm, global_clipnorm or clipvalue to a Keras "
+        "3 optimizer under a strategy.",
+    ),
+    Cause(
+        "clipping-lost",
+        "The update exceeds the clipping limit that one device obeys: clipping did not take place.",
+        "Clip the all-reduced gradient with tf.clip_by_norm or tf.clip_by_global_norm before apply_gradients.",
+    ),
+    Cause(
+        "regularization-scaled-by-replica-count",
+        "The regularisation term is counted once per replica instead of once per step.",
+        "Scale it with tf.nn.scale_regularization_loss(sum(model.losses)) in the replica function.",
+    ),
+    Cause(
+        "mean-of-replica-means",
+        "Replicas with different numbers of examples count equally: the mean of their means is not the mean "
+        "over the examples.",
+        "Sum per-example losses and divide by the number of examples of the global batch "
+        "(tf.nn.compute_average_loss), or batch with drop_remainder=True.",
+    ),
+    Cause(
+        "empty-replica",
+        "A batch with fewer examples than replicas left a replica empty, and its share was counted as zero or NaN.",
+        "Batch with drop_remainder=True, or divide by the number of examples present in the global batch.",
+    ),
+    Cause(
+        "masked-loss-normalised-per-replica",
+        "The loss is divided by the replica's own count of valid tokens or weights, not by the global count.",
+        "Sum the masked loss, all-reduce the count with get_replica_context().all_reduce('sum', count), and"
+        " divide by the global count.",
+    ),
+    Cause(
+        "batch-coupled-loss",
+        "The loss of an example depends on the other examples of its batch, and a replica sees only its part.",
+        "Gather the embeddings of all replicas first: tf.distribute.get_replica_context().all_gather(x, axis=0).",
+        legitimate=True,
+    ),
+    Cause(
+        "gradient-accumulation-wrong",
+        "Accumulated micro-batches do not add up to the update of one large batch.",
+        "Add up gradients in variables with synchronization=ON_READ, divide by the number of micro-batches,"
+        " apply and reset once per cycle; take no optimizer step in between.",
+    ),
+    Cause(
+        "loss-scale-not-synchronised",
+        "The dynamic loss scale differs between replicas.",
+        "Wrap the optimizer in keras.mixed_precision.LossScaleOptimizer inside strategy.scope(), and decide"
+        " on the all-reduced gradient.",
+    ),
+    Cause(
+        "non-finite-not-synchronised",
+        "A non-finite gradient on one replica was skipped there but applied by others.",
+        "All-reduce the gradients before tf.math.is_finite decides, so that every replica decides alike.",
+    ),
+    Cause(
+        "sparse-gradient-mismatch",
+        "Sparse gradients (tf.IndexedSlices) of replicas were combined without regard to their indices.",
+        "Reduce the tf.IndexedSlices as such with all_reduce, or densify with tf.convert_to_tensor(gradient) first.",
+    ),
+    Cause(
+        "reduction-overflow",
+        "A sum over replicas left the range of the reduced dtype.",
+        "Cast to float32 before all_reduce, or scale before summing.",
+    ),
+    Cause(
+        "gradient-unscaled-without-scale",
+        "Gradients were divided by a loss scale that the loss was never multiplied with.",
+        "Call optimizer.scale_loss(loss) inside the tape when a LossScaleOptimizer applies the gradients.",
+    ),
+)
+
+_VALUES = (
+    Cause(
+        "reported-loss-wrong",
+        "The loss that the program reports is not the mean over the examples of the global batch.",
+        "Return tf.nn.compute_average_loss(..., global_batch_size=run.global_batch_size) from the replica "
+        "function and reduce it with strategy.reduce('SUM', loss, axis=None).",
+    ),
+    Cause(
+        "metric-wrong",
+        "A metric differs from the one computed on one device.",
+        "Make the metric in strategy.scope(), update it in strategy.run and read result() in cross-replica context.",
+    ),
+    Cause(
+        "initial-weights-differ",
+        "Weights differ before the first step.",
+        "Seed before the model is made (keras.utils.set_random_seed(run.seed)) and alike on every worker; "
+        "restore a checkpoint on all workers, not on the chief alone.",
+    ),
+    Cause(
+        "replicas-diverged",
+        "Components of one variable differ between replicas of a process.",
+        "Give the variable an aggregation (tf.VariableAggregation.MEAN or SUM), or reduce the value with "
+        "all_reduce before it is assigned.",
+    ),
+    Cause(
+        "workers-diverged",
+        "Copies of one variable differ between worker processes.",
+        "Assign the same value on every worker: broadcast or seed it, and restore on all workers.",
+    ),
+    Cause(
+        "state-not-aggregated",
+        "Non-trainable state was updated from each replica's own data and never combined.",
+        "Make it with synchronization=tf.VariableSynchronization.ON_READ, "
+        "aggregation=tf.VariableAggregation.MEAN, or use BatchNormalization(synchronized=True).",
+    ),
+    Cause(
+        "optimizer-state-mismatch",
+        "Slots of the optimizer differ from those of one device.",
+        "Build the optimizer in strategy.scope() (optimizer.build(model.trainable_variables)) and let "
+        "apply_gradients alone write its slots.",
+    ),
+    Cause(
+        "iteration-count-wrong",
+        "The optimizer's count of updates does not grow by one per global step.",
+        "Call optimizer.apply_gradients once per global step and write optimizer.iterations nowhere else.",
+    ),
+    Cause(
+        "learning-rate-differs",
+        "The learning rate differs between workers or from one device.",
+        "Use a keras.optimizers.schedules.LearningRateSchedule of optimizer.iterations; set a rate on every worker.",
+    ),
+    Cause(
+        "variable-did-not-move",
+        "A trainable variable moves on one device and stands still under the strategy.",
+        "Check that its gradient is not None on every replica, and that the optimizer was built on this "
+        "model's variables, in strategy.scope().",
+    ),
+    Cause(
+        "frozen-variable-moved",
+        "A frozen variable was changed.",
+        "Pass model.trainable_variables to tape.gradient and apply_gradients, and set trainable=False before "
+        "the optimizer is built.",
+    ),
+    Cause(
+        "variable-outside-scope",
+        "A variable was made outside strategy.scope() and is not mirrored.",
+        "Make model, optimizer and metrics inside `with strategy.scope():`.",
+    ),
+    Cause(
+        "layout-wrong",
+        "A sharded variable does not have the layout that was asked for.",
+        "Check run.layout_map: the pattern must match the variable's path, the spec its rank and the mesh dimensions.",
+    ),
+)
+
+_RANDOM = (
+    Cause(
+        "random-stream-repeated-across-replicas",
+        "All replicas drew the same random numbers (for example the same dropout mask).",
+        "Fold the replica id into the seed: tf.random.experimental.stateless_fold_in(seed, "
+        "tf.distribute.get_replica_context().replica_id_in_sync_group).",
+    ),
+    Cause(
+        "random-stream-repeated-across-steps",
+        "Every step drew the same random numbers.",
+        "Advance the seed with the step (optimizer.iterations), or use a keras.random.SeedGenerator that is"
+        " a tracked attribute of its layer.",
+    ),
+    Cause(
+        "random-stream-differs-across-replicas",
+        "Replicas draw random numbers of their own, so the run cannot equal one device number for number.",
+        "Nothing to repair if intended: declare it with expect=, or set the rates to 0 in the equivalence test.",
+        legitimate=True,
+    ),
+    Cause(
+        "per-replica-normalization",
+        "Batch normalisation used the statistics of each replica's part of the batch.",
+        "Use keras.layers.BatchNormalization(synchronized=True), or declare it with expect= if intended.",
+        legitimate=True,
+    ),
+)
+
+_DATA = (
+    Cause(
+        "examples-dropped",
+        "Examples that one device trained on were not seen under the strategy.",
+        "Shard with a fixed seed (dataset.shuffle(n, seed=...)) and set options.experimental_distribute."
+        "auto_shard_policy, or shard by context.input_pipeline_id yourself.",
+    ),
+    Cause(
+        "examples-duplicated",
+        "Examples were counted more often than on one device.",
+        "Shard the dataset over the input pipelines (dataset.shard(context.num_input_pipelines, "
+        "context.input_pipeline_id)) with the same seed on every worker.",
+    ),
+    Cause(
+        "global-batch-wrong",
+        "The replicas' batches do not add up to the global batch.",
+        "Batch by run.global_batch_size with experimental_distribute_dataset, by "
+        "context.get_per_replica_batch_size(run.global_batch_size) with distribute_datasets_from_function.",
+    ),
+    Cause(
+        "unequal-steps",
+        "The number of steps differs between ranks or from one device.",
+        "Give every worker the same number of batches: dataset.repeat() with a fixed number of steps, or shard evenly.",
+    ),
+)
+
+_CHECKPOINTS = (
+    Cause(
+        "checkpoint-incomplete",
+        "Variables are missing from the checkpoint or were not matched on loading.",
+        "Track model and optimizer in one tf.train.Checkpoint and end restore() with .assert_consumed().",
+    ),
+    Cause(
+        "resume-lost-state",
+        "State was lost by interrupting and resuming.",
+        "Build the optimizer before restoring (optimizer.build(model.trainable_variables)) and save it with the model.",
+    ),
+    Cause(
+        "resume-step-wrong",
+        "The step or epoch counter after resuming is off.",
+        "Save the counter after the update it counts, and start from the restored value (initial_epoch=, iterations).",
+    ),
+    Cause(
+        "resume-data-wrong",
+        "After resuming, examples are repeated or skipped.",
+        "Save the iterator's position, or skip(step * global batch) on a dataset with a fixed seed.",
+    ),
+    Cause(
+        "unsafe-checkpoint-path",
+        "Several ranks write the same path.",
+        "Save on every worker, the non-chief ones to a temporary path of their own (run.rank_path).",
+    ),
+)
+
+_PARAMETER_SERVER = (
+    Cause(
+        "lost-update",
+        "Updates of a parameter server variable were lost.",
+        "Use assign_add, assign_sub or the optimizer; never assign(v + x) from several workers.",
+    ),
+    Cause(
+        "duplicate-update",
+        "An update was applied more than once.",
+        "Make scheduled functions safe to repeat: a worker's failure makes the coordinator schedule them again.",
+    ),
+    Cause(
+        "staleness-exceeded",
+        "A gradient was computed on weights older than the bound.",
+        "Join the coordinator more often (coordinator.join()), or lower the number of closures in flight.",
+    ),
+)
+
+_COLLECTIVES = (
+    Cause(
+        "collective-order-mismatch",
+        "Ranks issued their collectives in different orders.",
+        "Issue collectives in one deterministic order on every rank; avoid iterating over sets.",
+    ),
+    Cause(
+        "collective-shape-mismatch",
+        "Ranks reduced tensors of different shape or dtype in the same collective.",
+        "Pad to one shape, or use all_gather, which allows a different first dimension.",
+    ),
+    Cause(
+        "rank-conditional-collective",
+        "A collective (save, evaluation, reading a synchronised variable) is issued on some ranks only.",
+        "Move it out of `if chief:`: every rank must take part; only writing files may depend on the rank.",
+    ),
+    Cause(
+        "collective-per-variable",
+        "One collective is issued per variable instead of one for many.",
+        "Reduce the whole list in one call: get_replica_context().all_reduce('sum', gradients), and set "
+        "tf.distribute.experimental.CommunicationOptions(bytes_per_pack=...).",
+    ),
+    Cause(
+        "retraced-every-step",
+        "The step function is traced again in every step.",
+        "Decorate once outside the loop, pass tensors instead of Python numbers, and fix input_signature or "
+        "reduce_retracing=True.",
+    ),
+    Cause(
+        "eager-step",
+        "The step runs eagerly: strategy.run is not inside a tf.function.",
+        "Decorate the function that calls strategy.run with @tf.function.",
+    ),
+)
+
+_RUN = (
+    Cause(
+        "unsupported-by-framework",
+        "The installed TensorFlow or Keras cannot do this under the strategy.",
+        "Declare it with expect= and a reason, or use the alternative named in the message.",
+    ),
+    Cause(
+        "cluster-misconfigured",
+        "The strategy does not span the cluster that was asked for.",
+        "Set TF_CONFIG before the strategy is made, and make the strategy before any other TensorFlow operation.",
+    ),
+    Cause(
+        "worker-raised",
+        "The training function raised an exception.",
+        "The traceback below shows where; the same program ran on one device.",
+    ),
+    Cause(
+        "worker-died",
+        "A worker process ended without an answer.",
+        "See the tail of its output below; exit codes of signals (-9, -11) point to memory or native code.",
+    ),
+    Cause(
+        "rank-did-not-run",
+        "A rank delivered no result.",
+        "Every rank must reach run.watch and the training steps: look for code that depends on the rank.",
+    ),
+    Cause(
+        "deadline-exceeded",
+        "The run did not end in time.",
+        "The stacks below show where each rank waits: a collective that not all ranks issue is the usual "
+        "reason. Raise timeout= if the work is merely long.",
+    ),
+)
+
+CAUSES: Mapping[str, Cause] = {
+    cause.id: cause
+    for group in (_GRADIENTS, _VALUES, _RANDOM, _DATA, _CHECKPOINTS, _PARAMETER_SERVER, _COLLECTIVES, _RUN)
+    for cause in group
+}
+"""Every cause by its id, in the order in which the documentation lists them."""
+
+
+def fix_of(cause: str | None) -> str | None:
+    """What to do about a cause, or ``None`` where the cause is not known."""
+    return CAUSES[cause].fix if cause is not None else None

@@ -1,0 +1,184 @@
+"""One verdict from all checks: runs them, keeps root causes, sets aside what is declared or approximate."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from pytest_ddl.checks.causes import CAUSES
+from pytest_ddl.checks.diagnosis import DIVERGING
+from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.checks.observe import sizes
+from pytest_ddl.checks.registry import select
+from pytest_ddl.checks.tolerance import UNMEASURED, Tolerance
+from pytest_ddl.records import TrainingRecord
+
+_DATA = ("BATCH", "DATA-COVER")
+_NUMERIC = ("REPLICA-EQ", "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE")
+
+# Named where nothing more specific is known; explained by any specific cause at the same step or before.
+_UNSPECIFIC = (
+    None,
+    "replicas-diverged",
+    "workers-diverged",
+    "optimizer-state-mismatch",
+    "reported-loss-wrong",
+)
+
+_ORDER = ("RUN", "BATCH", "DATA-COVER", "STEP-EQ", "UNEVEN-EQ", "REPLICA-EQ", "OPT-STATE", "MOVES", "LOSS-EQ")
+
+
+def judge(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    perturbed: Sequence[TrainingRecord] = (),
+    *,
+    expect: Mapping[str, str] | Collection[str] = (),
+    strict: bool = False,
+    checks: Collection[str] | None = None,
+    slices: Mapping[int, TrainingRecord] | None = None,
+    slice_step: int | None = None,
+) -> Report:
+    """Compare a distributed run with its single-device reference and say what is wrong, and why.
+
+    ``perturbed`` are reference runs moved by one ulp (:func:`needs_noise` says when they help);
+    ``slices`` maps replicas to reference runs that in step ``slice_step`` were given the replica's
+    examples alone: with them the means of replicas can be recomputed instead of guessed.
+    """
+    expected = parse_expectations(expect)
+    selected = select(checks)
+    tolerance = Tolerance(reference, perturbed, slices, slice_step)
+    results = tuple(check.function(reference, distributed, tolerance) for check in selected)
+    found = [finding for result in results for finding in result.findings]
+    roots = root_causes(found)
+    declared = tuple((f, expected[f.cause]) for f in roots if f.cause in expected)
+    left = [f for f in roots if f.cause not in expected]
+    approximations = tuple(f for f in left if f.approximation and not strict)
+    findings = [f for f in left if f not in approximations]
+    used = {f.cause for f in found}
+    return Report(
+        strategy=distributed.strategy,
+        results=results,
+        findings=findings,
+        reference=reference,
+        distributed=distributed,
+        expected=declared,
+        approximations=approximations,
+        unused_expectations={cause: reason for cause, reason in expected.items() if cause not in used},
+        inconclusive=(
+            *_undecided(results, [*(f for f, _ in declared), *approximations]),
+            *_unseen(distributed, [f for f in approximations if f.check in _NUMERIC]),
+        ),
+        notes=_notes(reference, distributed, [*(f for f, _ in declared), *approximations], roots, found),
+        seconds=reference.seconds + distributed.seconds,
+    )
+
+
+def needs_noise(report: Report) -> bool:
+    """Say whether measuring rounding noise may change the verdict.
+
+    It may where a numeric difference exceeds a bound that was not measured; a wide bound only
+    grows wider by measuring.
+    """
+    return any(finding.origin == UNMEASURED for finding in (*report.findings, *report.approximations))
+
+
+def root_causes(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding per root cause, the worst first: consequences of an earlier cause are dropped."""
+    kept: list[Finding] = []
+    for finding in sorted(findings, key=_rank):
+        if not any(_explains(earlier, finding) for earlier in kept):
+            kept.append(finding)
+    return kept
+
+
+def _rank(finding: Finding) -> tuple[bool, int, int, int]:
+    """What stopped the run, then the earliest step; at the same step a specific cause, data first."""
+    position = _ORDER.index(finding.check) if finding.check in _ORDER else len(_ORDER)
+    vague = 0 if finding.check in _DATA else (finding.cause in _UNSPECIFIC) + (finding.cause is None)
+    return finding.check != "RUN", finding.step if finding.step is not None else 0, vague, position
+
+
+def _explains(earlier: Finding, later: Finding) -> bool:
+    """Say whether a finding is the same defect as, or a consequence of, one that is kept."""
+    if earlier.cause is not None and earlier.cause == later.cause:
+        return True
+    if earlier.check == "RUN":
+        # A run that stopped early explains missing steps, not wrong numbers before.
+        return later.cause in ("unequal-steps", "rank-did-not-run")
+    if earlier.check == later.check == "DATA-COVER":
+        return False
+    if later.check in _DATA:
+        # Data that is wrong is wrong whatever the weights are; a wrong batch size contains its duplicates.
+        return earlier.check == "BATCH" and later.check == "DATA-COVER"
+    if later.check == "LOSS-EQ" and earlier.check in ("STEP-EQ", "UNEVEN-EQ", "OPT-STATE"):
+        # The loss of the step in which weights begin to differ is a defect of its own,
+        # unless it is off by the same formula.
+        same_step = earlier.step == later.step
+        return (earlier.cause in later.also) if same_step else (later.step or 0) > (earlier.step or 0)
+    if later.check == "REPLICA-EQ":
+        # What is wrong alike on all replicas (and perhaps declared) does not explain why they differ.
+        return later.cause != "state-not-aggregated" and earlier.cause in (
+            *DIVERGING,
+            "initial-weights-differ",
+        )
+    weights_differ = earlier.check in _NUMERIC and earlier.check != "LOSS-EQ"
+    if later.check in _NUMERIC and (weights_differ or earlier.check in _DATA):
+        later_step, earlier_step = later.step or 0, earlier.step or 0
+        if later_step > earlier_step:
+            return True
+        guessed = earlier.check in _DATA and not later.exact
+        return guessed or later.cause in _UNSPECIFIC or earlier.check == "REPLICA-EQ"
+    return False
+
+
+def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str, str]:
+    """``expect=`` as cause id -> reason; a bare collection of ids has no reasons."""
+    if isinstance(expect, str):
+        raise ValueError(f"expect={expect!r} must map cause ids to reasons, for example {{{expect!r}: 'why'}}")
+    expected = dict(expect) if isinstance(expect, Mapping) else dict.fromkeys(expect, "no reason given")
+    for cause in expected:
+        if cause not in CAUSES:
+            raise ValueError(f"expect= names an unknown cause {cause!r}; valid: {', '.join(sorted(CAUSES))}")
+    return expected
+
+
+def _undecided(results: Sequence[CheckResult], excused: Sequence[Finding]) -> tuple[str, ...]:
+    """Why a verdict is missing, less the checks that a tolerated difference leaves nothing to decide."""
+    checks = {finding.check for finding in excused}
+    silenced = {"UNEVEN-EQ", "LOSS-EQ"} if checks else set()
+    if "RUN" in checks:
+        silenced = {result.check for result in results}
+    return tuple(
+        f"{result.check}: {result.reason}"
+        for result in results
+        if result.outcome is Outcome.INCONCLUSIVE and result.check not in silenced
+    )
+
+
+def _unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> Iterator[str]:
+    """Empty replicas after an approximation: the one thing known to go wrong there cannot be judged."""
+    first = min((finding.step or 0 for finding in approximations), default=None)
+    for step in range((first or 0) + 1, distributed.num_steps + 1):
+        if first is not None and 0 in sizes(distributed, step).values():
+            yield (
+                f"UNEVEN-EQ: step {step} leaves a replica empty, and weights are not comparable after the "
+                f"approximation in step {first}; check a batch smaller than the replicas on its own"
+            )
+            return
+
+
+def _notes(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    excused: Sequence[Finding],
+    roots: Sequence[Finding],
+    found: Sequence[Finding],
+) -> tuple[str, ...]:
+    notes = list(dict.fromkeys(note for rank in distributed.ranks for note in rank.notes))
+    numeric = [f.step for f in excused if f.check in _NUMERIC and f.step is not None]
+    if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
+        notes.append(f"weights are not compared after step {min(numeric)}, where the tolerated difference begins")
+    hidden = len(found) - len(roots)
+    if hidden and roots:
+        notes.append(f"{hidden} further difference(s) follow from the above and are not listed")
+    return tuple(notes)

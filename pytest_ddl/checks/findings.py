@@ -1,0 +1,123 @@
+"""What checks say: a finding, the outcome of one check, and the report of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pytest_ddl.records import TrainingRecord
+
+
+class Symptom(str, Enum):
+    """How a defect shows."""
+
+    SILENT = "silent"
+    CRASH = "crash"
+    HANG = "hang"
+    SLOW = "slow"
+
+
+class Outcome(str, Enum):
+    """The outcome of one check. Only PASS and NOT_APPLICABLE let a report pass."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One difference, where it is, how large against which bound, and why.
+
+    ``cause`` is an id of :mod:`pytest_ddl.checks.causes` or ``None`` where no candidate
+    reproduces what was observed. ``error`` and ``tolerance`` are absolute and in the
+    variable's own unit. ``approximation`` marks a difference that only fails in strict mode.
+    """
+
+    check: str
+    message: str
+    cause: str | None = None
+    symptom: str = Symptom.SILENT.value
+    step: int | None = None
+    variable: str | None = None
+    replica: int | None = None
+    worker: int | None = None
+    error: float | None = None
+    tolerance: float | None = None
+    fix: str | None = None
+    observed: str | None = None
+    """The value seen under the strategy, short."""
+    expected: str | None = None
+    """The value seen on one device, short."""
+    origin: str | None = None
+    """Where the bound comes from."""
+    evidence: str | None = None
+    """What the cause was concluded from: the recomputation and how closely it fits."""
+    also: tuple[str, ...] = ()
+    """Other causes that fit as well."""
+    approximation: bool = False
+    details: str | None = None
+    """Longer text shown below the finding: a traceback, a rank's output, stacks."""
+    exact: bool = True
+    """False where the cause was not recomputed: the records are merely consistent with it."""
+    ratio: float | None = None
+    """|change under the strategy| / |change on one device| of the variable in this step."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The outcome of one check with its findings, or the reason why there are none."""
+
+    check: str
+    outcome: Outcome
+    reason: str = ""
+    """For a pass: what was compared; else why it does not apply or could not decide."""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdict of comparing one distributed run with its single-device reference."""
+
+    strategy: str
+    results: tuple[CheckResult, ...]
+    findings: list[Finding]
+    """Worst first; expected and approximate ones are not in here."""
+    reference: TrainingRecord | None
+    distributed: TrainingRecord | None
+    expected: tuple[tuple[Finding, str], ...] = ()
+    """Findings that ``expect=`` declares, each with the reason given."""
+    approximations: tuple[Finding, ...] = ()
+    unused_expectations: Mapping[str, str] = field(default_factory=dict)
+    inconclusive: tuple[str, ...] = ()
+    """Why no verdict could be given; empty for a pass or a fail."""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """``"fail"``, ``"inconclusive"`` or ``"pass"``; a report of no comparison never passes."""
+        if self.findings:
+            return "fail"
+        if self.inconclusive or not any(r.outcome is Outcome.PASS for r in self.results):
+            return "inconclusive"
+        return "pass"
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == "pass"
+
+    def __str__(self) -> str:
+        from pytest_ddl.report.text import render_report
+
+        return render_report(self)
+
+
+class DivergenceError(AssertionError):
+    """Distributed training does not match single-device training; ``report`` says how and why."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(str(report))
+        self.report = report

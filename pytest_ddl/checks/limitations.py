@@ -1,0 +1,82 @@
+"""Known limits of TensorFlow and Keras: exceptions that say "not possible" rather than "your mistake".
+
+An entry matches on the message and, so that user code cannot look like the framework, on where
+the traceback ends.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pytest_ddl.records import ErrorRecord
+
+
+@dataclass(frozen=True)
+class Limitation:
+    """One thing that the installed framework cannot do, and how its exception is recognised."""
+
+    pattern: str
+    """Regular expression searched for in the exception's message."""
+    reason: str
+    link: str = ""
+    where: str = r"[/\\](keras|tf_keras|tensorflow)[/\\]"
+    """Regular expression that the file of the traceback's last frame must match."""
+    traceback: str = ""
+    """Regular expression that must occur somewhere in the traceback."""
+
+
+LIMITATIONS: tuple[Limitation, ...] = (
+    Limitation(
+        r"merge_call.{0,3} called while defining a new graph",
+        "an update that needs merge_call sits inside tf.cond or a nested tf.function (gradient "
+        "accumulation, loss scaling, jit_compile): Keras optimizers cannot do this under a strategy that "
+        "merges replica threads",
+        "https://github.com/keras-team/keras/issues/21366",
+    ),
+    Limitation(
+        r"Inputs to operation AddN.{0,80}must have the same size and shape",
+        "Keras 3 Model.fit adds up the replicas' parts of its first batch to learn the shapes, which fails where "
+        "the parts differ in size: let the first batch be divisible by the replicas",
+        traceback=r"keras/src/backend/tensorflow/trainer.py",
+    ),
+    Limitation(
+        r"Trying to access resource .{0,300}located in device .{0,200}from device",
+        "XLA (jit_compile=True) cannot use the variables of a replica on another device of the same process",
+        "https://www.tensorflow.org/xla/known_issues#tfvariable_on_a_different_device",
+    ),
+    Limitation(
+        r"PerReplica.{0,400}unsupported type|unsupported type.{0,200}PerReplica|"
+        r"PerReplica object is not|Attempt to convert a value \(PerReplica",
+        "Keras 3 hands a per-replica value to code that expects a tensor (Model.fit and evaluate under "
+        "several workers)",
+        "https://github.com/keras-team/keras/issues/19891",
+    ),
+    Limitation(
+        r"ParameterServerStrategy.{0,200}(not supported|unsupported|requires|must be)",
+        "Keras 3 does not train with Model.fit under ParameterServerStrategy; use a ClusterCoordinator loop"
+        " or tf_keras",
+        "https://keras.io/guides/distributed_training_with_tensorflow/",
+    ),
+    Limitation(
+        r"(not (yet )?supported|unsupported|not implemented).{0,120}(strateg|distribut|replica|DTensor|mesh)|"
+        r"(strateg|distribut|replica|DTensor|mesh).{0,120}(not (yet )?supported|unsupported|not implemented)",
+        "the framework declares that it does not support this under the strategy",
+    ),
+    Limitation(
+        r"Layout.{0,200}(not supported|unsupported)|SPMD.{0,200}not implemented",
+        "DTensor has no rule for this operation and layout",
+        "https://github.com/tensorflow/tensorflow/tree/master/tensorflow/dtensor",
+    ),
+)
+
+
+def known_limitation(error: ErrorRecord) -> Limitation | None:
+    """The limitation that an exception stands for, or ``None`` where it is not a known one."""
+    files = re.findall(r'File "([^"]+)"', error.traceback)
+    for limitation in LIMITATIONS:
+        in_framework = bool(files) and re.search(limitation.where, files[-1]) is not None
+        message = re.search(limitation.pattern, error.message, re.DOTALL | re.IGNORECASE)
+        if in_framework and message and re.search(limitation.traceback, error.traceback):
+            return limitation
+    return None

@@ -1,0 +1,119 @@
+"""LOSS-EQ: the loss that the program reports for a step is the one that one device reports."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pytest_ddl.checks.build import failed, inconclusive, no_steps, not_applicable, passed
+from pytest_ddl.checks.causes import fix_of
+from pytest_ddl.checks.findings import CheckResult, Finding
+from pytest_ddl.checks.observe import compare, shared_steps
+from pytest_ddl.checks.tolerance import Bound, Decision, Tolerance
+from pytest_ddl.records import TrainingRecord
+
+CHECK = "LOSS-EQ"
+
+
+@dataclass(frozen=True)
+class _Formula:
+    """A way to arrive at the reported loss."""
+
+    text: str
+    value: float
+    also: tuple[str, ...] = ()
+
+
+def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare the losses of those steps that began with equal weights; later ones only repeat the news."""
+    steps = shared_steps(reference, distributed)
+    if steps == 0:
+        return no_steps(CHECK, distributed)
+    diverged = compare(reference, distributed, tolerance).step
+    if diverged == 0:
+        return inconclusive(CHECK, "the weights differ before the first step")
+    last = steps if diverged is None else min(steps, diverged)
+    compared = 0
+    undecided: str | None = None
+    for step in range(1, last + 1):
+        desired = reference.ranks[0].steps[step - 1].loss
+        for rank in distributed.ranks:
+            actual = rank.steps[step - 1].loss
+            if desired is None or actual is None:
+                continue
+            if not math.isfinite(desired) and _alike(actual, desired):
+                undecided = undecided or f"the single-device loss is not finite at step {step}"
+                continue
+            compared += 1
+            bound = tolerance.loss(step)
+            error = abs(actual - desired) if math.isfinite(actual) and math.isfinite(desired) else math.inf
+            decision = bound.judge(error)
+            if decision is Decision.BEYOND:
+                return failed(CHECK, [_finding(distributed, step, rank.rank, actual, desired, bound)])
+            if decision is Decision.UNDECIDED and undecided is None:
+                undecided = f"the loss of step {step} differs by {error:.3g}, rounding may explain {bound.value:.3g}"
+    if undecided:
+        return inconclusive(CHECK, undecided)
+    if compared == 0:
+        return not_applicable(CHECK, "no loss was recorded on both sides")
+    return passed(CHECK, f"{compared} losses" + (f", up to step {last}" if last < steps else ""))
+
+
+def _alike(actual: float, desired: float) -> bool:
+    return actual == desired or (math.isnan(actual) and math.isnan(desired))
+
+
+def _finding(
+    distributed: TrainingRecord,
+    step: int,
+    rank: int,
+    actual: float,
+    desired: float,
+    bound: Bound,
+) -> Finding:
+    slack = bound.value * max(1, distributed.num_replicas)
+    formulas = [f for f in _formulas(distributed, step, desired) if abs(actual - f.value) <= slack]
+    formula = formulas[0] if formulas else None
+    told = "; ".join(f.text for f in formulas) if formulas else "no formula tried (sums, means, single replicas) fits"
+    return Finding(
+        check=CHECK,
+        message=f"the loss reported for step {step} is not that of one device",
+        cause="reported-loss-wrong",
+        step=step,
+        variable="loss",
+        worker=rank,
+        error=abs(actual - desired) if math.isfinite(actual) else math.inf,
+        tolerance=bound.value,
+        fix=fix_of("reported-loss-wrong"),
+        observed=f"{actual:.9g}",
+        expected=f"{desired:.9g}",
+        origin=bound.origin,
+        evidence=told,
+        also=formula.also if formula else (),
+        ratio=actual / desired if desired and math.isfinite(actual) else None,
+    )
+
+
+def _formulas(distributed: TrainingRecord, step: int, desired: float) -> list[_Formula]:
+    """Everything that a loop might report instead of the mean over the global batch."""
+    number = distributed.num_replicas
+    found = []
+    if number > 1:
+        found.append(_Formula(f"{number} x the single-device loss (summed means)", desired * number, _SCALE_UP))
+        found.append(_Formula(f"1/{number} of the single-device loss", desired / number, _SCALE_DOWN))
+    batches = [batch for batch in distributed.batches(step) if batch.loss is not None]
+    losses = [batch.loss for batch in batches if batch.loss is not None]
+    if len(losses) < 2:
+        return found
+    total = sum(batch.size for batch in batches)
+    found.append(_Formula("the mean of the replicas' losses, whatever their sizes", sum(losses) / len(losses), _MEANS))
+    found.extend(_Formula(f"replica {b.replica}'s own loss", b.loss) for b in batches if b.loss is not None)
+    found.append(_Formula("the sum of the replicas' losses", sum(losses), _SCALE_UP))
+    if total:
+        found.append(_Formula("the sum of losses per example", sum(losses) / total))
+    return found
+
+
+_SCALE_UP = ("gradient-scaled-by-replica-count",)
+_SCALE_DOWN = ("gradient-scaled-by-inverse-replica-count",)
+_MEANS = ("mean-of-replica-means",)

@@ -1,0 +1,74 @@
+"""MOVES: what one device trains moves under the strategy too, and frozen variables stand still."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_ddl.checks.arrays import difference, same
+from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, passed
+from pytest_ddl.checks.findings import CheckResult, Finding
+from pytest_ddl.checks.observe import Place, of_kind, shared_steps
+from pytest_ddl.checks.tolerance import Bound, Tolerance
+from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+
+CHECK = "MOVES"
+
+
+def check_moves(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare which variables changed at all between the first and the last step."""
+    steps = shared_steps(reference, distributed)
+    if steps == 0:
+        return no_steps(CHECK, distributed)
+    trainable = of_kind(reference, VariableKind.TRAINABLE)
+    if not trainable:
+        return inconclusive(CHECK, "no trainable variable was watched")
+    moving = [v for v in trainable if tolerance.moved(v.index, steps)]
+    findings = [
+        _finding(reference, distributed, v, steps, "variable-did-not-move", "stands still on")
+        for v in moving
+        if _replicas_moved(distributed, v, steps) is False
+    ]
+    findings += [
+        _finding(reference, distributed, v, steps, "frozen-variable-moved", "is frozen and yet moved on")
+        for v in of_kind(reference, VariableKind.FROZEN)
+        if _replicas_moved(distributed, v, steps) and not _replicas_moved(reference, v, steps)
+    ]
+    if findings:
+        return failed(CHECK, findings)
+    if not moving:
+        return inconclusive(CHECK, "no trainable variable moved on one device")
+    still = [v.name for v in trainable if v not in moving]
+    told = f"; not judged, still on one device: {', '.join(still[:3])}" if still else ""
+    return passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{told}")
+
+
+def _replicas_moved(record: TrainingRecord, variable: VariableRecord, steps: int) -> bool | None:
+    """Say whether any component changed in any step; ``None`` where it was not recorded twice."""
+    seen: dict[tuple[int, int], object] = {}
+    compared = False
+    for step in range(steps + 1):
+        for rank, replica, value in record.components(variable.index, step):
+            before = seen.get((rank.rank, replica))
+            seen[rank.rank, replica] = value
+            if before is None:
+                continue
+            compared = True
+            if not same(np.asarray(before), np.asarray(value)):
+                return True
+    return False if compared else None
+
+
+def _finding(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    variable: VariableRecord,
+    steps: int,
+    cause: str,
+    what: str,
+) -> Finding:
+    actual, desired = distributed.value(variable.index, steps), reference.value(variable.index, steps)
+    assert actual is not None
+    assert desired is not None
+    bound = Bound(0.0, "moving or not is exact")
+    place = Place(variable, 1, 0, distributed.ranks[0].replicas[0], difference(actual, desired), bound)
+    return finding_at(CHECK, place, f"{variable.name} {what} every replica", cause)

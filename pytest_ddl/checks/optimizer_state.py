@@ -1,0 +1,77 @@
+"""OPT-STATE: slots, update count and learning rate of the optimizer equal those of one device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, not_applicable, passed, wide
+from pytest_ddl.checks.diagnosis import Case, Diagnosis, diagnose
+from pytest_ddl.checks.findings import CheckResult, Finding
+from pytest_ddl.checks.observe import Place, compare, shared_steps
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import TrainingRecord, VariableKind
+
+CHECK = "OPT-STATE"
+
+_CAUSES = {
+    VariableKind.ITERATIONS: "iteration-count-wrong",
+    VariableKind.LEARNING_RATE: "learning-rate-differs",
+}
+
+
+def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare the optimizer's variables up to the first step where any of them, or a weight, differs."""
+    steps = shared_steps(reference, distributed)
+    if steps == 0:
+        return no_steps(CHECK, distributed)
+    diverged = compare(reference, distributed, tolerance).step
+    last = steps if diverged is None else diverged
+    findings, compared, reasons = [], 0, []
+    for kind in (VariableKind.ITERATIONS, VariableKind.LEARNING_RATE, VariableKind.SLOT):
+        # Counters are independent of the weights, so a divergence of those excuses nothing here.
+        limit = last if kind is VariableKind.SLOT else steps
+        found = compare(reference, distributed, tolerance, (kind,), 1, limit)
+        compared += found.compared
+        if found.undecided is not None:
+            reasons.append(wide(found.undecided))
+        if found.first and kind is VariableKind.SLOT:
+            findings.append(_slot(reference, distributed, tolerance, found.first[0], found.step == diverged))
+        elif found.first:
+            findings.append(_counter(found.first[0], kind))
+    if findings:
+        return failed(CHECK, findings)
+    if reasons:
+        return inconclusive(CHECK, reasons[0])
+    if compared == 0:
+        return not_applicable(CHECK, "no optimizer was watched, or it has no state")
+    return passed(CHECK, f"{compared} components of slots and counters, up to step {last}")
+
+
+def _counter(place: Place, kind: VariableKind) -> Finding:
+    what = "update count" if kind is VariableKind.ITERATIONS else "learning rate"
+    message = f"the {what} ({place.variable.name}) differs from one device after step {place.step}"
+    return finding_at(CHECK, place, message, _CAUSES[kind])
+
+
+def _slot(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    tolerance: Tolerance,
+    place: Place,
+    weights_too: bool,
+) -> Finding:
+    case = Case(reference, distributed, tolerance, place.step, tolerance.slices_at(place.step))
+    diagnosis: Diagnosis | None = diagnose(case)
+    assert diagnosis is not None
+    cause = diagnosis.cause
+    if cause is None or not (diagnosis.exact or weights_too):
+        cause, diagnosis = "optimizer-state-mismatch", None
+    ratio = ""
+    before, after = (
+        reference.value(place.variable.index, place.step),
+        distributed.value(place.variable.index, place.step),
+    )
+    if before is not None and after is not None and np.any(before) and before.shape == after.shape:
+        ratio = f" ({np.linalg.norm(after) / np.linalg.norm(before):.4g}x)"
+    message = f"the optimizer's {place.variable.name} differs from one device after step {place.step}{ratio}"
+    return finding_at(CHECK, place, message, cause, diagnosis)

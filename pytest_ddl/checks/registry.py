@@ -1,0 +1,83 @@
+"""The checks by name, in the order in which their findings explain each other.
+
+``pytest_ddl_register_checks`` hands further :class:`Check` entries to :func:`register`; a check is a
+plain function over records and may be used without this registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from pytest_ddl.checks.batch import check_batch
+from pytest_ddl.checks.data_cover import check_data_cover
+from pytest_ddl.checks.findings import CheckResult
+from pytest_ddl.checks.loss import check_loss
+from pytest_ddl.checks.moves import check_moves
+from pytest_ddl.checks.optimizer_state import check_optimizer_state
+from pytest_ddl.checks.replica_equality import check_replica_equality
+from pytest_ddl.checks.run import check_run
+from pytest_ddl.checks.step_equality import check_step_equality
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.checks.uneven import check_uneven
+from pytest_ddl.records import TrainingRecord
+
+CheckFunction = Callable[[TrainingRecord, TrainingRecord, Tolerance], CheckResult]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its name, what it asserts, and what a record must hold for it."""
+
+    name: str
+    function: CheckFunction
+    title: str
+    needs: str
+
+
+CHECKS: list[Check] = [
+    Check("RUN", check_run, "every rank runs the training function to its end", "nothing"),
+    Check("BATCH", check_batch, "per-replica batches add up to the global batch", "batch sizes"),
+    Check(
+        "DATA-COVER",
+        check_data_cover,
+        "the replicas consume what one device consumes",
+        "example ids or contents",
+    ),
+    Check(
+        "REPLICA-EQ",
+        check_replica_equality,
+        "all components are bit-equal over replicas and workers",
+        "snapshots",
+    ),
+    Check("STEP-EQ", check_step_equality, "weights equal one device after every step", "snapshots"),
+    Check("UNEVEN-EQ", check_uneven, "so they do where batches do not split evenly", "snapshots and batch sizes"),
+    Check("LOSS-EQ", check_loss, "the reported loss equals that of one device", "losses"),
+    Check(
+        "OPT-STATE",
+        check_optimizer_state,
+        "slots, update count and learning rate equal one device",
+        "a watched optimizer",
+    ),
+    Check("MOVES", check_moves, "trainable variables move, frozen ones do not", "snapshots"),
+]
+
+
+def register(check: Check) -> None:
+    """Add a check; a name that is taken is an error."""
+    if check.name in {known.name for known in CHECKS}:
+        raise ValueError(f"check {check.name!r} is registered already")
+    CHECKS.append(check)
+
+
+def select(names: Collection[str] | None) -> list[Check]:
+    """The checks of some names, all for ``None``; RUN is always among them."""
+    if names is None:
+        return list(CHECKS)
+    if isinstance(names, str):
+        raise ValueError(f"checks={names!r} must be a collection of names, for example [{names!r}]")
+    known = [check.name for check in CHECKS]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"checks= names an unknown check {name!r}; valid: {', '.join(known)}")
+    return [check for check in CHECKS if check.name in names or check.name == "RUN"]

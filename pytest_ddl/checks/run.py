@@ -1,0 +1,132 @@
+"""RUN: did every rank run the training function to its end? Crashes and hangs become findings here."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_ddl.checks.build import failed, inconclusive, passed
+from pytest_ddl.checks.causes import fix_of
+from pytest_ddl.checks.findings import CheckResult, Finding, Symptom
+from pytest_ddl.checks.limitations import known_limitation
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
+
+CHECK = "RUN"
+
+# What a rank raises because a peer is gone: never the root cause while another rank has an error of its own.
+_CONSEQUENCE = re.compile(
+    r"UnavailableError|AbortedError|CancelledError|Connection (reset|refused)|Socket closed|"
+    r"Collective ops is aborted|peer .{0,40}(failed|down|unavailable)|heartbeat",
+    re.IGNORECASE,
+)
+
+
+def check_run(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    tolerance: Tolerance,  # noqa: ARG001 - every check has this signature
+) -> CheckResult:
+    """Report the exception, death or deadline that came first, and ranks that left no trace."""
+    if reference.errors:
+        return _reference_failed(reference, distributed)
+    if distributed.errors:
+        return failed(CHECK, [_error(distributed)])
+    absent = _absent(distributed)
+    if absent:
+        return failed(CHECK, [_did_not_run(absent)])
+    return passed(CHECK, f"{len(distributed.ranks)} rank(s), no exception")
+
+
+def _headline(error: ErrorRecord) -> str:
+    first = next(iter(error.message.strip().splitlines()), "")
+    name = error.type.rsplit(".", 1)[-1]
+    return f"{name}: {first}" if first else name
+
+
+def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) -> CheckResult:
+    _rank, error = reference.errors[0]
+    told = f"the program fails on one device: {_headline(error)}"
+    others = [theirs for _rank, theirs in distributed.errors]
+    if others and all(theirs.type != error.type for theirs in others):
+        # Another failure than the program's own is the strategy's: it is worth reporting.
+        return failed(CHECK, [_error(distributed)], told)
+    if others:
+        told = f"the program fails on one device too: {_headline(error)}"
+    return inconclusive(CHECK, told)
+
+
+def _order(entry: tuple[RankRecord, ErrorRecord]) -> tuple[int, int, int]:
+    rank, error = entry
+    if error.type == "died":
+        place = 0
+    elif error.type in ("deadline", "stopped"):
+        place = 3
+    else:
+        place = 2 if _CONSEQUENCE.search(f"{error.type} {error.message}") else 1
+    return place, error.step, rank.rank
+
+
+def _error(distributed: TrainingRecord) -> Finding:
+    ordered = sorted(distributed.errors, key=_order)
+    # A death explains why its peers raise, but a rank that raised for reasons of its own explains more.
+    if ordered[0][1].type == "died":
+        ordered.sort(key=lambda entry: (_order(entry)[0] != 1 or entry[1].step > ordered[0][1].step, _order(entry)))
+    rank, error = ordered[0]
+    limitation = known_limitation(error)
+    fix: str | None
+    if error.type == "died":
+        cause, symptom = "worker-died", Symptom.CRASH
+        message = f"rank {rank.rank} ({rank.task}) died during {error.phase}: {error.message}".rstrip(": ")
+    elif error.type == "deadline":
+        cause, symptom = "deadline-exceeded", Symptom.HANG
+        message = f"rank {rank.rank} ({rank.task}) did not finish {error.phase} in time, after step {error.step}"
+    elif limitation is not None:
+        cause, symptom, message = "unsupported-by-framework", Symptom.CRASH, limitation.reason
+    else:
+        cause, symptom = "worker-raised", Symptom.CRASH
+        message = f"rank {rank.rank} ({rank.task}) raised {_headline(error)}"
+    fix = fix_of(cause)
+    if limitation is not None and limitation.link:
+        fix = f"{fix} See {limitation.link}"
+    others = [f"rank {r.rank} ({r.task}): {_headline(e)}" for r, e in ordered[1:]]
+    details = "\n".join(part for part in (error.traceback.rstrip(), error.output.rstrip()) if part)
+    if others:
+        details += "\nother ranks:\n" + "\n".join(others)
+    return Finding(
+        check=CHECK,
+        message=message,
+        cause=cause,
+        symptom=symptom.value,
+        step=error.step + 1,
+        replica=rank.replicas[0] if rank.replicas else None,
+        worker=rank.rank,
+        fix=fix,
+        observed=_headline(error),
+        expected="the training function returns, as on one device",
+        details=details or None,
+    )
+
+
+def _absent(record: TrainingRecord) -> list[str]:
+    """Replicas and ranks that left no trace while others trained."""
+    present = {replica for rank in record.ranks for replica in rank.replicas}
+    missing = [f"replica {replica}" for replica in range(record.num_replicas) if replica not in present]
+    # A coordinator's record stands for its workers, which keep none of their own.
+    if "parameter_server" in record.strategy:
+        missing = []
+    trained = any(rank.variables or rank.steps for rank in record.ranks)
+    idle = [f"rank {r.rank} ({r.task})" for r in record.ranks if trained and not (r.variables or r.steps)]
+    return [*missing, *idle]
+
+
+def _did_not_run(absent: list[str]) -> Finding:
+    return Finding(
+        check=CHECK,
+        message=f"{', '.join(absent[:4])} left no record while others trained",
+        cause="rank-did-not-run",
+        symptom=Symptom.CRASH.value,
+        step=0,
+        fix=fix_of("rank-did-not-run"),
+        observed=f"{len(absent)} absent",
+        expected="a record of every rank",
+    )

@@ -1,0 +1,339 @@
+"""A cluster: the ranks of one strategy, asked together, with one deadline and fail-fast.
+
+``ask`` never raises for what happens in a worker: every rank has an :class:`Answer`, and a rank
+that did not answer has one that says why, with its stacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from multiprocessing.connection import wait
+from typing import Any
+
+from pytest_ddl.cluster.launcher import Launcher, LaunchError, WorkerProcess
+from pytest_ddl.cluster.ports import PortLease
+from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, receive, send
+from pytest_ddl.cluster.worker import STACKS_SIGNAL
+from pytest_ddl.strategies.base import StrategyDefinition
+from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
+
+GRACE = 0.3
+"""Seconds that the other ranks have to answer by themselves once one rank has failed: enough for
+ranks that fail alike to be heard, little enough to give a verdict within a second."""
+STACKS_WAIT = 0.3
+"""Seconds to wait for a rank's stacks; faulthandler writes them within milliseconds."""
+START_ATTEMPTS = 3
+"""A leased port can still be taken by a stranger before TensorFlow binds it."""
+
+
+class Fate(str, Enum):
+    """Why a rank has no reply, or that it has one."""
+
+    REPLIED = "replied"
+    DIED = "died"
+    STOPPED = "stopped because another rank had failed"
+    DEADLINE = "deadline exceeded"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a request on one rank."""
+
+    rank: int
+    task: str
+    fate: Fate
+    body: Any = None
+    failure: Failure | None = None
+    stacks: str = ""
+    """Stacks of all threads, where the rank had to be stopped."""
+    exit_status: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.fate is Fate.REPLIED and self.failure is None
+
+    def describe_end(self) -> str:
+        """How a rank that did not reply ended, in words."""
+        if self.fate is Fate.DIED:
+            status = self.exit_status
+            if status is None:
+                return "closed its connection and did not end"
+            if status < 0:
+                return f"was killed by {signal.Signals(-status).name}"
+            return f"exited with status {status} before it had finished"
+        return self.fate.value
+
+
+class ClusterError(RuntimeError):
+    """A cluster could not be started, or is asked although it has ended."""
+
+
+class Cluster:
+    """The processes of one strategy. Made by :meth:`start`; ended by :meth:`close`."""
+
+    def __init__(
+        self, spec: StrategySpec, launcher: Launcher, lease: PortLease, tasks: Sequence[Task], num_ranks: int
+    ) -> None:
+        self.spec = spec
+        self.tasks = tuple(tasks)
+        self.num_ranks = num_ranks
+        self.dirty = ""
+        """Why the cluster cannot be asked any more: a rank is gone, stuck or out of step. Empty while it can."""
+        self.retired = ""
+        """Why the cluster is not given to another test, although it still answers."""
+        self.session_plan: Any = None
+        """What the pytest session that is open in the ranks was opened with."""
+        self.num_replicas = 0
+        self.processes: list[WorkerProcess] = []
+        self._launcher = launcher
+        self._lease = lease
+        self._environ: dict[str, str] = {}
+        self._boots: list[Boot] = []
+        self._next_id = 0
+        self._closed = False
+
+    @classmethod
+    def start(
+        cls,
+        spec: StrategySpec,
+        definition: StrategyDefinition,
+        launcher: Launcher,
+        *,
+        device: str = "cpu",
+        environ: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+    ) -> Cluster:
+        """Start the processes, build the strategy on every rank and prove that they are connected.
+
+        :raises ClusterError: with every rank's reason, when the strategy cannot be built.
+        """
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                return cls._start_once(spec, definition, launcher, device, dict(environ or os.environ), timeout)
+            except _PortTakenError as error:
+                if attempt == START_ATTEMPTS:
+                    raise ClusterError(str(error)) from None
+        raise AssertionError("unreachable")
+
+    @classmethod
+    def _start_once(
+        cls,
+        spec: StrategySpec,
+        definition: StrategyDefinition,
+        launcher: Launcher,
+        device: str,
+        environ: dict[str, str],
+        timeout: float,
+    ) -> Cluster:
+        topology = definition.topology(spec)
+        # A cluster that the pytest process happens to be configured for is not the one to build.
+        environ.pop("TF_CONFIG", None)
+        lease = PortLease(topology.ports)
+        cluster = cls(spec, launcher, lease, (*topology.ranks, *topology.servers), len(topology.ranks))
+        try:
+            cluster.processes = launcher.launch(len(cluster.tasks), environ)
+            context = BuildContext(spec, topology, cluster.tasks[0], 0, lease.ports, device, timeout)
+            cluster._environ = environ
+            cluster._boots = [
+                Boot(definition, replace(context, task=task, rank=index if index < cluster.num_ranks else -1))
+                for index, task in enumerate(cluster.tasks)
+            ]
+            answers = cluster._gather(Kind.BOOT, cluster._boots, range(len(cluster.tasks)), time.monotonic() + timeout)
+            if not all(answer.ok for answer in answers):
+                raise _start_error(spec, answers)
+            cluster.num_replicas = answers[0].body["num_replicas"]
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    def ask(
+        self,
+        kind: Kind,
+        body: Any = None,
+        *,
+        deadline: float,
+        ranks: Sequence[int] | None = None,
+        patience: Callable[[Any], float | None] | None = None,
+    ) -> list[Answer]:
+        """Ask every rank (or some) the same and wait for all, until one fails or the deadline passes.
+
+        :param deadline: in seconds of :func:`time.monotonic`.
+        :param patience: tells from a reply's body for how many more seconds to wait for the other ranks,
+            ``None`` for as long as it takes; after an exception it is :data:`GRACE`.
+        """
+        if self.dirty or self._closed:
+            raise ClusterError(f"cluster {self.spec} has ended: {self.dirty or 'closed'}")
+        chosen = range(self.num_ranks) if ranks is None else ranks
+        return self._gather(kind, [body] * len(chosen), chosen, deadline, patience)
+
+    def _gather(
+        self,
+        kind: Kind,
+        bodies: Sequence[Any],
+        ranks: Sequence[int],
+        deadline: float,
+        patience: Callable[[Any], float | None] | None = None,
+    ) -> list[Answer]:
+        self._next_id += 1
+        started = time.monotonic()
+        offsets = {rank: self.processes[rank].output_offsets() for rank in ranks}
+        for rank, body in zip(ranks, bodies, strict=True):
+            # A rank that is gone already is found by the wait below.
+            with contextlib.suppress(OSError):
+                send(self.processes[rank].connection, Request(self._next_id, kind, body))
+        answers: dict[int, Answer] = {}
+        limit = deadline
+        while len(answers) < len(ranks):
+            pending = [rank for rank in ranks if rank not in answers]
+            for rank in self._ready(pending, limit - time.monotonic()):
+                answer = self._answer(rank)
+                if answer is None:
+                    continue
+                answers[rank] = answer
+                wait_more = GRACE if not answer.ok else patience(answer.body) if patience is not None else None
+                if wait_more is not None:
+                    limit = min(limit, time.monotonic() + wait_more)
+            if time.monotonic() >= limit:
+                fate = Fate.DEADLINE if limit == deadline else Fate.STOPPED
+                answers.update(self._stop(fate, [rank for rank in ranks if rank not in answers]))
+        if any(not answer.ok for answer in answers.values()):
+            self.retired = self.retired or "a rank failed"
+        finished = time.monotonic() - started
+        return [self._with_output(answers[rank], offsets[rank], finished) for rank in ranks]
+
+    def _ready(self, ranks: Sequence[int], timeout: float) -> Iterator[int]:
+        connections = {self.processes[rank].connection: rank for rank in ranks}
+        ready = wait([*connections, self._launcher.fileno()], max(timeout, 0.0))
+        if self._launcher.fileno() in ready:
+            self._launcher.poll()
+        return (connections[item] for item in ready if not isinstance(item, int))  # type: ignore[index]
+
+    def _answer(self, rank: int) -> Answer | None:
+        """Take one reply of a rank; ``None`` for a stale one, which makes the cluster dirty."""
+        task = str(self.tasks[rank])
+        try:
+            reply = receive(self.processes[rank].connection)
+        except (EOFError, OSError):
+            self.dirty = self.dirty or f"rank {rank} died"
+            return Answer(rank, task, Fate.DIED, exit_status=self._exit_status(rank))
+        if reply.id != self._next_id:
+            self.dirty = self.dirty or f"rank {rank} answered an older request"
+            return None
+        return Answer(rank, task, Fate.REPLIED, reply.body, reply.failure)
+
+    def _exit_status(self, rank: int) -> int | None:
+        deadline = time.monotonic() + 2.0
+        while self.processes[rank].exit_status is None and time.monotonic() < deadline:
+            with contextlib.suppress(LaunchError):
+                self._launcher.poll(0.05)
+        return self.processes[rank].exit_status
+
+    def _stop(self, fate: Fate, ranks: Sequence[int]) -> dict[int, Answer]:
+        """Take the stacks of ranks that will not answer; the cluster is not used again."""
+        self.dirty = self.dirty or fate.value
+        stacks = self.stacks(ranks)
+        return {rank: Answer(rank, str(self.tasks[rank]), fate, stacks=stacks[rank]) for rank in ranks}
+
+    def _with_output(self, answer: Answer, since: tuple[int, int], seconds: float) -> Answer:
+        stdout, stderr = self.processes[answer.rank].output(since)
+        return replace(answer, stdout=stdout, stderr=stderr, seconds=seconds)
+
+    def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
+        """Return the Python stacks of all threads of the ranks, by rank."""
+        chosen = list(range(self.num_ranks) if ranks is None else ranks)
+        for rank in chosen:
+            self.processes[rank].read_stacks()
+            self._launcher.signal(self.processes[rank], STACKS_SIGNAL)
+        found = dict.fromkeys(chosen, "")
+        deadline = time.monotonic() + STACKS_WAIT
+        quiet = 0
+        # faulthandler does not say when it is done: stop once all have written and nothing more comes.
+        while time.monotonic() < deadline and quiet < 3:
+            time.sleep(0.01)
+            news = {rank: self.processes[rank].read_stacks() for rank in chosen}
+            for rank, text in news.items():
+                found[rank] += text
+            quiet = quiet + 1 if all(found.values()) and not any(news.values()) else 0
+        return {rank: text or "(no stacks: the process is suspended or gone)" for rank, text in found.items()}
+
+    def signal(self, index: int, number: int) -> None:
+        """Send a signal to one process of the cluster, servers included; it is then not given to another test."""
+        self.retired = self.retired or f"{self.tasks[index]} got signal {number}"
+        self._launcher.signal(self.processes[index], number)
+
+    def restart(self, index: int, deadline: float) -> None:
+        """Start a process anew under its old address; one that still runs is killed first.
+
+        :raises ClusterError: when it cannot be started.
+        """
+        self.signal(index, signal.SIGKILL)
+        self.wait_for_exit(index)
+        self.processes[index].close()
+        (self.processes[index],) = self._launcher.launch(1, self._environ)
+        boot = replace(self._boots[index], restarted=True)
+        (answer,) = self._gather(Kind.BOOT, [boot], [index], deadline)
+        if not answer.ok:
+            raise _start_error(self.spec, [answer])
+
+    def wait_for_exit(self, index: int, timeout: float = 5.0) -> int | None:
+        """Wait until a process has ended and return its status (negative: the signal)."""
+        deadline = time.monotonic() + timeout
+        process = self.processes[index]
+        while process.exit_status is None and time.monotonic() < deadline:
+            self._launcher.poll(0.05)
+        return process.exit_status
+
+    @property
+    def alive(self) -> bool:
+        """Whether all processes still run, as far as is known."""
+        with contextlib.suppress(LaunchError):
+            self._launcher.poll()
+            return all(process.exit_status is None for process in self.processes)
+        return False
+
+    def close(self) -> None:
+        """End all processes and give the ports back; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(LaunchError):
+            for process in self.processes:
+                self._launcher.signal(process, signal.SIGKILL)
+            for index in range(len(self.processes)):
+                self.wait_for_exit(index)
+        for process in self.processes:
+            process.close()
+        self._lease.release()
+
+
+class _PortTakenError(ClusterError):
+    pass
+
+
+def _start_error(spec: StrategySpec, answers: Sequence[Answer]) -> ClusterError:
+    lines = []
+    for answer in answers:
+        if not answer.ok:
+            failure = answer.failure
+            why = f"{failure.type}: {failure.message}" if failure else answer.describe_end()
+            lines.append(f"{answer.task}: {why}")
+    text = f"{spec} could not be started; " + "; ".join(lines)
+    output = "\n".join(answer.stderr for answer in answers)
+    taken = any(words in text + output for words in ("Could not start gRPC server", "Address already in use"))
+    if not taken:
+        traces = "\n".join(answer.failure.traceback for answer in answers if answer.failure and answer.failure.traceback)
+        return ClusterError(f"{text}\n{traces}".rstrip())
+    return _PortTakenError(text)
+
+
+__all__ = ["Answer", "Cluster", "ClusterError", "Fate", "Task"]

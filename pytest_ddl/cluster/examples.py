@@ -1,0 +1,51 @@
+"""Running one Hypothesis example in a rank: the engine is in the controller, only the body runs here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as generators
+from hypothesis.errors import UnsatisfiedAssumption
+
+from pytest_ddl.cluster.rank_session import ExampleResult
+from pytest_ddl.cluster.worker import describe
+
+_ONCE = settings(
+    max_examples=1,
+    phases=[Phase.generate],
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def run_example(item: pytest.Function, drawn: Mapping[str, Any]) -> ExampleResult:
+    """Call the body of a ``@given`` test with the values that the controller drew, and fixtures of this rank.
+
+    The call is made inside a one-example run of Hypothesis, so that ``note``, ``event`` and ``target``
+    work in the body; its outcome is caught before this inner engine sees it.
+    """
+    function = item.obj
+    fixtures = {name: item.funcargs[name] for name in inspect.signature(function).parameters if name in item.funcargs}
+    body = function.hypothesis.inner_test
+    if getattr(item, "instance", None) is not None:
+        body = body.__get__(item.instance)
+    outcomes: list[ExampleResult] = []
+
+    def once(values: Mapping[str, Any]) -> None:
+        try:
+            body(**fixtures, **values)
+        except UnsatisfiedAssumption:
+            outcomes.append(ExampleResult(rejected=True))
+        except BaseException as error:
+            outcomes.append(ExampleResult(failure=describe(error)))
+        else:
+            outcomes.append(ExampleResult())
+
+    _ONCE(given(generators.just(drawn))(once))()
+    return outcomes[0]

@@ -1,0 +1,97 @@
+"""Words for what happened on the ranks: equal failures folded, every rank accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ddl.cluster.cluster import Answer, Fate
+
+MAX_STACK_LINES = 40
+MAX_OUTPUT_LINES = 30
+
+
+class RankError(Exception):
+    """A function failed on some rank of a cluster; the message has every rank's own traceback.
+
+    ``answers`` holds what became of the call on each rank.
+    """
+
+    def __init__(self, message: str, answers: Sequence[Answer] = ()) -> None:
+        super().__init__(message)
+        self.answers = tuple(answers)
+
+
+def name_ranks(ranks: Sequence[int], total: int) -> str:
+    """``rank 1 of 2``, ``all 2 ranks``, ``ranks 0, 2 of 4``."""
+    if len(ranks) == total:
+        return f"all {total} ranks" if total > 1 else "the rank"
+    numbers = ", ".join(map(str, ranks))
+    return f"rank{'s' if len(ranks) > 1 else ''} {numbers} of {total}"
+
+
+def summarise(answers: Sequence[Answer]) -> str:
+    """One line: the first cause, and on which ranks."""
+    total = len(answers)
+    failed = [answer for answer in answers if answer.failure is not None]
+    if failed:
+        same = [answer.rank for answer in failed if _key(answer) == _key(failed[0])]
+        failure = failed[0].failure
+        assert failure is not None
+        first_line = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
+        return f"{failure.type} on {name_ranks(same, total)}: {first_line}"
+    died = [answer for answer in answers if answer.fate is Fate.DIED]
+    if died:
+        return f"rank {died[0].rank} of {total} ({died[0].task}) {died[0].describe_end()}"
+    silent = [answer.rank for answer in answers if answer.fate is not Fate.REPLIED]
+    return f"deadline exceeded: no answer from {name_ranks(silent, total)}"
+
+
+def explain(answers: Sequence[Answer]) -> str:
+    """The summary, then every rank that did not succeed, with traceback, stacks and output."""
+    return "\n".join([summarise(answers), *(f"\n{title}\n{text}" for title, text in sections(answers))])
+
+
+def sections(answers: Sequence[Answer]) -> list[tuple[str, str]]:
+    """One ``(title, text)`` for each different way in which ranks did not succeed."""
+    total = len(answers)
+    found: list[tuple[str, str]] = []
+    groups: dict[tuple[str, str], list[Answer]] = {}
+    for answer in answers:
+        if answer.failure is not None:
+            groups.setdefault(_key(answer), []).append(answer)
+    for group in groups.values():
+        failure = group[0].failure
+        assert failure is not None
+        title = f"{name_ranks([answer.rank for answer in group], total)} raised {failure.type}"
+        found.append((title, (failure.traceback or failure.message).rstrip()))
+    for answer in answers:
+        if answer.fate is not Fate.REPLIED:
+            title = f"rank {answer.rank} of {total} ({answer.task}) {answer.describe_end()}"
+            parts = []
+            if answer.stacks:
+                parts.append("stacks:\n" + shorten(answer.stacks, MAX_STACK_LINES))
+            if answer.fate is Fate.DIED and (answer.stdout or answer.stderr):
+                parts.append("its last output:\n" + shorten_head(answer.stdout + answer.stderr, MAX_OUTPUT_LINES))
+            found.append((title, "\n".join(parts)))
+    return found
+
+
+def shorten(text: str, lines: int) -> str:
+    """Keep the first lines, saying how many were left out."""
+    kept = text.rstrip().splitlines()
+    if len(kept) <= lines:
+        return "\n".join(kept)
+    return "\n".join([*kept[:lines], f"… {len(kept) - lines} more lines"])
+
+
+def shorten_head(text: str, lines: int) -> str:
+    """Keep the last lines, saying how many were left out."""
+    kept = text.rstrip().splitlines()
+    if len(kept) <= lines:
+        return "\n".join(kept)
+    return "\n".join([f"… {len(kept) - lines} earlier lines", *kept[-lines:]])
+
+
+def _key(answer: Answer) -> tuple[str, str]:
+    assert answer.failure is not None
+    return answer.failure.type, answer.failure.message

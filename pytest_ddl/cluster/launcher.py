@@ -1,0 +1,236 @@
+"""Starting worker processes: the seam for launchers, and the local one that forks from the zygote."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+PRELOAD = ("tensorflow", "keras", "pytest", "cloudpickle", "?hypothesis", "pytest_ddl.cluster.rank_session")
+START_TIMEOUT = 120.0
+"""Seconds for importing TensorFlow and Keras; a cold disk can take tens of them."""
+
+
+class LaunchError(RuntimeError):
+    """Worker processes cannot be started; the message is one line with the fix."""
+
+
+class WorkerProcess:
+    """The controller's end of one worker: its control pipe, its output and how it ended."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.connection = Connection(ours.detach())
+        self._control = theirs
+        self._stacks, self._stacks_write = os.pipe()
+        os.set_blocking(self._stacks, False)
+        self.out: IO[bytes] = tempfile.TemporaryFile("ab+", prefix="pytest-ddl-")  # noqa: SIM115
+        self.err: IO[bytes] = tempfile.TemporaryFile("ab+", prefix="pytest-ddl-")  # noqa: SIM115
+        self.pid = 0
+        self.exit_status: int | None = None
+        """Exit code, or minus the number of the signal that ended it; ``None`` while it runs."""
+
+    @property
+    def fds(self) -> list[int]:
+        """Control, stdout, stderr and stacks, as the worker gets them."""
+        return [self._control.fileno(), self.out.fileno(), self.err.fileno(), self._stacks_write]
+
+    def started(self, pid: int) -> None:
+        """Let go of the worker's ends, so that its end closes ours."""
+        self.pid = pid
+        self._control.close()
+        os.close(self._stacks_write)
+
+    def read_stacks(self) -> str:
+        """Return what faulthandler has written since the last call."""
+        chunks = []
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._stacks, 1 << 16):
+                chunks.append(chunk)
+        return b"".join(chunks).decode(errors="replace")
+
+    def output(self, since: tuple[int, int] = (0, 0)) -> tuple[str, str]:
+        """Return what was printed to stdout and stderr from these offsets on."""
+        return _tail(self.out, since[0]), _tail(self.err, since[1])
+
+    def output_offsets(self) -> tuple[int, int]:
+        """Where the output ends now."""
+        return os.fstat(self.out.fileno()).st_size, os.fstat(self.err.fileno()).st_size
+
+    def close(self) -> None:
+        self.connection.close()
+        os.close(self._stacks)
+        self.out.close()
+        self.err.close()
+
+
+def _tail(file: IO[bytes], start: int) -> str:
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), max(0, size - start), start).decode(errors="replace")
+
+
+class Launcher(Protocol):
+    """Starts processes that run :class:`pytest_ddl.cluster.worker.Worker` on a control pipe."""
+
+    def launch(self, count: int, environ: Mapping[str, str]) -> list[WorkerProcess]:
+        """Start ``count`` workers."""
+
+    def signal(self, process: WorkerProcess, number: int) -> None:
+        """Send a signal to a worker and to all that it started, if it still runs."""
+
+    def fileno(self) -> int:
+        """Becomes readable when :meth:`poll` has news."""
+
+    def poll(self, timeout: float = 0.0) -> None:
+        """Take in which workers have ended, setting their ``exit_status``."""
+
+    def close(self) -> None:
+        """End all workers and what started them; nothing is left."""
+
+
+class LocalLauncher:
+    """Forks workers from a zygote on this machine; starts it, or joins that of the xdist controller."""
+
+    def __init__(self, environ: Mapping[str, str], address: str | None = None) -> None:
+        self._buffer = b""
+        self._ready = False
+        self._running: dict[int, WorkerProcess] = {}
+        self._forked: dict[int, int] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+        self._next_id = 0
+        if address is None:
+            self._start(environ)
+        else:
+            self.address = address
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._connect()
+
+    def _start(self, environ: Mapping[str, str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="pytest-ddl-"))
+        self.address = str(self._folder / "zygote")
+        self._log = open(self._folder / "zygote.log", "ab+")  # noqa: SIM115
+        self._socket, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "pytest_ddl.cluster.zygote", "--owner-fd", str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            [*command, "--socket", self.address, "--preload", *PRELOAD],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            # Out of the terminal's foreground group: Ctrl-C is for pytest, which ends the workers in order.
+            start_new_session=True,
+            env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        theirs.close()
+
+    def _connect(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            try:
+                self._socket.connect(self.address)
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() > deadline:
+                    raise LaunchError(f"the zygote of the xdist controller does not answer at {self.address}") from None
+                time.sleep(0.01)
+            else:
+                return
+
+    def launch(self, count: int, environ: Mapping[str, str]) -> list[WorkerProcess]:
+        """Fork workers with the given environment; the first call waits for the zygote's imports."""
+        self._wait_until(lambda: self._ready, START_TIMEOUT, "importing TensorFlow")
+        workers = {}
+        for _ in range(count):
+            worker = WorkerProcess()
+            request = {
+                "op": "fork",
+                "id": self._next_id,
+                "environ": dict(environ),
+                "cwd": os.getcwd(),
+                "path": sys.path,
+                "argv": sys.argv[:1],
+            }
+            data = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(self._socket, [data], worker.fds)
+            self._socket.sendall(data[sent:])
+            workers[self._next_id] = worker
+            self._next_id += 1
+        self._wait_until(lambda: workers.keys() <= self._forked.keys(), START_TIMEOUT, "forking workers")
+        for number, worker in workers.items():
+            worker.started(self._forked.pop(number))
+            self._running[worker.pid] = worker
+        return list(workers.values())
+
+    def signal(self, process: WorkerProcess, number: int) -> None:
+        if process.exit_status is None:
+            request = {"op": "signal", "pid": process.pid, "number": int(number)}
+            with contextlib.suppress(OSError):
+                self._socket.sendall(json.dumps(request).encode() + b"\n")
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def poll(self, timeout: float = 0.0) -> None:
+        self._socket.settimeout(max(timeout, 0.0))
+        try:
+            data = self._socket.recv(1 << 16)
+        except (BlockingIOError, TimeoutError):
+            return
+        except ConnectionError:
+            data = b""
+        finally:
+            self._socket.settimeout(None)
+        if not data:
+            raise LaunchError(f"the zygote has ended{self._log_tail()}")
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["event"] == "ready":
+            if message["error"]:
+                raise LaunchError(message["error"] + self._log_tail())
+            self._ready = True
+        elif message["event"] == "forked":
+            self._forked[message["id"]] = message["pid"]
+        elif message["event"] == "exited":
+            worker = self._running.pop(message["pid"], None)
+            if worker is not None:
+                worker.exit_status = message["status"]
+
+    def _wait_until(self, done: Any, timeout: float, what: str) -> None:
+        deadline = time.monotonic() + timeout
+        while not done():
+            if time.monotonic() > deadline:
+                raise LaunchError(f"{what} took more than {timeout:.0f} s{self._log_tail()}")
+            self.poll(0.5)
+
+    def _log_tail(self) -> str:
+        if self._process is None:
+            return ""
+        lines = _tail(self._log, 0).strip().splitlines()[-15:]
+        return ":\n" + "\n".join(lines) if lines else ""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+            self._log.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)

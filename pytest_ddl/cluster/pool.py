@@ -1,0 +1,137 @@
+"""The pool of warm clusters of one pytest process: handed out clean, replaced when dirty."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pytest_ddl.cluster.cluster import Cluster
+from pytest_ddl.cluster.launcher import Launcher
+from pytest_ddl.cluster.resources import Ledger, Slots
+from pytest_ddl.strategies.base import StrategyDefinition
+from pytest_ddl.strategies.spec import StrategySpec
+
+MAX_WARM_PROCESSES = 12
+"""Idle workers kept; at about 50 MB each they fit any machine that can import TensorFlow."""
+MAX_USES = 200
+"""Uses after which a cluster is replaced: graphs of past tests are never freed by TensorFlow."""
+
+
+@dataclass
+class _Warm:
+    cluster: Cluster
+    gpus: Slots
+    uses: int = 0
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.gpus.release()
+
+
+class Pool:
+    """Starts clusters on demand and keeps clean ones warm, one for each variant and device."""
+
+    def __init__(self, make_launcher: Callable[[], Launcher], ledger: Ledger, *, keep_gpus: bool) -> None:
+        self._make_launcher = make_launcher
+        self._launcher: Launcher | None = None
+        self._ledger = ledger
+        self._keep_gpus = keep_gpus
+        self._warm: OrderedDict[tuple[str, str], _Warm] = OrderedDict()
+
+    @property
+    def launcher(self) -> Launcher:
+        """The launcher, started at first use."""
+        if self._launcher is None:
+            self._launcher = self._make_launcher()
+        return self._launcher
+
+    @contextmanager
+    def lease(
+        self,
+        spec: StrategySpec,
+        definition: StrategyDefinition,
+        *,
+        device: str,
+        timeout: float,
+        fresh: bool = False,
+        environ: Mapping[str, str] | None = None,
+    ) -> Iterator[Cluster]:
+        """Hand out a clean cluster; a cluster that comes back dirty is ended, its successor started on demand.
+
+        :param fresh: start a cluster for this use alone.
+        :raises ClusterError: when the cluster cannot be started.
+        """
+        key = (str(spec), device)
+        topology = definition.topology(spec)
+        cpus = self._ledger.acquire("cpu", len(topology.ranks), time.monotonic() + timeout)
+        warm: _Warm | None = None
+        try:
+            warm = None if fresh or environ else self._take(key)
+            if warm is None:
+                self._make_room(len(topology.ranks) + len(topology.servers))
+                warm = self._start(spec, definition, device, timeout, environ)
+            warm.uses += 1
+            yield warm.cluster
+        except BaseException:
+            if warm is not None:
+                warm.cluster.retired = warm.cluster.retired or "an exception in the controller"
+            raise
+        finally:
+            cpus.release()
+            if warm is not None:
+                self._give_back(key, warm, keep=not fresh and not environ)
+
+    def _start(
+        self,
+        spec: StrategySpec,
+        definition: StrategyDefinition,
+        device: str,
+        timeout: float,
+        environ: Mapping[str, str] | None,
+    ) -> _Warm:
+        gpus = Slots()
+        environment = {**os.environ, **(environ or {})}
+        if device == "gpu":
+            topology = definition.topology(spec)
+            needed = topology.devices_per_process * len(topology.ranks)
+            gpus = self._ledger.acquire("gpu", needed, time.monotonic() + timeout)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus.numbers))
+        try:
+            cluster = Cluster.start(
+                spec, definition, self.launcher, device=device, environ=environment, timeout=timeout
+            )
+        except BaseException:
+            gpus.release()
+            raise
+        return _Warm(cluster, gpus)
+
+    def _take(self, key: tuple[str, str]) -> _Warm | None:
+        warm = self._warm.pop(key, None)
+        if warm is not None and not warm.cluster.alive:
+            warm.close()
+            return None
+        return warm
+
+    def _give_back(self, key: tuple[str, str], warm: _Warm, keep: bool) -> None:
+        keeps_gpus = warm.gpus.numbers and not self._keep_gpus
+        clean = not (warm.cluster.dirty or warm.cluster.retired)
+        if keep and clean and warm.uses < MAX_USES and not keeps_gpus and key not in self._warm:
+            self._warm[key] = warm
+        else:
+            warm.close()
+
+    def _make_room(self, processes: int) -> None:
+        while self._warm and processes + sum(len(w.cluster.processes) for w in self._warm.values()) > MAX_WARM_PROCESSES:
+            self._warm.popitem(last=False)[1].close()
+
+    def close(self) -> None:
+        """End all clusters and the launcher; nothing is left."""
+        while self._warm:
+            self._warm.popitem()[1].close()
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None

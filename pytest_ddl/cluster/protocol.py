@@ -1,0 +1,81 @@
+"""What the controller and a worker say to each other, and how it crosses the pipe.
+
+Every request has an id and gets exactly one reply with that id. A reply to an older request is
+stale: the controller drops it and never uses that cluster again.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from enum import Enum
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+class Kind(str, Enum):
+    """What a worker can be asked."""
+
+    BOOT = "boot"
+    """Build the strategy. Body: :class:`Boot`."""
+    CALL = "call"
+    """Call a shipped function. Body: :class:`pytest_ddl.cluster.ship.Job`."""
+    OPEN_SESSION = "open-session"
+    """Start a pytest session. Body: :class:`pytest_ddl.cluster.rank_session.SessionPlan`."""
+    SETUP = "setup"
+    """Set an item of the session up. Body: ``(nodeid, nodeid of the next item or None)``."""
+    BODY = "body"
+    """Run the item's body once. Body: pickled keyword arguments of a Hypothesis example, or ``None``."""
+    TEARDOWN = "teardown"
+    """Tear the item down. Body: ``False`` to tear down what later items share as well."""
+    STOP = "stop"
+    """End the process."""
+
+
+@dataclass(frozen=True)
+class Boot:
+    """How to build the strategy of a rank."""
+
+    definition: Any
+    """The :class:`~pytest_ddl.strategies.base.StrategyDefinition`."""
+    context: Any
+    """The :class:`~pytest_ddl.strategies.spec.BuildContext`."""
+    restarted: bool = False
+    """The rank joins a cluster that is running, so that no first all-reduce can prove its connection."""
+
+
+@dataclass(frozen=True)
+class Request:
+    id: int
+    kind: Kind
+    body: Any = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    id: int
+    body: Any = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception in a worker, in words that need none of its classes to be read."""
+
+    type: str
+    message: str
+    traceback: str
+    skipped: bool = False
+    """True where the exception was pytest's or unittest's way of skipping."""
+
+
+def send(connection: Connection, message: Request | Reply) -> None:
+    connection.send_bytes(pickle.dumps(message, protocol=5))
+
+
+def receive(connection: Connection) -> Any:
+    """Return the next message.
+
+    :raises EOFError: when the other side has gone.
+    """
+    return pickle.loads(connection.recv_bytes())

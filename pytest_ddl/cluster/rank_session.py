@@ -1,0 +1,200 @@
+"""A pytest session inside a rank: collects the same items, runs their phases when told, returns real reports.
+
+The session is an ordinary one (conftests, fixtures, plugins, assertion rewriting), started through
+``Config.fromdictargs`` as pytest-xdist does. Its test loop takes requests from the controller instead
+of walking through the items. Output is not captured here: it goes to the rank's log, which the
+controller reads also after the rank has died.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddl.cluster.protocol import Failure, Kind, Request
+
+if TYPE_CHECKING:
+    from pytest_ddl.cluster.worker import Worker
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """What a rank needs to collect the same items as the controller."""
+
+    options: Mapping[str, Any]
+    """Values of the controller's command line options, made fit for a rank."""
+    args: tuple[str, ...]
+    """``--rootdir``, ``-c`` and the like."""
+    files: tuple[str, ...]
+    """The test files to collect."""
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """What one phase of an item left on a rank."""
+
+    reports: tuple[Mapping[str, Any], ...]
+    """Serialised reports: those of subtests, then the phase's own as the last."""
+    failed: bool
+    entered: int = 0
+    """How often the test's body was entered in this phase: the rank's proof that it ran it."""
+    finished: int = 0
+    """How often the body was left without an exception."""
+
+
+@dataclass(frozen=True)
+class ExampleResult:
+    """What became of one Hypothesis example on a rank."""
+
+    failure: Failure | None = None
+    rejected: bool = False
+    """The body called ``assume(False)`` or ``reject()``."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        return self.failure is not None
+
+
+@dataclass
+class _Proof:
+    entered: int = 0
+    finished: int = 0
+
+    def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a test function so that entering and finishing it is counted."""
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def proved_coroutine(*args: Any, **kwargs: Any) -> Any:
+                self.entered += 1
+                result = await function(*args, **kwargs)
+                self.finished += 1
+                return result
+
+            return proved_coroutine
+
+        @functools.wraps(function)
+        def proved(*args: Any, **kwargs: Any) -> Any:
+            self.entered += 1
+            result = function(*args, **kwargs)
+            self.finished += 1
+            return result
+
+        return proved
+
+
+@dataclass
+class RankSession:
+    """One pytest session in this process, from its opening request until another request ends it."""
+
+    worker: Worker
+    opening: Request
+    _items: dict[str, pytest.Item] = field(default_factory=dict)
+    _errors: list[str] = field(default_factory=list)
+    _reports: list[Any] = field(default_factory=list)
+    _proof: _Proof = field(default_factory=_Proof)
+    _opened: bool = False
+    _request: Request | None = None
+
+    def run(self) -> None:
+        """Collect, serve until a request that is not the session's, and end the session.
+
+        :raises RuntimeError: when pytest refused to start, with what it said in the rank's output.
+        """
+        plan: SessionPlan = self.opening.body
+        config = pytest.Config.fromdictargs(dict(plan.options), [*plan.args, *plan.files])
+        config.pluginmanager.register(self, "ddl-rank-session")
+        status = config.hook.pytest_cmdline_main(config=config)
+        if not self._opened:
+            raise RuntimeError(f"pytest could not start in this rank (exit status {status}); see the rank's output")
+
+    # ----- hooks -----
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._items = {item.nodeid: item for item in session.items}
+        self._opened = True
+        self.worker.reply(self.opening, {"items": len(self._items), "errors": tuple(self._errors)})
+        while True:
+            request = self.worker.next_request()
+            if request.kind in (Kind.STOP, Kind.OPEN_SESSION):
+                self.worker.push_back(request)
+                return True
+            if request.kind is Kind.SETUP:
+                self._run_item(session, request)
+            else:
+                self.worker.answer(request)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._errors.append(f"{report.nodeid}: {report.longreprtext}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._reports.append(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        assert self._request is not None
+        self._phase(self._request, item, "setup")
+        while True:
+            request = self.worker.next_request()
+            if request.kind is Kind.TEARDOWN:
+                keep = nextitem if request.body else None
+                self._phase(request, item, "teardown", {"nextitem": keep})
+                return True
+            if request.kind is not Kind.BODY:
+                self.worker.answer(request)
+            elif request.body is None:
+                self._phase(request, item, "call")
+            else:
+                self.worker.reply(request, self._example(item, pickle.loads(request.body)))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        original = pyfuncitem.obj
+        pyfuncitem.obj = self._proof.of(original)
+        try:
+            return (yield)
+        finally:
+            pyfuncitem.obj = original
+
+    # ----- phases -----
+
+    def _run_item(self, session: pytest.Session, request: Request) -> None:
+        nodeid, next_nodeid = request.body
+        item = self._items.get(nodeid)
+        if item is None:
+            why = "\n".join(self._errors) or f"it collected {len(self._items)} other items"
+            message = f"this rank did not collect {nodeid}: {why}"
+            self.worker.reply(request, failure=Failure("CollectionMismatch", message, ""))
+            return
+        self._request = request
+        session.config.hook.pytest_runtest_protocol(item=item, nextitem=self._items.get(next_nodeid))
+
+    def _phase(
+        self, request: Request, item: pytest.Item, when: Any, arguments: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        self._reports.clear()
+        self._proof = _Proof()
+        hook = getattr(item.ihook, f"pytest_runtest_{when}")
+        call = pytest.CallInfo.from_call(lambda: hook(item=item, **arguments), when=when)
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        item.ihook.pytest_runtest_logreport(report=report)
+        serialise = functools.partial(item.config.hook.pytest_report_to_serializable, config=item.config)
+        reports = tuple(serialise(report=one) for one in self._reports)
+        result = PhaseResult(reports, bool(report.failed), self._proof.entered, self._proof.finished)
+        self.worker.reply(request, result)
+
+    def _example(self, item: pytest.Item, drawn: Mapping[str, Any]) -> ExampleResult:
+        from pytest_ddl.cluster.examples import run_example
+
+        assert isinstance(item, pytest.Function)
+        return run_example(item, drawn)

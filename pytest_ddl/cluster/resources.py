@@ -1,0 +1,75 @@
+"""The ledger of CPU and GPU slots that all pytest-xdist workers of a session share.
+
+A slot is a locked file in the session's folder; the kernel frees it when its holder dies, so a
+crashed xdist worker cannot keep a GPU.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class ResourcesBusyError(RuntimeError):
+    """The slots asked for did not become free in time."""
+
+
+@dataclass
+class Slots:
+    """Slots taken from a ledger; give them back with :meth:`release`."""
+
+    numbers: tuple[int, ...] = ()
+    _locks: list[int] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Give the slots back; may be called twice."""
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+class Ledger:
+    """Slots of each kind of resource, shared by all processes that were given the same folder."""
+
+    def __init__(self, folder: Path, capacity: dict[str, int]) -> None:
+        self._folder = folder
+        self._capacity = capacity
+
+    def acquire(self, kind: str, count: int, deadline: float) -> Slots:
+        """Take ``count`` slots at once, or as many as there are where fewer exist; wait for them.
+
+        All or nothing: a process that waits holds none, so two of them cannot block each other.
+
+        :param deadline: in seconds of :func:`time.monotonic`.
+        :raises ResourcesBusyError: when they are not free by the deadline.
+        """
+        wanted = min(count, self._capacity.get(kind, 0))
+        while True:
+            slots = self._try(kind, wanted)
+            if slots is not None:
+                return slots
+            if time.monotonic() > deadline:
+                raise ResourcesBusyError(f"{wanted} {kind} slots did not become free; other xdist workers hold them")
+            time.sleep(0.02)
+
+    def _try(self, kind: str, wanted: int) -> Slots | None:
+        taken = Slots()
+        numbers = []
+        for number in range(self._capacity.get(kind, 0)):
+            if len(numbers) == wanted:
+                break
+            lock = os.open(self._folder / f"{kind}-{number}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+            else:
+                taken._locks.append(lock)
+                numbers.append(number)
+        if len(numbers) < wanted:
+            taken.release()
+            return None
+        taken.numbers = tuple(numbers)
+        return taken

@@ -1,0 +1,118 @@
+"""Shipping a function with its arguments to a worker, and its result back.
+
+A function is found by name where its module can be imported; a test module is made importable in
+the worker under the name it has here, whatever pytest's import mode. Closures, lambdas and functions
+of ``__main__`` travel by value (cloudpickle).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+
+class ShippingError(TypeError):
+    """A function, argument or result cannot be pickled; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The result of a call."""
+
+    data: bytes
+    failed: bool = False
+    """The result has a true attribute ``failed``: the other ranks need not be waited for long."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call that can be made in another process."""
+
+    payload: bytes
+    modules: Mapping[str, str]
+    """Name -> file of the user's modules that are loaded in the controller."""
+
+    def call(self) -> Shipped:
+        """Make the call in this process and return its result.
+
+        Modules of the user that the call imports are forgotten afterwards, so that the next call
+        finds their globals as they were written, whatever ran before.
+        """
+        finder = _UserModules(self.modules)
+        before = set(sys.modules)
+        sys.meta_path.insert(0, finder)
+        try:
+            function, args, kwargs = pickle.loads(self.payload)
+            result = function(*args, **kwargs)
+            data = _dumps(result, f"the result of {_name(function)} (a {type(result).__name__})")
+            return Shipped(data, bool(getattr(result, "failed", False)))
+        finally:
+            sys.meta_path.remove(finder)
+            for name in set(sys.modules) - before:
+                if name in self.modules:
+                    del sys.modules[name]
+
+
+def pack(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Job:
+    """Make a job of a call.
+
+    :raises ShippingError: naming the function or argument that cannot be pickled.
+    """
+    what = f"{_name(function)} with its arguments"
+    return Job(_dumps((function, tuple(args), dict(kwargs or {})), what), user_modules())
+
+
+def unpack(result: Shipped) -> Any:
+    """Return what the worker's function returned."""
+    return pickle.loads(result.data)
+
+
+def user_modules() -> dict[str, str]:
+    """The modules loaded here that belong to neither Python nor an installed package."""
+    paths = sysconfig.get_paths()
+    installed = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and name != "__main__" and not file.startswith(installed) and not name.startswith("pytest_ddl"):
+            found[name] = file
+    return found
+
+
+class _UserModules:
+    """Finds modules by the files that they have in the controller."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        file = self._files.get(name)
+        if file is None:
+            return None
+        package = [file.rpartition("/")[0]] if file.endswith("__init__.py") else None
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=package)
+
+
+def _dumps(value: Any, what: str) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(value, protocol=5))
+    except Exception as error:
+        raise ShippingError(
+            f"{what} cannot be sent between processes: {type(error).__name__}: {error}. "
+            "Send plain values (numbers, strings, NumPy arrays), and make TensorFlow objects inside the function."
+        ) from error
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", repr(function)))

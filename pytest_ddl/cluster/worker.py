@@ -1,0 +1,170 @@
+"""The worker: the main loop of one rank (or server) of a cluster.
+
+A thread of its own reads the control pipe, so that the end of the controller is noticed even
+while the main thread sits in a collective: the worker then kills itself and what it started.
+This module must not import the checks, and imports TensorFlow only through the strategy it builds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, receive, send
+from pytest_ddl.strategies.base import RankContext
+
+STACKS_SIGNAL = signal.SIGUSR1
+_current: RankContext | None = None
+
+
+def current_rank() -> RankContext | None:
+    """The rank that this process is, or ``None`` outside a worker."""
+    return _current
+
+
+def current_strategy() -> Any:
+    """The strategy of the rank that this code runs in.
+
+    :raises RuntimeError: outside a rank.
+    """
+    if _current is None:
+        raise RuntimeError("there is no current strategy: this code does not run in a rank of a cluster")
+    return _current.strategy
+
+
+class Worker:
+    """Answers requests one at a time, in the main thread."""
+
+    def __init__(self, control_fd: int, stacks_fd: int) -> None:
+        self._connection = Connection(control_fd)
+        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._pushed_back: list[Request] = []
+        self._unanswered: Request | None = None
+        # Written by a C signal handler, hence also from a thread that holds the interpreter lock.
+        faulthandler.register(STACKS_SIGNAL, file=stacks_fd, all_threads=True)
+        faulthandler.enable(file=2)
+
+    def main(self) -> int:
+        """Serve until told to stop; return the exit status of the process."""
+        threading.Thread(target=self._read, name="ddl-control", daemon=True).start()
+        boot = self.next_request()
+        try:
+            facts = self._boot(boot.body)
+        except BaseException as error:
+            self.reply(boot, failure=describe(error))
+            return 1
+        self.reply(boot, facts)
+        while (request := self.next_request()).kind is not Kind.STOP:
+            self.answer(request)
+            if self._unanswered is not None:
+                why = "the pytest session of this rank ended without an answer; see the rank's output"
+                self.reply(self._unanswered, failure=Failure("SessionEnded", why, ""))
+        self.reply(request)
+        return 0
+
+    def next_request(self) -> Request:
+        """Wait for the next request."""
+        self._unanswered = self._pushed_back.pop() if self._pushed_back else self._requests.get()
+        return self._unanswered
+
+    def push_back(self, request: Request) -> None:
+        """Return a request that is for somebody else; it is the next one."""
+        self._unanswered = None
+        self._pushed_back.append(request)
+
+    def reply(self, request: Request, body: Any = None, failure: Failure | None = None) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        self._unanswered = None
+        send(self._connection, Reply(request.id, body, failure))
+
+    def answer(self, request: Request) -> None:
+        """Do what a request asks, wherever in the process it arrives, and reply."""
+        if request.kind is Kind.CALL:
+            self._guarded(request, lambda: request.body.call())
+        elif request.kind is Kind.OPEN_SESSION:
+            from pytest_ddl.cluster.rank_session import RankSession
+
+            self._guarded(request, lambda: RankSession(self, request).run(), reply=False)
+        else:
+            message = f"{request.kind.value} needs a session that has the item; none is open"
+            self.reply(request, failure=Failure("ProtocolError", message, ""))
+
+    def _guarded(self, request: Request, action: Callable[[], Any], reply: bool = True) -> None:
+        try:
+            result = action()
+        except BaseException as error:
+            self.reply(request, failure=describe(error))
+        else:
+            if reply:
+                self.reply(request, result)
+
+    def _read(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._requests.put(receive(self._connection))
+        os.killpg(0, signal.SIGKILL)
+
+    def _boot(self, boot: Boot) -> dict[str, Any]:
+        global _current
+        context = boot.context
+        strategy = boot.definition.build(context)
+        if context.rank < 0:
+            return {"num_replicas": 0}
+        num_replicas = _prove_connected(strategy, boot)
+        _current = RankContext(
+            spec=context.spec,
+            strategy=strategy,
+            task=str(context.task),
+            rank=context.rank,
+            num_ranks=len(context.topology.ranks),
+            num_replicas=num_replicas,
+            device=context.device,
+        )
+        return {"num_replicas": num_replicas}
+
+
+def _prove_connected(strategy: Any, boot: Boot) -> int:
+    """Check that the strategy spans the cluster; a rank that trains alone must not look like a cluster.
+
+    In a cluster of several ranks a first all-reduce must also see every replica.
+    """
+    num_replicas = getattr(strategy, "num_replicas_in_sync", 0)
+    expected = boot.definition.num_replicas(boot.context.spec)
+    if expected and num_replicas != expected:
+        raise RuntimeError(
+            f"{boot.context.spec} has num_replicas_in_sync={num_replicas} on {boot.context.task}, expected {expected}"
+        )
+    if len(boot.context.topology.ranks) > 1 and not boot.restarted:
+        import tensorflow as tf
+
+        def count() -> Any:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+
+        counted = strategy.experimental_local_results(strategy.run(count))[0]
+        if int(counted) != num_replicas:
+            raise RuntimeError(f"the first all-reduce of {boot.context.spec} saw {int(counted)} of {num_replicas} replicas")
+    return int(num_replicas)
+
+
+def describe(error: BaseException) -> Failure:
+    """Put an exception into words, with the frames of the tool itself left out."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    trace = traceback.TracebackException.from_exception(error)
+    inner = [frame for frame in trace.stack if os.sep + "pytest_ddl" + os.sep + "cluster" + os.sep not in frame.filename]
+    if inner:
+        trace.stack = traceback.StackSummary.from_list(inner)
+    skipped = kind.__name__ in ("Skipped", "SkipTest")
+    return Failure(name, str(error), "".join(trace.format()), skipped)

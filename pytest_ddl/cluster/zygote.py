@@ -1,0 +1,246 @@
+"""The zygote: a process with TensorFlow imported but never initialised, from which workers are forked.
+
+It must stay importable without anything but the standard library, and it must never run a
+TensorFlow operation: a runtime that has started its threads cannot be forked.
+
+``multiprocessing``'s forkserver is not used: it is one per process and shared with the user's own
+code, keeps the environment of its first use, and re-imports ``__main__`` (pytest) in every child.
+
+Whoever holds a connection to the zygote owns the workers forked through it. When a connection
+closes, for whatever reason (``kill -9`` of pytest included), its workers are killed; when the owner's
+connection closes, the zygote ends too.
+
+Wire format: one JSON object per line. Requests: ``fork`` (with the worker's file descriptors
+attached: control, stdout, stderr, stacks), ``signal``. Answers: ``ready``, ``forked``, ``exited``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+NUM_WORKER_FDS = 4
+_PR_SET_PDEATHSIG = 1
+_FORK_FAILED = 70
+"""EX_SOFTWARE: the worker's own code was never reached."""
+
+
+class _Client:
+    """One connection, and the workers that live and die with it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.buffer = b""
+        self.fds: list[int] = []
+        self.workers: set[int] = set()
+
+    def read(self) -> list[dict[str, Any]] | None:
+        """Return the requests that arrived, or ``None`` at the end of the connection."""
+        try:
+            data, fds, _flags, _address = socket.recv_fds(self.socket, 1 << 20, 4 * NUM_WORKER_FDS)
+        except ConnectionError:
+            return None
+        self.fds += fds
+        if not data:
+            return None
+        *lines, self.buffer = (self.buffer + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def send(self, message: dict[str, Any]) -> None:
+        # A client that has gone is noticed by its own end of file; its answers have no reader.
+        with contextlib.suppress(OSError):
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+
+class Zygote:
+    """The event loop: accepts clients, forks workers, reaps them, and tells their clients."""
+
+    def __init__(self, owner: socket.socket, listener: socket.socket, preload: Sequence[str]) -> None:
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._wakeup, wakeup_write = socket.socketpair()
+        self._fds_to_close = [owner, listener, self._wakeup, wakeup_write]
+        for end in (self._wakeup, wakeup_write):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        self._clients: dict[int, _Client] = {}
+        self._owner = self._add(owner)
+        self._preload = preload
+        self._error = ""
+
+    def serve(self) -> None:
+        self._error = _import_all(self._preload)
+        gc.collect()
+        # Frozen objects are never touched by the collector, so their pages stay shared with the workers.
+        gc.freeze()
+        self._owner.send({"event": "ready", "error": self._error})
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, None)
+        while self._owner.socket.fileno() >= 0:
+            for key, _events in self._selector.select():
+                if key.fileobj is self._listener:
+                    connection, _address = self._listener.accept()
+                    self._add(connection).send({"event": "ready", "error": self._error})
+                elif key.fileobj is self._wakeup:
+                    self._reap()
+                else:
+                    self._handle(key.data)
+
+    def _add(self, connection: socket.socket) -> _Client:
+        client = _Client(connection)
+        self._clients[connection.fileno()] = client
+        self._selector.register(connection, selectors.EVENT_READ, client)
+        return client
+
+    def _handle(self, client: _Client) -> None:
+        requests = client.read()
+        if requests is None:
+            self._drop(client)
+            return
+        for request in requests:
+            if request["op"] == "fork":
+                fds, client.fds = client.fds[:NUM_WORKER_FDS], client.fds[NUM_WORKER_FDS:]
+                self._fork(client, request, fds)
+            elif request["op"] == "signal" and request["pid"] in client.workers:
+                _signal_group(request["pid"], request["number"])
+
+    def _drop(self, client: _Client) -> None:
+        """End a client: its workers are killed, and the zygote itself where it was the owner."""
+        doomed = self._clients.values() if client is self._owner else [client]
+        for one in list(doomed):
+            for pid in one.workers:
+                _signal_group(pid, signal.SIGKILL)
+            self._selector.unregister(one.socket)
+            del self._clients[one.socket.fileno()]
+            one.socket.close()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wakeup.recv(4096):
+                pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            # What the worker itself started must not outlive it.
+            _signal_group(pid, signal.SIGKILL)
+            for client in self._clients.values():
+                if pid in client.workers:
+                    client.workers.discard(pid)
+                    client.send({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+
+    def _fork(self, client: _Client, request: dict[str, Any], fds: list[int]) -> None:
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._become_worker(zygote, request, fds)
+            except BaseException:
+                faulthandler.dump_traceback()
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(_FORK_FAILED)
+        for fd in fds:
+            os.close(fd)
+        with contextlib.suppress(OSError):
+            # Also done by the child: whoever comes first, the group exists before it is signalled.
+            os.setpgid(pid, pid)
+        client.workers.add(pid)
+        client.send({"event": "forked", "id": request["id"], "pid": pid})
+
+    def _become_worker(self, zygote: int, request: dict[str, Any], fds: list[int]) -> NoReturn:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        _die_with_parent(zygote)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._selector.close()
+        for client in self._clients.values():
+            client.socket.close()
+        for end in self._fds_to_close:
+            end.close()
+        control, out, err, stacks = fds
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((null, 0), (out, 1), (err, 2)):
+            os.dup2(source, target)
+            os.close(source)
+        # Line buffering, so that what was printed is there however the worker ends.
+        sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        os.environ.clear()
+        os.environ.update(request["environ"])
+        os.chdir(request["cwd"])
+        sys.path[:] = request["path"]
+        sys.argv[:] = request["argv"]
+        # All workers inherit one state of the generators: equal "random" numbers on all ranks would hide bugs.
+        random.seed()
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
+        gc.unfreeze()
+        from pytest_ddl.cluster.worker import Worker
+
+        os._exit(Worker(control, stacks).main())
+
+
+def _import_all(names: Sequence[str]) -> str:
+    """Import the modules to preload; return why a required one failed, or an empty string.
+
+    A name with a leading ``?`` may be missing.
+    """
+    for name in names:
+        try:
+            importlib.import_module(name.lstrip("?"))
+        except ImportError as error:
+            if not name.startswith("?"):
+                return f"cannot import {name}: {error}"
+        except Exception as error:
+            return f"importing {name} failed: {type(error).__name__}: {error}"
+    return ""
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies (Linux; elsewhere the closed control pipe does)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(_FORK_FAILED)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--owner-fd", type=int, required=True)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--preload", nargs="*", default=[])
+    options = parser.parse_args()
+    owner = socket.socket(fileno=options.owner_fd)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(options.socket)
+    listener.listen(64)
+    Zygote(owner, listener, options.preload).serve()
+
+
+if __name__ == "__main__":
+    main()

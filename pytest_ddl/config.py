@@ -1,0 +1,192 @@
+"""Options: what can be set, from where, and what it resolved to, with the origin of each value.
+
+Precedence, low to high: ini, environment (``PYTEST_DDL_*``), command line, marker (see ``selection``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import pytest
+
+ENV_PREFIX = "PYTEST_DDL_"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting: ``--ddl-NAME``, ``PYTEST_DDL_NAME`` and ini ``ddl_NAME``."""
+
+    name: str
+    default: Any
+    help: str
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    is_flag: bool = False
+    parse: Callable[[str], Any] = str
+
+    @property
+    def flag(self) -> str:
+        return f"--ddl-{self.name}"
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + self.name.upper().replace("-", "_")
+
+    @property
+    def ini(self) -> str:
+        return "ddl_" + self.name.replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and where it came from (``default``, ``ini``, the environment variable's name, ``command line``)."""
+
+    value: Any
+    origin: str
+
+
+def parse_seconds(text: str) -> float:
+    """Turn a positive number of seconds into a float."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{text!r} is not a positive number of seconds, for example 60")
+    return seconds
+
+
+def parse_switch(text: str) -> bool:
+    """Turn an ini or environment value into a switch."""
+    lowered = text.strip().lower()
+    if lowered not in ("1", "true", "yes", "on", "0", "false", "no", "off", ""):
+        raise ValueError(f"{text!r} is not a switch; valid: 1, true, yes, on, 0, false, no, off")
+    return lowered in ("1", "true", "yes", "on")
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "strategy",
+        "all",
+        "Strategies to run tests under: a comma list of names or variants such as mirrored[replicas=4],\n"
+        "'all' (what cannot run here is skipped with the reason) or 'available'. See --ddl-list",
+        "NAMES",
+    ),
+    Option("require", "", "Strategies that must be able to run here; an unavailable one is an error", "NAMES"),
+    Option(
+        "device", "auto", "What replicas run on; auto takes GPUs where there are any",
+        choices=("auto", "cpu", "gpu", "tpu"),
+    ),
+    Option("timeout", 120.0, "Deadline of one test on all its ranks, in seconds", "SECONDS", parse=parse_seconds),
+    Option("keras", "keras", "Which Keras tf.keras is in the workers", choices=("keras", "tf_keras")),
+    Option("launcher", "local", "How worker processes are started", "NAME"),
+    Option("strict", False, "Fail on inconclusive verdicts and on named approximations", is_flag=True, parse=parse_switch),
+    Option(
+        "in-process",
+        False,
+        "Run single-process strategies in the pytest process, for debuggers. Implied by --pdb",
+        is_flag=True,
+        parse=parse_switch,
+    ),
+)
+"""The registry of options; the docs' table is generated from it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All options, resolved once when pytest is configured."""
+
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name].value
+
+    def origin(self, name: str) -> str:
+        return self.settings[name].origin
+
+    def not_default(self) -> list[str]:
+        """``name=value (from origin)`` for each value that is not a default."""
+        return [
+            f"{name}={setting.value} (from {setting.origin})"
+            for name, setting in self.settings.items()
+            if setting.origin != "default"
+        ]
+
+    def error(self, name: str, problem: object) -> pytest.UsageError:
+        """A one-line usage error about an option's value."""
+        setting = self.settings[name]
+        return pytest.UsageError(f"--ddl-{name}={setting.value!r} (from {setting.origin}): {problem}")
+
+
+SETTINGS = pytest.StashKey[Settings]()
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare all options, their ini values, and ``--ddl-list``."""
+    group = parser.getgroup("ddl", "distributed training (pytest-ddl)")
+    for option in OPTIONS:
+        arguments: dict[str, Any] = {"dest": f"ddl_{option.name.replace('-', '_')}", "default": None}
+        arguments.update({"action": "store_true"} if option.is_flag else {"metavar": option.metavar or None})
+        if option.choices:
+            arguments["metavar"] = "|".join(option.choices)
+        default = f" (default: {option.default})" if option.default and not option.is_flag else ""
+        group.addoption(option.flag, help=option.help + default, **arguments)
+        kind = "args" if option.name in ("strategy", "require") else "string"
+        parser.addini(option.ini, f"Like {option.flag}", type=kind, default=None)
+    group.addoption(
+        "--ddl-list", action="store_true", help="Show all strategies, whether they can run here and why not, and exit"
+    )
+
+
+def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> Settings:
+    """Find every option's value and origin.
+
+    :raises pytest.UsageError: one line naming option, value, origin and the valid set.
+    """
+    environ = os.environ if environ is None else environ
+    resolved = {}
+    for option in OPTIONS:
+        value, origin = _raw(config, option, environ)
+        if origin != "default" and isinstance(value, str):
+            try:
+                parsed = option.parse(value)
+            except ValueError as error:
+                raise _usage_error(option, value, origin, error) from None
+            if option.choices and parsed not in option.choices:
+                raise _usage_error(option, value, origin, f"valid: {', '.join(option.choices)}")
+            value = parsed
+        resolved[option.name] = Setting(value, origin)
+    _warn_about_unknown(config, environ)
+    return Settings(resolved)
+
+
+def _usage_error(option: Option, value: str, origin: str, problem: object) -> pytest.UsageError:
+    return pytest.UsageError(f"{option.flag}={value!r} (from {origin}): {problem}")
+
+
+def _raw(config: pytest.Config, option: Option, environ: Mapping[str, str]) -> tuple[Any, str]:
+    given = config.getoption(f"ddl_{option.name.replace('-', '_')}")
+    if given is not None:
+        return given, "command line"
+    if option.env in environ:
+        return environ[option.env], option.env
+    ini = config.getini(option.ini)
+    if ini:
+        return (",".join(ini) if isinstance(ini, list) else str(ini)), "ini"
+    return option.default, "default"
+
+
+def _warn_about_unknown(config: pytest.Config, environ: Mapping[str, str]) -> None:
+    known = [option.env for option in OPTIONS]
+    for name in sorted(environ):
+        if name.startswith(ENV_PREFIX) and name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            message = f"environment variable {name} is not known to pytest-ddl and has no effect; {hint}"
+            config.issue_config_time_warning(pytest.PytestConfigWarning(message), stacklevel=2)
+
+

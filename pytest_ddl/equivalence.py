@@ -1,0 +1,274 @@
+"""Comparing a training function under a strategy with the same function on one device.
+
+The reference runs once and is shared by all strategies (by all xdist workers too). float64 is tried
+first where ``precision="auto"``; rounding noise is measured only where it could change the verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.remote import run_training
+from pytest_ddl.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pytest_ddl.checks.findings import Report
+    from pytest_ddl.harness import Harness
+    from pytest_ddl.records import RankRecord, TrainingRecord
+    from pytest_ddl.selection import DdlMark
+    from pytest_ddl.strategies.spec import StrategySpec
+
+SEED = 20_201
+PRECISIONS = ("auto", "float64", "native")
+NOISE_RUNS = 3
+"""Perturbed references from which rounding noise is taken; see :mod:`pytest_ddl.checks.tolerance`."""
+TrainFunction = Callable[[Any], Any]
+
+
+class Comparer:
+    """Compares training functions with their references on the clusters of a harness."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._references = _ReferenceStore(harness)
+
+    def compare(
+        self,
+        train: TrainFunction,
+        spec: StrategySpec,
+        mark: DdlMark,
+        *,
+        global_batch_size: int | None = None,
+        steps: int | None = None,
+        precision: str = "auto",
+        expect: Mapping[str, str] | Collection[str] = (),
+        strict: bool = False,
+        checks: Collection[str] | None = None,
+        timeout: float | None = None,
+    ) -> Report:
+        """Run ``train`` on one device and under ``spec``, and judge the difference.
+
+        :raises ValueError: for an argument that cannot be used, naming it.
+        """
+        from pytest_ddl.checks.compare import judge, needs_noise
+
+        _validate(train, global_batch_size, steps, precision, timeout)
+        # Wrong names are the caller's mistake: say so before anything runs.
+        judge_arguments = {"expect": expect, "strict": strict, "checks": checks}
+        _validate_names(expect, checks)
+        deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
+        base = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=SEED)
+        for tried in ("float64", "native") if precision == "auto" else (precision,):
+            settings = replace(base, precision=tried)
+            reference = self._reference(train, settings, mark, deadline)
+            if precision == "auto" and tried == "float64" and not _is_float64(reference):
+                continue
+            distributed = self._run(train, spec, mark, settings, deadline)
+            if tried == "native" or precision != "auto" or not distributed.errors:
+                break
+        report = judge(reference, distributed, **judge_arguments)
+        if needs_noise(report):
+            perturbed = [
+                self._reference(train, replace(settings, perturbation=number), mark, deadline)
+                for number in range(1, NOISE_RUNS + 1)
+            ]
+            report = judge(reference, distributed, perturbed, **judge_arguments)
+        return report
+
+    def _reference(
+        self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float
+    ) -> TrainingRecord:
+        settings = replace(settings, is_reference=True)
+        spec = self._harness.registry.default("one_device")
+        key = ship.pack(train), settings, self._harness.device_for(spec, mark)
+        return self._references.get(key, lambda: self._run(train, spec, mark, settings, deadline))
+
+    def _run(
+        self, train: TrainFunction, spec: StrategySpec, mark: DdlMark, settings: RunSettings, deadline: float
+    ) -> TrainingRecord:
+        """Run a training function on a cluster; what goes wrong there is part of the record."""
+        from pytest_ddl.records import TrainingRecord
+
+        started = time.monotonic()
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self._harness.folder))
+        settings = replace(settings, tmp_path=str(folder))
+        try:
+            ranks, num_replicas = self._attempt(train, spec, mark, settings, deadline)
+            if all(rank.results.get("restart") for rank in ranks):
+                again = replace(settings, attempt=2, first_step=min(rank.num_steps for rank in ranks))
+                later, num_replicas = self._attempt(train, spec, mark, again, deadline, fresh=True)
+                ranks = [
+                    replace(second, initial=first.initial, steps=(*first.steps, *second.steps))
+                    for first, second in zip(ranks, later, strict=True)
+                ]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return TrainingRecord(
+            strategy=str(spec),
+            num_replicas=num_replicas,
+            ranks=tuple(ranks),
+            global_batch_size=settings.global_batch_size,
+            precision=settings.precision,
+            seed=settings.seed,
+            perturbation=settings.perturbation,
+            seconds=time.monotonic() - started,
+        )
+
+    def _attempt(
+        self,
+        train: TrainFunction,
+        spec: StrategySpec,
+        mark: DdlMark,
+        settings: RunSettings,
+        deadline: float,
+        fresh: bool = False,
+    ) -> tuple[list[RankRecord], int]:
+        job = ship.pack(run_training, (train, settings))
+        with self._harness.cluster(spec, mark, fresh=fresh) as cluster:
+            answers = cluster.ask(Kind.CALL, job, deadline=deadline, patience=_patience)
+            ranks = [_rank_record(answer) for answer in answers]
+            if any(rank.failed for rank in ranks):
+                cluster.retired = cluster.retired or "the training function failed in it"
+            return ranks, cluster.num_replicas
+
+
+class _ReferenceStore:
+    """References by what they were computed from, in files that all xdist workers of the session see."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._known: dict[str, TrainingRecord] = {}
+
+    def get(self, key: tuple[ship.Job, RunSettings, str], compute: Callable[[], TrainingRecord]) -> TrainingRecord:
+        import fcntl
+        import pickle
+
+        job, settings, device = key
+        digest = hashlib.sha256(b"\0".join([job.payload, repr((settings, device)).encode()])).hexdigest()
+        if digest in self._known:
+            return self._known[digest]
+        folder = self._harness.folder / "references"
+        folder.mkdir(exist_ok=True)
+        with open(folder / digest, "ab+") as file:
+            # Whoever comes second waits here for the one that computes.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            data = file.read()
+            record: TrainingRecord = pickle.loads(data) if data else compute()
+            if not data:
+                file.write(pickle.dumps(record, protocol=5))
+        self._known[digest] = record
+        return record
+
+
+def _patience(body: ship.Shipped) -> float | None:
+    return GRACE if body.failed else None
+
+
+def _rank_record(answer: Answer) -> RankRecord:
+    from pytest_ddl.records import ErrorRecord, RankRecord
+
+    if answer.ok:
+        record = ship.unpack(answer.body)
+        assert isinstance(record, RankRecord)
+        output = answer.stdout + answer.stderr
+        return replace(record, error=replace(record.error, output=output[-4000:])) if record.error else record
+    failure = answer.failure
+    kind = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped"}.get(answer.fate)
+    error = ErrorRecord(
+        type=kind or (failure.type if failure else "unknown"),
+        message=failure.message if failure else answer.describe_end(),
+        traceback=failure.traceback if failure else answer.stacks,
+        step=0,
+        output=(answer.stdout + answer.stderr)[-4000:],
+    )
+    return RankRecord(rank=answer.rank, task=answer.task, replicas=(), error=error)
+
+
+def _is_float64(record: TrainingRecord) -> bool:
+    """Whether a float64 run went through with float64 weights: the program allows the precision."""
+    trainable = [variable for variable in record.variables if variable.kind == "trainable"]
+    return not record.errors and bool(trainable) and all(variable.dtype == "float64" for variable in trainable)
+
+
+def _validate(
+    train: object, global_batch_size: object, steps: object, precision: str, timeout: float | None
+) -> None:
+    if not callable(train):
+        raise ValueError(f"train={train!r} must be a function that takes the run, as in def train(run): …")
+    for name, value in (("global_batch_size", global_batch_size), ("steps", steps)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} is not one of {', '.join(PRECISIONS)}")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout={timeout!r} must be a positive number of seconds")
+
+
+def _validate_names(expect: Mapping[str, str] | Collection[str], checks: Collection[str] | None) -> None:
+    from pytest_ddl.checks.compare import parse_expectations
+    from pytest_ddl.checks.registry import select
+
+    parse_expectations(expect)
+    select(checks)
+
+
+def check_training(
+    train: TrainFunction,
+    strategy: str = "mirrored",
+    *,
+    global_batch_size: int | None = None,
+    steps: int | None = None,
+    precision: str = "auto",
+    expect: Mapping[str, str] | Collection[str] = (),
+    strict: bool = False,
+    checks: Collection[str] | None = None,
+    timeout: float | None = None,
+    device: str = "auto",
+) -> Report:
+    """Compare ``train(run)`` under a strategy with the same function on one device, outside pytest.
+
+    :param strategy: a name or variant, for example ``"mirrored[replicas=4]"``.
+    :param global_batch_size: examples per step over all replicas, given to the function as
+        ``run.global_batch_size``.
+    :param steps: steps after which the loops of the function end; ``None`` for the end of its data.
+    :param precision: ``"auto"`` compares in float64 where the program allows it; ``"float64"``, ``"native"``.
+    :param expect: cause ids -> reason, for differences that are meant to be.
+    :param strict: fail on named approximations too.
+    :param checks: names of the checks to run, all by default.
+    :param timeout: seconds for everything.
+    :raises ValueError: for an argument that cannot be used.
+    :raises ClusterError: when the strategy cannot be built on this machine.
+    """
+    from pytest_ddl.harness import process_harness
+    from pytest_ddl.selection import DdlMark
+
+    harness = process_harness()
+    spec = harness.registry.parse_variant(strategy)
+    mark = DdlMark(device=device, timeout=timeout)
+    reason = harness.unavailable(spec, mark)
+    if reason is not None:
+        raise ClusterError(f"strategy={strategy!r} cannot run here: {reason}")
+    comparer = Comparer(harness)
+    return comparer.compare(
+        train,
+        spec,
+        mark,
+        global_batch_size=global_batch_size,
+        steps=steps,
+        precision=precision,
+        expect=expect,
+        strict=strict,
+        checks=checks,
+        timeout=timeout,
+    )

@@ -1,0 +1,136 @@
+"""Hypothesis tests on ranks: the engine here, every example on all ranks, equal examples for all."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import hypothesis
+import pytest
+
+from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
+from pytest_ddl.cluster.explain import RankError, explain, name_ranks
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.rank_session import ExampleResult
+from pytest_ddl.cluster.ship import ShippingError
+from pytest_ddl.hypothesis_adapter import adapt_settings
+
+
+class FixtureOnRanks:
+    """Stands in the controller for a fixture's value, which only exists in the ranks."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<{self._name} of each rank>"
+
+
+class ExampleDispatcher:
+    """Runs a ``@given`` test whose body is replaced by sending each example to all ranks.
+
+    Shrinking stays on while the ranks survive a failing example, which costs milliseconds. Once a rank
+    has died or had to be stopped, a further example would cost a cluster: what was seen is answered from
+    memory, and everything else is rejected, so that the engine ends with the example it has.
+    """
+
+    def __init__(self, cluster: Cluster, item: pytest.Function, deadline: float) -> None:
+        self._cluster = cluster
+        self._item = item
+        self._deadline = deadline
+        self._seen: dict[bytes, RankError | None] = {}
+        self._output: list[tuple[str, str]] = []
+        self.examples = 0
+
+    def run_engine(self) -> None:
+        """Run the test as Hypothesis would, with the bodies in the ranks.
+
+        :raises RankError: for the smallest failing example that was found.
+        """
+        test: Any = self._item.obj
+        fixtures = {name: FixtureOnRanks(name) for name in inspect.signature(test).parameters}
+        handle = test.hypothesis
+        original = handle.inner_test
+        handle.inner_test = self._dispatch(original, frozenset(fixtures))
+        try:
+            with adapt_settings(test):
+                test(**fixtures)
+        finally:
+            handle.inner_test = original
+        if self.examples == 0:
+            raise RankError("Hypothesis ran no example on any rank, so nothing was tested")
+
+    def sections(self) -> list[tuple[str, str]]:
+        """Report sections: the output of the last example, by rank."""
+        return self._output
+
+    def _dispatch(self, original: Callable[..., Any], fixtures: frozenset[str]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def run_on_ranks(*_self: Any, **kwargs: Any) -> None:
+            __tracebackhide__ = True
+            drawn = {name: value for name, value in kwargs.items() if name not in fixtures}
+            self._run_example(_pickle(drawn))
+
+        return run_on_ranks
+
+    def _run_example(self, example: bytes) -> None:
+        __tracebackhide__ = True
+        if self._cluster.dirty:
+            known = self._seen.get(example)
+            if known is None:
+                hypothesis.reject()
+            raise known
+        answers = self._cluster.ask(Kind.BODY, example, deadline=self._deadline, patience=_patience)
+        self.examples += 1
+        total = len(answers)
+        self._output = [
+            (f"Captured {stream} call" + (f" [rank {answer.rank}]" if total > 1 else ""), text)
+            for answer in answers
+            for stream, text in (("stdout", answer.stdout), ("stderr", answer.stderr))
+            if text
+        ]
+        rejecting = [answer.rank for answer in answers if answer.ok and answer.body.rejected]
+        if len(rejecting) == total:
+            hypothesis.reject()
+        error = _error(answers, rejecting)
+        self._seen[example] = error
+        if error is not None:
+            raise error
+
+
+def _error(answers: list[Answer], rejecting: list[int]) -> RankError | None:
+    failed = [_with_failure(answer) for answer in answers]
+    if any(not answer.ok for answer in failed):
+        return RankError(explain(failed), failed)
+    if rejecting:
+        who = name_ranks(rejecting, len(answers))
+        return RankError(f"{who} rejected this example (assume) and the others ran it; assume on what all ranks see")
+    return None
+
+
+def _with_failure(answer: Answer) -> Answer:
+    """Show a failing body as the rank's failure."""
+    if answer.ok and answer.body.failure is not None:
+        return Answer(answer.rank, answer.task, Fate.REPLIED, None, answer.body.failure)
+    return answer
+
+
+def _patience(body: ExampleResult) -> float | None:
+    return GRACE if body.failed or body.rejected else None
+
+
+def _pickle(drawn: dict[str, Any]) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(drawn, protocol=5)
+        pickle.loads(data)
+    except Exception as error:
+        raise ShippingError(
+            f"the drawn values {sorted(drawn)} cannot be sent to the ranks: {type(error).__name__}: {error}. "
+            "Draw plain values in @given (st.data() draws inside the body cannot cross to other processes), "
+            "and make TensorFlow objects of them in the body."
+        ) from error
+    return data

@@ -1,0 +1,223 @@
+"""What a pytest process holds for its ddl tests: the strategies, this machine, and the pool of clusters."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddl.config import Settings
+from pytest_ddl.machine import MISSING_TENSORFLOW, count_devices, look_around, tensorflow_version
+from pytest_ddl.selection import DdlMark
+from pytest_ddl.strategies.base import Machine, StrategyDefinition
+from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
+from pytest_ddl.strategies.spec import BuildContext, StrategySpec
+
+if TYPE_CHECKING:
+    from pytest_ddl.cluster.cluster import Cluster
+    from pytest_ddl.cluster.launcher import Launcher
+    from pytest_ddl.cluster.pool import Pool
+
+HARNESS = pytest.StashKey["Harness"]()
+CPU_SLOTS_PER_CORE = 2
+"""Ranks that may run at once per core: tracing keeps one core busy, waiting for peers none."""
+
+
+class Harness:
+    """One per pytest process. Nothing is started before a ddl test needs it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: StrategyRegistry,
+        launchers: dict[str, Any],
+        *,
+        address: str | None = None,
+        folder: Path | None = None,
+        machine: Machine | None = None,
+        shared: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.registry = registry
+        self._launchers = launchers
+        self._address = address
+        self._own_folder = folder is None
+        self._folder = folder
+        self._machine = machine
+        self._shared = shared
+        self._built: dict[StrategySpec, Any] = {}
+        self.items: list[pytest.Item] = []
+        """The items of the session, in the order in which they run."""
+
+    @property
+    def folder(self) -> Path:
+        """This session's scratch folder, shared by all xdist workers; removed at the end."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="pytest-ddl-"))
+        return self._folder
+
+    @property
+    def machine(self) -> Machine:
+        """What this machine offers.
+
+        :raises pytest.UsageError: where TensorFlow is missing.
+        """
+        if self._machine is None:
+            if tensorflow_version() is None:
+                raise pytest.UsageError(MISSING_TENSORFLOW)
+            self._machine = look_around(self._probe)
+        return self._machine
+
+    @cached_property
+    def pool(self) -> Pool:
+        from pytest_ddl.cluster.pool import Pool
+        from pytest_ddl.cluster.resources import Ledger
+
+        cores = os.cpu_count() or 1
+        ledger = Ledger(self.folder, {"cpu": CPU_SLOTS_PER_CORE * max(cores, 2), "gpu": self._machine_gpus()})
+        return Pool(self.make_launcher, ledger, keep_gpus=not self._shared)
+
+    def _machine_gpus(self) -> int:
+        return self._machine.gpus if self._machine is not None else 0
+
+    def make_launcher(self) -> Launcher:
+        """Start the launcher that ``--ddl-launcher`` names; TensorFlow's import begins in the background."""
+        make = self._launchers.get(self.settings["launcher"])
+        if make is None:
+            raise self.settings.error("launcher", f"no such launcher; valid: {', '.join(self._launchers)}")
+        launcher: Launcher = make(self.worker_environ(), self._address)
+        return launcher
+
+    def worker_environ(self) -> dict[str, str]:
+        """The environment of workers: this process's, with TensorFlow quiet unless told otherwise."""
+        environ = dict(os.environ)
+        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        if self.settings["keras"] == "tf_keras":
+            environ["TF_USE_LEGACY_KERAS"] = "1"
+        return environ
+
+    def warm_up(self) -> None:
+        """Start the launcher now, so that TensorFlow's import overlaps with what comes next."""
+        _ = self.pool.launcher
+
+    def device(self, mark: DdlMark) -> str:
+        """What the replicas of a test run on: ``cpu``, ``gpu`` or ``tpu``."""
+        wanted = mark.device or self.settings["device"]
+        if wanted == "auto":
+            return "gpu" if self.machine.gpus else "cpu"
+        return str(wanted)
+
+    def device_for(self, spec: StrategySpec, mark: DdlMark) -> str:
+        """Like :meth:`device`, with ``auto`` read as the TPU for the strategy that needs one."""
+        wanted = mark.device or self.settings["device"]
+        return "tpu" if spec.name == "tpu" and wanted == "auto" else self.device(mark)
+
+    def unavailable(self, spec: StrategySpec, mark: DdlMark) -> str | None:
+        """Why a variant cannot run here, or ``None``."""
+        return self.registry[spec.name].unavailable(spec, self.device_for(spec, mark), self.machine)
+
+    def check_required(self) -> None:
+        """Refuse to run where a strategy of ``--ddl-require`` cannot.
+
+        :raises pytest.UsageError: naming the strategy and why.
+        """
+        text = self.settings["require"]
+        if not text:
+            return
+        try:
+            required = self.registry.parse_selection(text)
+        except UnknownStrategyError as error:
+            raise self.settings.error("require", error) from None
+        for spec in required:
+            reason = self.unavailable(spec, DdlMark())
+            if reason is not None:
+                raise self.settings.error("require", f"{spec} cannot run here: {reason}")
+
+    @contextmanager
+    def cluster(self, spec: StrategySpec, mark: DdlMark, *, fresh: bool = False) -> Iterator[Cluster]:
+        """Lease a cluster for one test."""
+        with self.pool.lease(
+            spec,
+            self.registry[spec.name],
+            device=self.device_for(spec, mark),
+            timeout=self.timeout(mark),
+            fresh=fresh or mark.isolation == "fresh",
+        ) as cluster:
+            yield cluster
+
+    def timeout(self, mark: DdlMark) -> float:
+        """The deadline of a test in seconds."""
+        return float(mark.timeout if mark.timeout is not None else self.settings["timeout"])
+
+    def build_here(self, definition: StrategyDefinition, context: BuildContext) -> Any:
+        """Build a strategy in this process, once for each variant; for debuggers.
+
+        TensorFlow freezes its devices at first use, so a second variant of another size may be refused by it.
+        """
+        if context.spec not in self._built:
+            from pytest_ddl.cluster.ports import PortLease
+
+            self._lease = PortLease(context.topology.ports)
+            self._built[context.spec] = definition.build(replace(context, ports=self._lease.ports))
+        return self._built[context.spec]
+
+    def _probe(self) -> tuple[int, int]:
+        from pytest_ddl.cluster import ship
+        from pytest_ddl.cluster.protocol import Kind
+
+        spec = self.registry.default("one_device")
+        deadline = time.monotonic() + self.settings["timeout"]
+        with self.pool.lease(
+            spec, self.registry[spec.name], device="cpu", timeout=self.settings["timeout"], fresh=True
+        ) as cluster:
+            (answer,) = cluster.ask(Kind.CALL, ship.pack(count_devices), deadline=deadline)
+        if not answer.ok:
+            return 0, 0
+        gpus, tpus = ship.unpack(answer.body)
+        return int(gpus), int(tpus)
+
+    def close(self) -> None:
+        """End everything that was started and remove the scratch folder."""
+        if "pool" in self.__dict__:
+            self.pool.close()
+            del self.__dict__["pool"]
+        if self._folder is not None and self._own_folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+_process_harness: Harness | None = None
+
+
+def process_harness() -> Harness:
+    """The harness of a process without pytest, made at first use and closed at exit."""
+    import atexit
+
+    from pytest_ddl.config import OPTIONS, Setting
+
+    global _process_harness
+    if _process_harness is None:
+        settings = Settings({option.name: Setting(option.default, "default") for option in OPTIONS})
+        _process_harness = Harness(settings, StrategyRegistry(), built_in_launchers())
+        atexit.register(_process_harness.close)
+    return _process_harness
+
+
+def built_in_launchers() -> dict[str, Any]:
+    """The launchers that need no plugin."""
+
+    def local(environ: dict[str, str], address: str | None) -> Launcher:
+        from pytest_ddl.cluster.launcher import LocalLauncher
+
+        return LocalLauncher(environ, address)
+
+    return {"local": local}

@@ -1,0 +1,182 @@
+"""One report out of the reports of all ranks: passed only where every rank proves that it ran the body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_ddl.cluster.cluster import Answer, Fate
+from pytest_ddl.cluster.explain import name_ranks, sections, summarise
+
+
+@dataclass
+class _RankPhase:
+    """What one rank reported for one phase."""
+
+    answer: Answer
+    report: pytest.TestReport
+    subtests: list[pytest.TestReport]
+
+    @property
+    def outcome(self) -> str:
+        """``passed``, ``failed``, ``skipped``, ``xfailed`` or ``xpassed``."""
+        if hasattr(self.report, "wasxfail"):
+            return "xfailed" if self.report.skipped else "xpassed"
+        if self.report.failed and self.report.longreprtext.startswith("[XPASS(strict)]"):
+            return "xpassed"
+        return str(self.report.outcome)
+
+    @property
+    def proved(self) -> bool:
+        return self.answer.body.entered == 1 and self.answer.body.finished == 1
+
+
+def merge_phase(item: pytest.Item, when: Any, answers: Sequence[Answer]) -> list[pytest.TestReport]:
+    """Merge one phase: the reports of subtests first, the phase's own report last.
+
+    The phase fails where a rank failed, ended, did not answer, skipped alone, or passed without
+    having entered and left the body once.
+    """
+    phases = [_read(item, answer) for answer in answers if answer.ok]
+    merged = _merge_subtests(phases, len(answers))
+    report = _merge_main(item, when, answers, phases)
+    report.duration = max((answer.seconds for answer in answers), default=0.0)
+    for answer in answers:
+        where = f" [rank {answer.rank}]" if len(answers) > 1 else ""
+        for stream, text in (("stdout", answer.stdout), ("stderr", answer.stderr)):
+            if text:
+                report.sections.append((f"Captured {stream} {when}{where}", text))
+    return [*merged, report]
+
+
+def failed_report(item: pytest.Item, when: Any, text: str) -> pytest.TestReport:
+    """A failed report of a phase with a message instead of a traceback."""
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="failed",
+        longrepr=text,
+        when=when,
+    )
+
+
+def _read(item: pytest.Item, answer: Answer) -> _RankPhase:
+    hook = item.config.hook
+    reports = [
+        hook.pytest_report_from_serializable(config=item.config, data=dict(data)) for data in answer.body.reports
+    ]
+    return _RankPhase(answer, reports[-1], reports[:-1])
+
+
+def _merge_main(
+    item: pytest.Item, when: Any, answers: Sequence[Answer], phases: Sequence[_RankPhase]
+) -> pytest.TestReport:
+    total = len(answers)
+    failed = [phase for phase in phases if phase.outcome == "failed"]
+    xfailed = [phase for phase in phases if phase.outcome == "xfailed"]
+    lost = [answer for answer in answers if not answer.ok]
+    if failed:
+        return _failed_like(failed, answers)
+    if xfailed and all(answer.fate is Fate.STOPPED for answer in lost):
+        # The test as a whole failed as it was expected to, on whichever ranks.
+        return xfailed[0].report
+    if lost or not phases:
+        text = "\n\n".join(f"{title}\n{text}" for title, text in sections(answers))
+        return failed_report(item, when, f"{summarise(answers)}\n\n{text}")
+    outcomes = {phase.outcome for phase in phases}
+    if len(outcomes) > 1:
+        return failed_report(item, when, _disagreement(phases, total))
+    if when == "call" and outcomes <= {"passed", "xpassed"}:
+        idle = [phase.answer for phase in phases if not phase.proved]
+        if idle:
+            return failed_report(item, when, _not_run(idle, total))
+    report = phases[0].report
+    for phase in phases[1:]:
+        report.user_properties += [pair for pair in phase.report.user_properties if pair not in report.user_properties]
+    return report
+
+
+def _failed_like(failed: Sequence[_RankPhase], answers: Sequence[Answer]) -> pytest.TestReport:
+    """The first failing rank's own report, with what the other ranks did added below its traceback."""
+    total = len(answers)
+    report = failed[0].report
+    groups: dict[str, list[_RankPhase]] = {}
+    for phase in failed:
+        groups.setdefault(_crash(phase.report), []).append(phase)
+    first, *others = groups.values()
+    if total == 1:
+        return report
+    who = name_ranks([phase.answer.rank for phase in first], total)
+    notes = [(f"this happened on {who}", "")]
+    for group in others:
+        ranks = name_ranks([phase.answer.rank for phase in group], total)
+        notes.append((f"{ranks} failed differently", group[0].report.longreprtext))
+    notes += sections(answers)
+    passed = [answer.rank for answer in answers if answer.ok and not answer.body.failed]
+    if passed:
+        notes.append((f"{name_ranks(passed, total)} did not fail", ""))
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None and len(first) < total:
+        crash.message = f"[{who}] {crash.message}"
+    if hasattr(report.longrepr, "addsection"):
+        for title, text in notes:
+            report.longrepr.addsection(title, text)
+    else:
+        report.longrepr = "\n".join([report.longreprtext, *(f"--- {title} ---\n{text}" for title, text in notes)])
+    return report
+
+
+def _crash(report: pytest.TestReport) -> str:
+    """What makes two failures equal: where they crashed and the exception, not the values in the traceback."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return f"{crash.path}:{crash.lineno}:{crash.message}" if crash is not None else report.longreprtext
+
+
+def _disagreement(phases: Sequence[_RankPhase], total: int) -> str:
+    by_outcome: dict[str, list[_RankPhase]] = {}
+    for phase in phases:
+        by_outcome.setdefault(phase.outcome, []).append(phase)
+    parts = []
+    for outcome, group in by_outcome.items():
+        reason = ""
+        if outcome == "skipped" and isinstance(group[0].report.longrepr, tuple):
+            reason = f" ({group[0].report.longrepr[2]})"
+        parts.append(f"{name_ranks([phase.answer.rank for phase in group], total)} {outcome}{reason}")
+    return (
+        f"the ranks disagree: {'; '.join(parts)}. A distributed test must take one way on all ranks: "
+        "decide on something that is the same everywhere, not on the rank, its files or its environment"
+    )
+
+
+def _not_run(idle: Sequence[Answer], total: int) -> str:
+    counts = {(answer.body.entered, answer.body.finished) for answer in idle}
+    seen = ", ".join(f"entered {entered} and finished {finished} times" for entered, finished in sorted(counts))
+    return (
+        f"{name_ranks([answer.rank for answer in idle], total)} reported a pass without having run the test's body once "
+        f"({seen}). Something in front of the body returned early: a plugin's pytest_pyfunc_call or pytest_runtest_call?"
+    )
+
+
+def _merge_subtests(phases: Sequence[_RankPhase], total: int) -> list[pytest.TestReport]:
+    """Fold each subtest over the ranks: failed where any rank's is; a rank that lacks it fails it too."""
+    merged = []
+    keys = list(dict.fromkeys(_subtest_key(report) for phase in phases for report in phase.subtests))
+    for key in keys:
+        found = [(phase, report) for phase in phases for report in phase.subtests if _subtest_key(report) == key]
+        worst = next((report for _phase, report in found if report.failed), found[0][1])
+        ranks = {phase.answer.rank for phase, _report in found}
+        missing = [phase.answer.rank for phase in phases if phase.answer.rank not in ranks]
+        if missing and not worst.failed:
+            worst.outcome = "failed"
+            worst.longrepr = f"subtest {key} did not run on {name_ranks(missing, total)}"
+        merged.append(worst)
+    return merged
+
+
+def _subtest_key(report: Any) -> str:
+    context = getattr(report, "context", None)
+    return f"{getattr(context, 'msg', '')} {dict(getattr(context, 'kwargs', {}))}"

@@ -1,0 +1,228 @@
+"""The pytest plugin: hooks and fixtures only. Loading it imports neither TensorFlow, Keras, NumPy nor Hypothesis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddl.config import SETTINGS, add_options, resolve
+
+if TYPE_CHECKING:
+    from pytest_ddl.harness import Harness
+    from pytest_ddl.strategies.spec import StrategySpec
+
+# Helpers that users call in tests; in this module, as workers must not import pytest for it.
+pytest.register_assert_rewrite("pytest_ddl.assertions")
+
+MARKERS = (
+    "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None): "
+    "how a test that asks for a strategy runs; see pytest --ddl-list",
+    "virtual_gpus(count, memory_mb=1024): the virtual GPUs that the fixture virtual_gpus makes",
+    "gpu(min=1): needs that many GPUs, else it is skipped with the reason",
+    "tpu: needs a TPU, else it is skipped with the reason",
+)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_ddl import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    settings = resolve(config)
+    config.stash[SETTINGS] = settings
+    if settings.origin("strategy") != "default" or settings.origin("require") != "default":
+        from pytest_ddl.session import prepare
+
+        prepare(config)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    chosen = config.stash[SETTINGS].not_default()
+    return f"ddl: {', '.join(chosen)}" if chosen else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not config.option.ddl_list:
+        return None
+    from pytest_ddl.report.listing import show_strategies
+
+    # As --markers does: plugins are configured, nothing is collected.
+    config._do_configure()
+    show_strategies(_harness(config))
+    config._ensure_unconfigure()
+    return 0
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marked = metafunc.definition.get_closest_marker("ddl") is not None
+    if marked or "_ddl_spec" in metafunc.fixturenames:
+        from pytest_ddl.session import parametrize
+
+        parametrize(metafunc, _harness(metafunc.config))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if any("_ddl_spec" in getattr(item, "fixturenames", ()) for item in items):
+        from pytest_ddl.session import after_collection
+
+        after_collection(_harness(config), config, items)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for name in ("gpu", "tpu"):
+        mark = item.get_closest_marker(name)
+        if mark is not None:
+            from pytest_ddl.session import check_accelerator
+
+            check_accelerator(_harness(item.config), name, mark)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if "_ddl_spec" not in getattr(item, "fixturenames", ()):
+        return None
+    from pytest_ddl.session import runs_in_ranks, spmd_runner
+
+    if not runs_in_ranks(item):
+        return None
+    assert isinstance(item, pytest.Function)
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    spmd_runner(_harness(item.config), item.config).run(item, nextitem)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    if config.stash[SETTINGS].origin("strategy") == "default":
+        return None
+    from pytest_ddl.session import auto_num_workers
+
+    return auto_num_workers(_harness(config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    from pytest_ddl.harness import HARNESS
+
+    harness = node.config.stash.get(HARNESS, None)
+    if harness is not None:
+        node.workerinput["ddl_folder"] = str(harness.folder)
+        node.workerinput["ddl_address"] = harness.pool.launcher.address
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    from pytest_ddl.session import close
+
+    close(config)
+
+
+def _harness(config: pytest.Config) -> Harness:
+    from pytest_ddl.session import harness_of
+
+    return harness_of(config)
+
+
+# ----- fixtures -----
+
+
+@pytest.fixture(scope="session")
+def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
+    """The variant under which the test runs; the plugin gives it its values."""
+    if not hasattr(request, "param"):
+        from pytest_ddl.cluster.worker import current_rank
+
+        rank = current_rank()
+        if rank is not None:
+            # The user parametrized ddl_strategy itself; the rank was started for that variant.
+            return rank.spec
+        raise pytest.UsageError(
+            "ddl_strategy, ddl_cluster and ddl_equivalence must be arguments of the test or of its fixtures: "
+            "request.getfixturevalue() comes too late to choose the strategies"
+        )
+    spec: StrategySpec = request.param
+    return spec
+
+
+@pytest.fixture(scope="session")
+def ddl_strategy(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Any:
+    """The ``tf.distribute.Strategy`` of this rank. The test runs on all ranks, under each selected strategy."""
+    from pytest_ddl.session import strategy_here
+
+    return strategy_here(_harness(request.config), _ddl_spec)
+
+
+def _single(name: str) -> Any:
+    @pytest.fixture(scope="session", name=name)
+    def fixture(ddl_strategy: Any) -> Any:
+        return ddl_strategy
+
+    fixture.__doc__ = f"``ddl_strategy``, for a test that runs under {name.removesuffix('_strategy')} alone."
+    return fixture
+
+
+one_device_strategy = _single("one_device_strategy")
+mirrored_strategy = _single("mirrored_strategy")
+multi_worker_mirrored_strategy = _single("multi_worker_mirrored_strategy")
+parameter_server_strategy = _single("parameter_server_strategy")
+central_storage_strategy = _single("central_storage_strategy")
+model_parallel_strategy = _single("model_parallel_strategy")
+
+
+@pytest.fixture(scope="session")
+def virtual_gpus(ddl_strategy: Any) -> list[str]:
+    """Names of virtual GPUs, as many as ``@pytest.mark.virtual_gpus(count)`` says."""
+    names: list[str] = ddl_strategy
+    return names
+
+
+@pytest.fixture
+def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A handle on a cluster of the selected strategy, for a test in the controlling process."""
+    from pytest_ddl.handle import ClusterHandle
+    from pytest_ddl.selection import parse_mark
+
+    harness, mark = _harness(request.config), parse_mark(request.node)
+    deadline = time.monotonic() + harness.timeout(mark)
+    with harness.cluster(_ddl_spec, mark) as cluster:
+        yield ClusterHandle(cluster, deadline)
+
+
+@pytest.fixture
+def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
+
+    Returns the report of a pass; raises ``DivergenceError`` for a fail; skips, or fails in strict mode, where
+    the comparison is inconclusive.
+    """
+    from pytest_ddl.selection import parse_mark
+    from pytest_ddl.session import assert_equivalence
+
+    harness, mark = _harness(request.config), parse_mark(request.node)
+    calls: list[Any] = []
+
+    @wraps(assert_equivalence)
+    def compare(train: Any, **arguments: Any) -> Any:
+        __tracebackhide__ = True
+        calls.append(train)
+        return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
+
+    yield compare
+    if not calls:
+        pytest.fail("the test asked for ddl_equivalence and never called it, so nothing was compared", pytrace=False)
+
+

@@ -1,0 +1,226 @@
+"""What a training run left behind: plain values, one record per rank, merged into one per run.
+
+Records are the only thing that crosses from the workers to the checks. They hold NumPy
+arrays and built-in types alone, so that a check can be read, tested and run without
+TensorFlow, and so that a record unpickles in a process that has never imported it.
+
+Vocabulary: *step* 0 is the state at the first ``run.watch``; step ``k`` is the state after
+the k-th training step. *replica* is the index in the global order of replicas
+(``replica_id_in_sync_group``); *rank* is the index of a worker process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class VariableKind(str, Enum):
+    """What role a watched variable plays, as far as the framework says."""
+
+    TRAINABLE = "trainable"
+    """Changed by the optimizer."""
+    FROZEN = "frozen"
+    """A weight of a layer with ``trainable=False``: no step may change it."""
+    STATE = "state"
+    """Non-trainable state that a step may change: BatchNormalization, EMA, seeds, counters."""
+    SLOT = "slot"
+    """State of the optimizer for one weight: momentum, first and second moments."""
+    ITERATIONS = "iterations"
+    """The optimizer's count of updates."""
+    LEARNING_RATE = "learning-rate"
+    """The optimizer's learning rate, evaluated where it is a schedule."""
+    METRIC = "metric"
+    """State of a metric."""
+
+
+@dataclass(frozen=True)
+class VariableRecord:
+    """One watched variable, identified by its position among all that were watched."""
+
+    index: int
+    name: str
+    """The program's own name, for example ``dense/kernel`` or ``SGD/momentum/dense/kernel``."""
+    kind: VariableKind
+    shape: tuple[int, ...]
+    dtype: str
+    """Name of the NumPy dtype (``bfloat16`` by its own name; its values are stored as float32)."""
+    slot_of: int | None = None
+    """For a SLOT, the index of the weight that it belongs to."""
+    aggregation: str = "none"
+    synchronization: str = "auto"
+    distributed: bool = False
+    """True where every replica holds a component of its own."""
+
+
+Snapshot = Mapping[int, tuple[Array, ...]]
+"""Variable index -> the components on this rank's replicas, in the order of replicas.
+
+A variable that is not distributed has one component. A sharded (model parallel) variable has
+one component too: its global value.
+"""
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """What one replica consumed in one step."""
+
+    replica: int
+    size: int
+    """Number of examples (leading dimension of the first tensor); 0 for an empty replica."""
+    fingerprints: tuple[int, ...] | None = None
+    """A 64-bit hash of each example's content, in order; ``None`` where it was not observed."""
+    example_ids: tuple[int | str, ...] | None = None
+    """Ids told by ``run.examples`` or found under ``"example_id"``."""
+    loss: float | None = None
+    """What the replica function returned, where that is a floating scalar."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """The state after one global step, as one rank saw it."""
+
+    index: int
+    """1 for the first step."""
+    loss: float | None
+    """The loss that the program reported for this step."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Further values that the program recorded by name, and metrics shown by ``fit``."""
+    batches: tuple[BatchRecord, ...] = ()
+    """One per local replica and call of ``strategy.run``; empty where it was not observed."""
+    snapshot: Snapshot = field(default_factory=dict)
+    traces: int | None = None
+    """How often the step function had been traced up to here."""
+
+
+@dataclass(frozen=True)
+class ErrorRecord:
+    """An exception of the training function on one rank, or the death of the rank."""
+
+    type: str
+    """Qualified name of the exception's class; ``"died"``, ``"deadline"``, or ``"stopped"`` after another rank failed."""
+    message: str
+    traceback: str
+    step: int
+    """The last step that this rank had completed."""
+    phase: str = "train"
+    """``train``, ``save``, ``restore``, ``evaluate``, ``start`` …"""
+    output: str = ""
+    """The tail of what the rank printed."""
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """A layer whose kind decides what a correct distributed run may do differently."""
+
+    name: str
+    type: str
+    """Class name, for example ``BatchNormalization`` or ``Dropout``."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The facts that matter: ``synchronized``, ``rate``, ``trainable`` …"""
+
+
+@dataclass(frozen=True)
+class OptimizerRecord:
+    """The settings of a watched optimizer from which causes can be recomputed."""
+
+    type: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """``learning_rate``, ``momentum``, ``clipnorm``, ``clipvalue``, ``global_clipnorm``, ``weight_decay`` …"""
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """Everything one rank recorded; returned by the worker, also after an exception."""
+
+    rank: int
+    task: str
+    """``worker:0``, ``chief:0`` …; ``local`` for a strategy of one process."""
+    replicas: tuple[int, ...]
+    """Global ids of this rank's replicas."""
+    variables: tuple[VariableRecord, ...] = ()
+    initial: Snapshot = field(default_factory=dict)
+    """Values at the first ``watch`` (a later-built variable: at the end of the step that built it)."""
+    steps: tuple[StepRecord, ...] = ()
+    layers: tuple[LayerRecord, ...] = ()
+    optimizers: tuple[OptimizerRecord, ...] = ()
+    results: Mapping[str, Any] = field(default_factory=dict)
+    """What ``run.fit``, ``run.evaluate`` and ``run.predict`` returned, by name (``fit``, ``evaluate``, ``predict``)."""
+    error: ErrorRecord | None = None
+    notes: tuple[str, ...] = ()
+    """What could not be recorded, and why; a check that needs it says so."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.steps)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the other ranks need not be waited for."""
+        return self.error is not None
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """One run of a training function under one strategy, all ranks together."""
+
+    strategy: str
+    """The variant that ran, for example ``mirrored[replicas=2]``."""
+    num_replicas: int
+    ranks: tuple[RankRecord, ...]
+    global_batch_size: int | None
+    precision: str
+    """``float64`` or ``native``."""
+    seed: int
+    perturbation: int = 0
+    """0 for the program as it is; p > 0 where weights and data were moved by one ulp (noise run p)."""
+    seconds: float = 0.0
+
+    @property
+    def variables(self) -> tuple[VariableRecord, ...]:
+        """The watched variables, as rank 0 named them."""
+        return self.ranks[0].variables if self.ranks else ()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that every rank completed."""
+        return min((rank.num_steps for rank in self.ranks), default=0)
+
+    @property
+    def errors(self) -> tuple[tuple[RankRecord, ErrorRecord], ...]:
+        return tuple((rank, rank.error) for rank in self.ranks if rank.error is not None)
+
+    def losses(self) -> Sequence[float | None]:
+        """The loss of each step as rank 0 reported it."""
+        return [step.loss for step in self.ranks[0].steps] if self.ranks else []
+
+    def components(self, index: int, step: int) -> Iterator[tuple[RankRecord, int, Array]]:
+        """Yield ``(rank, replica, value)`` for every component of a variable after a step.
+
+        A variable that is not distributed yields one component per rank, under the rank's
+        first replica.
+        """
+        for rank in self.ranks:
+            snapshot = rank.initial if step == 0 else rank.steps[step - 1].snapshot
+            for position, value in enumerate(snapshot.get(index, ())):
+                replica = rank.replicas[position] if position < len(rank.replicas) else position
+                yield rank, replica, value
+
+    def value(self, index: int, step: int) -> Array | None:
+        """The first component of a variable after a step, or ``None`` if it was not recorded."""
+        for _rank, _replica, value in self.components(index, step):
+            return np.asarray(value)
+        return None
+
+    def batches(self, step: int) -> tuple[BatchRecord, ...]:
+        """What all replicas of all ranks consumed in a step, by replica."""
+        found = [batch for rank in self.ranks for batch in rank.steps[step - 1].batches]
+        return tuple(sorted(found, key=lambda batch: batch.replica))

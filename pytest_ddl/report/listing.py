@@ -1,0 +1,29 @@
+"""``--ddl-list``: the strategies, what they run on, and whether they can run on this machine."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from pytest_ddl.harness import Harness
+from pytest_ddl.selection import DdlMark
+
+
+def show_strategies(harness: Harness, stream: TextIO | None = None) -> None:
+    """Write one paragraph for each strategy: name, aliases, settings, what it is, available or why not."""
+    out = stream or sys.stdout
+    machine = harness.machine
+    out.write(
+        f"TensorFlow {machine.tensorflow}, Keras {machine.keras or 'none'}, "
+        f"{machine.gpus} GPU{'' if machine.gpus == 1 else 's'}, {machine.tpus} TPU cores\n\n"
+    )
+    mark = DdlMark()
+    for definition in harness.registry:
+        spec = harness.registry.default(definition.name)
+        aliases = f" (or {', '.join(definition.aliases)})" if definition.aliases else ""
+        topology = definition.topology(spec)
+        processes = len(topology.ranks) + len(topology.servers)
+        reason = harness.unavailable(spec, mark)
+        out.write(f"{spec}{aliases}\n    {definition.summary}\n")
+        out.write(f"    {processes} process{'es' if processes > 1 else ''}, {topology.devices_per_process} device(s) each\n")
+        out.write(f"    {'available' if reason is None else f'not available: {reason}'}\n")

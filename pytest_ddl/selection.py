@@ -1,0 +1,128 @@
+"""Which variants a test runs under: the marker, the fixtures it asks for, and the options.
+
+A test *asks for a strategy* when the private fixture ``_ddl_spec`` is in its closure. The variants are
+given to that fixture, not to ``ddl_strategy``, so that users can override or parametrize ``ddl_strategy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
+from pytest_ddl.strategies.spec import StrategySpec
+
+SPEC_FIXTURE = "_ddl_spec"
+SINGLE_STRATEGY_FIXTURES = {
+    f"{name}_strategy": name
+    for name in ("one_device", "mirrored", "multi_worker_mirrored", "parameter_server", "central_storage", "model_parallel")
+}
+"""Fixtures for tests that want just the one strategy."""
+CONTROLLER_FIXTURES = ("ddl_cluster", "ddl_equivalence")
+"""Fixtures that drive ranks from the controlling process."""
+ISOLATIONS = ("reuse", "fresh")
+DEVICES = ("auto", "cpu", "gpu", "tpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DdlMark:
+    """The arguments of ``@pytest.mark.ddl``."""
+
+    strategies: str | Sequence[str] | None = None
+    replicas: int | None = None
+    workers: int | None = None
+    ps: int | None = None
+    timeout: float | None = None
+    isolation: str = "reuse"
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("replicas", "workers", "ps"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
+        if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
+            raise ValueError(f"timeout={self.timeout!r} must be a positive number of seconds")
+        if self.isolation not in ISOLATIONS:
+            raise ValueError(f"isolation={self.isolation!r} is not one of {', '.join(ISOLATIONS)}")
+        if self.device is not None and self.device not in DEVICES:
+            raise ValueError(f"device={self.device!r} is not one of {', '.join(DEVICES)}")
+        texts = [self.strategies] if isinstance(self.strategies, str) else self.strategies or []
+        if not isinstance(texts, Collection) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"strategies={self.strategies!r} must be a name or a list of names")
+
+    @property
+    def overrides(self) -> dict[str, int | str]:
+        """Shape settings that fill what a variant leaves open."""
+        values = {"replicas": self.replicas, "workers": self.workers, "ps": self.ps}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def parse_mark(node: pytest.Item | Any) -> DdlMark:
+    """Return the arguments of the closest ``ddl`` marker of an item.
+
+    :raises ValueError: one line saying which argument is wrong.
+    """
+    mark = node.get_closest_marker("ddl")
+    if mark is None:
+        return DdlMark()
+    if mark.args:
+        raise ValueError(f"@pytest.mark.ddl takes keyword arguments only, not {mark.args[0]!r}; use strategies=…")
+    unknown = [name for name in mark.kwargs if name not in DdlMark.__dataclass_fields__]
+    if unknown:
+        valid = ", ".join(DdlMark.__dataclass_fields__)
+        raise ValueError(f"@pytest.mark.ddl has no argument {unknown[0]!r}; valid: {valid}")
+    try:
+        return DdlMark(**mark.kwargs)
+    except ValueError as error:
+        raise ValueError(f"@pytest.mark.ddl: {error}") from None
+
+
+def select(
+    mark: DdlMark, fixtures: Collection[str], default: str, registry: StrategyRegistry, node: Any = None
+) -> list[StrategySpec]:
+    """The variants that a test asks for, each once, in the order in which they are named.
+
+    :raises ValueError: one line saying what cannot be understood.
+    """
+    if "virtual_gpus" in fixtures:
+        return [_virtual_gpus(node, registry)]
+    single = [name for fixture, name in SINGLE_STRATEGY_FIXTURES.items() if fixture in fixtures]
+    if len(single) > 1:
+        raise ValueError(f"asks for {' and '.join(single)} at once; a test runs under one strategy at a time")
+    if single:
+        return [registry.parse_variant(single[0], mark.overrides)]
+    chosen: str | Sequence[str] = default if mark.strategies is None else mark.strategies
+    if not chosen:
+        raise ValueError("@pytest.mark.ddl: strategies= is empty, so the test would never run")
+    text = chosen if isinstance(chosen, str) else ",".join(chosen)
+    try:
+        return registry.parse_selection(text, mark.overrides)
+    except UnknownStrategyError as error:
+        origin = "" if mark.strategies is None else "@pytest.mark.ddl(strategies=…): "
+        raise ValueError(f"{origin}{error}") from None
+
+
+def _virtual_gpus(node: Any, registry: StrategyRegistry) -> StrategySpec:
+    mark = node.get_closest_marker("virtual_gpus") if node is not None else None
+    shape: dict[str, int | str] = dict(registry["virtual_gpus"].defaults)
+    if mark is not None:
+        shape.update(zip(shape, mark.args, strict=False))
+        unknown = [name for name in mark.kwargs if name not in shape]
+        shape.update(mark.kwargs)
+        if unknown or len(mark.args) > len(registry["virtual_gpus"].defaults):
+            raise ValueError(f"@pytest.mark.virtual_gpus takes count and memory_mb, not {unknown or mark.args}")
+    for name, value in shape.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"@pytest.mark.virtual_gpus: {name}={value!r} must be a whole number, at least 1")
+    return StrategySpec("virtual_gpus", shape)
+
+
+def label(spec: StrategySpec, registry: StrategyRegistry) -> str:
+    """The test id of a variant: its name, with those settings that are not the default."""
+    defaults = registry[spec.name].defaults
+    shape = {key: value for key, value in spec.shape.items() if value != defaults.get(key)}
+    return str(StrategySpec(spec.name, shape))

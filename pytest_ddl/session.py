@@ -1,0 +1,234 @@
+"""What the plugin's hooks do once a run has ddl tests; imported by then only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddl.config import SETTINGS
+from pytest_ddl.harness import HARNESS, Harness, built_in_launchers
+from pytest_ddl.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
+from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
+
+if TYPE_CHECKING:
+    from pytest_ddl.checks.findings import Report
+    from pytest_ddl.selection import DdlMark
+    from pytest_ddl.spmd import SpmdRunner
+    from pytest_ddl.strategies.spec import StrategySpec
+
+_RUNNER = pytest.StashKey["SpmdRunner"]()
+_COMPARER = pytest.StashKey[Any]()
+
+
+def harness_of(config: pytest.Config) -> Harness:
+    """The harness of a pytest process, made at first use."""
+    harness = config.stash.get(HARNESS, None)
+    if harness is None:
+        registry = StrategyRegistry()
+        config.hook.pytest_ddl_register_strategies(registry=registry)
+        launchers = built_in_launchers()
+        config.hook.pytest_ddl_register_launchers(launchers=launchers)
+        workerinput = getattr(config, "workerinput", {})
+        folder = workerinput.get("ddl_folder") or getattr(config.option, "ddl_folder", None)
+        harness = Harness(
+            config.stash[SETTINGS],
+            registry,
+            launchers,
+            address=workerinput.get("ddl_address"),
+            folder=Path(folder) if folder else None,
+            machine=getattr(config.option, "ddl_machine", None),
+            shared=bool(workerinput),
+        )
+        config.stash[HARNESS] = harness
+    return harness
+
+
+def close(config: pytest.Config) -> None:
+    """End what the run has started."""
+    harness = config.stash.get(HARNESS, None)
+    if harness is not None and not _in_rank():
+        harness.close()
+        del config.stash[HARNESS]
+
+
+def prepare(config: pytest.Config) -> None:
+    """Check the chosen strategies and start importing TensorFlow while pytest collects.
+
+    :raises pytest.UsageError: one line, for a strategy that does not exist or a required one that cannot run.
+    """
+    harness = harness_of(config)
+    try:
+        harness.registry.parse_selection(harness.settings["strategy"])
+    except UnknownStrategyError as error:
+        raise harness.settings.error("strategy", error) from None
+    if _in_rank() or config.option.collectonly or config.option.ddl_list or config.option.help:
+        return
+    _ = harness.machine
+    if harness.settings["launcher"] not in harness._launchers:
+        harness.make_launcher()
+    harness.warm_up()
+    harness.check_required()
+
+
+def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
+    """Give ``_ddl_spec`` the variants that a test asks for; those that cannot run here carry a skip."""
+    fixtures = metafunc.fixturenames
+    try:
+        mark = parse_mark(metafunc.definition)
+        if SPEC_FIXTURE not in fixtures:
+            return
+        _refuse_conflicts(metafunc)
+        if _is_parametrized_by_user(metafunc):
+            return
+        specs = select(mark, fixtures, harness.settings["strategy"], harness.registry, metafunc.definition)
+    except ValueError as error:
+        pytest.fail(f"{metafunc.definition.nodeid}: {error}", pytrace=False)
+    chosen = harness.settings["strategy"] if mark.strategies is None else mark.strategies
+    only_available = "available" in (chosen.split(",") if isinstance(chosen, str) else chosen)
+    parameters = []
+    for spec in specs:
+        reason = harness.unavailable(spec, mark)
+        if reason is None or not only_available:
+            marks = [pytest.mark.skip(reason=f"{spec}: {reason}")] if reason else []
+            parameters.append(pytest.param(spec, id=label(spec, harness.registry), marks=marks))
+    if not parameters:
+        reason = "none of the selected strategies can run here; see pytest --ddl-list"
+        parameters = [pytest.param(specs[0], id="unavailable", marks=[pytest.mark.skip(reason=reason)])]
+    metafunc.parametrize(SPEC_FIXTURE, parameters, indirect=True, scope="session")
+
+
+def _refuse_conflicts(metafunc: pytest.Metafunc) -> None:
+    driving = [name for name in CONTROLLER_FIXTURES if name in metafunc.fixturenames]
+    if driving and "ddl_strategy" in metafunc.fixturenames:
+        raise ValueError(
+            f"asks for ddl_strategy, which runs the test in the ranks, and for {driving[0]}, which drives them from "
+            "here; use one of them"
+        )
+    if not isinstance(getattr(metafunc.definition, "parent", None), (pytest.Class, pytest.Module)):
+        raise ValueError("ddl tests must be functions, or methods of plain classes")
+
+
+def _is_parametrized_by_user(metafunc: pytest.Metafunc) -> bool:
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs.get("argnames", "")
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+        if "ddl_strategy" in names:
+            indirect = mark.kwargs.get("indirect", mark.args[2] if len(mark.args) > 2 else False)
+            if indirect is True or (isinstance(indirect, (list, tuple)) and "ddl_strategy" in indirect):
+                return True
+            raise ValueError('parametrize("ddl_strategy", …) gives names of variants: add indirect=True')
+    return False
+
+
+def after_collection(harness: Harness, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Note each item's variant and start importing TensorFlow, unless that has happened."""
+    from pytest_ddl.spmd import SPEC
+
+    harness.items = items
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        spec = parameters.get(SPEC_FIXTURE)
+        if spec is None and isinstance(parameters.get("ddl_strategy"), str):
+            try:
+                spec = harness.registry.parse_variant(parameters["ddl_strategy"])
+            except UnknownStrategyError as error:
+                raise pytest.UsageError(f"{item.nodeid}: parametrize('ddl_strategy', …): {error}") from None
+        if spec is not None:
+            item.stash[SPEC] = spec
+    if not _in_rank() and not config.option.collectonly and not in_process(config):
+        harness.warm_up()
+
+
+def runs_in_ranks(item: pytest.Item) -> bool:
+    """Whether this process sends the item to ranks (rather than being one, or being debugged)."""
+    from pytest_ddl.spmd import is_spmd
+
+    return is_spmd(item) and not _in_rank() and not in_process(item.config)
+
+
+def in_process(config: pytest.Config) -> bool:
+    """Whether single-process strategies run in the pytest process."""
+    return bool(config.stash[SETTINGS]["in-process"] or config.option.usepdb or config.option.trace)
+
+
+def spmd_runner(harness: Harness, config: pytest.Config) -> SpmdRunner:
+    """The runner of this process."""
+    if _RUNNER not in config.stash:
+        from pytest_ddl.spmd import SpmdRunner
+
+        config.stash[_RUNNER] = SpmdRunner(harness, config)
+    return config.stash[_RUNNER]
+
+
+def strategy_here(harness: Harness, spec: StrategySpec) -> Any:
+    """The strategy of this rank, or one built in this process for a debugger."""
+    from pytest_ddl.cluster.worker import current_rank
+    from pytest_ddl.strategies.spec import BuildContext
+
+    rank = current_rank()
+    if rank is not None:
+        if rank.spec != spec:
+            raise RuntimeError(f"this rank belongs to {rank.spec}, the test to {spec}")
+        return rank.strategy
+    definition = harness.registry[spec.name]
+    topology = definition.topology(spec)
+    if len(topology.ranks) + len(topology.servers) > 1:
+        pytest.skip(f"{spec} needs {len(topology.ranks)} processes; --pdb and --ddl-in-process run one")
+    return harness.build_here(definition, BuildContext(spec, topology, topology.ranks[0], 0, device="cpu"))
+
+
+def check_accelerator(harness: Harness, name: str, mark: pytest.Mark) -> None:
+    """Skip a test whose ``gpu`` or ``tpu`` marker asks for more than there is."""
+    machine = harness.machine
+    if name == "tpu":
+        if not machine.tpus:
+            pytest.skip(f"needs a TPU: {machine.tpu_reason}")
+        return
+    unknown = set(mark.kwargs) - {"min"}
+    if unknown or len(mark.args) > 1:
+        raise pytest.UsageError(f"@pytest.mark.gpu takes min=1 alone, not {sorted(unknown) or mark.args}")
+    wanted = mark.kwargs.get("min", mark.args[0] if mark.args else 1)
+    if machine.gpus < wanted:
+        reason = machine.gpu_reason if machine.gpus == 0 else f"this machine has {machine.gpus}"
+        pytest.skip(f"needs {wanted} GPU{'s' if wanted > 1 else ''}: {reason}")
+
+
+def auto_num_workers(harness: Harness) -> int:
+    """How many xdist workers ``-n auto`` starts: each may run a cluster of the widest selected strategy."""
+    specs = harness.registry.parse_selection(harness.settings["strategy"])
+    runnable = [spec for spec in specs if harness.registry[spec.name].topology(spec).ranks]
+    widest = max(len(harness.registry[spec.name].topology(spec).ranks) for spec in runnable)
+    return max(1, (os.cpu_count() or 1) // widest)
+
+
+def assert_equivalence(
+    harness: Harness, item: pytest.Item, spec: StrategySpec, mark: DdlMark, train: Any, **arguments: Any
+) -> Report:
+    """Compare, and turn the verdict into an outcome of the test.
+
+    :raises DivergenceError: for a fail; for an inconclusive verdict in strict mode.
+    """
+    __tracebackhide__ = True
+    from pytest_ddl.checks.findings import DivergenceError
+    from pytest_ddl.equivalence import Comparer
+
+    if _COMPARER not in item.config.stash:
+        item.config.stash[_COMPARER] = Comparer(harness)
+    strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
+    report: Report = item.config.stash[_COMPARER].compare(train, spec, mark, strict=strict, **arguments)
+    item.user_properties.append(("ddl_verdict", report.verdict))
+    if report.verdict == "fail" or (strict and not report.passed):
+        raise DivergenceError(report)
+    if not report.passed:
+        pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
+    return report
+
+
+def _in_rank() -> bool:
+    import sys
+
+    worker = sys.modules.get("pytest_ddl.cluster.worker")
+    return worker is not None and worker.current_rank() is not None

@@ -1,0 +1,245 @@
+"""Running a test on all ranks: the controller's side of one item, phase by phase.
+
+The body runs in the ranks, in real pytest sessions; this process sends SETUP, BODY, TEARDOWN and
+waits for all ranks after each, so that no rank enters a body whose set-up failed elsewhere.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, ClusterError
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.rank_session import PhaseResult, SessionPlan
+from pytest_ddl.cluster.resources import ResourcesBusyError
+from pytest_ddl.harness import Harness
+from pytest_ddl.merge import failed_report, merge_phase
+from pytest_ddl.selection import SPEC_FIXTURE, parse_mark
+from pytest_ddl.strategies.spec import StrategySpec
+
+SKIP_PATIENCE = 10.0
+"""Seconds to wait for the other ranks once one has skipped: ranks that skip alike may differ in how
+long an import takes, while a rank that waits in a collective for the skipped one waits for ever."""
+MAX_FILES = 32
+"""Test files that a rank collects at a time; collecting costs it their import."""
+RANK_OPTIONS: Mapping[str, Any] = {
+    "capture": "no",
+    "collectonly": False,
+    "durations": None,
+    "failedfirst": False,
+    "keyword": "",
+    "lf": False,
+    "markexpr": "",
+    "maxfail": 0,
+    "newfirst": False,
+    "numprocesses": None,
+    "dist": "no",
+    "tx": [],
+    "setuponly": False,
+    "setupplan": False,
+    "setupshow": False,
+    "stepwise": False,
+    "stepwise_skip": False,
+    "trace": False,
+    "usepdb": False,
+    "xmlpath": None,
+}
+"""What the controller alone does with the tests: choosing, ordering, reporting."""
+RANK_PLUGINS_OFF = ("no:terminal", "no:cacheprovider", "no:junitxml", "no:cov", "no:randomly", "no:rerunfailures")
+
+
+SPEC = pytest.StashKey[StrategySpec]()
+"""The variant that an item was collected for."""
+
+
+def spec_of(item: pytest.Item) -> StrategySpec | None:
+    """The variant that an item was collected for, or ``None`` where it asks for no strategy."""
+    return item.stash.get(SPEC, None)
+
+
+def is_spmd(item: pytest.Item) -> bool:
+    """Whether the item's body runs in the ranks (rather than driving them from here)."""
+    return spec_of(item) is not None and "ddl_strategy" in getattr(item, "fixturenames", ())
+
+
+class SpmdRunner:
+    """Runs the items that ask for ``ddl_strategy``; one for each pytest process."""
+
+    def __init__(self, harness: Harness, config: pytest.Config) -> None:
+        self._harness = harness
+        self._config = config
+        self._following: dict[StrategySpec, list[pytest.Item]] = {}
+        for item in harness.items:
+            spec = spec_of(item)
+            if spec is not None and is_spmd(item):
+                self._following.setdefault(spec, []).append(item)
+
+    def run(self, item: pytest.Function, nextitem: pytest.Item | None) -> None:
+        """Run one item on all ranks and log one report for each phase."""
+        spec = spec_of(item)
+        assert spec is not None
+        mark = parse_mark(item)
+        deadline = time.monotonic() + self._harness.timeout(mark)
+        reason = self._harness.unavailable(spec, mark)
+        if reason is not None:
+            self._skip(item, f"{spec}: {reason}")
+            return
+        skip = next(item.iter_markers("skip"), None)
+        if skip is not None:
+            reason = skip.kwargs.get("reason") or (skip.args[0] if skip.args else "unconditional skip")
+            self._skip(item, str(reason))
+            return
+        try:
+            with self._harness.cluster(spec, mark) as cluster:
+                self._run_in(cluster, item, nextitem, deadline)
+        except (ClusterError, LaunchError, ResourcesBusyError) as error:
+            self._log(item, [failed_report(item, "setup", str(error))])
+            self._log(item, [self._empty_report(item, "teardown")])
+
+    def _run_in(
+        self, cluster: Cluster, item: pytest.Function, nextitem: pytest.Item | None, deadline: float
+    ) -> None:
+        problem = self._open_session(cluster, item, deadline)
+        if problem is not None:
+            self._log(item, [problem, self._empty_report(item, "teardown")])
+            return
+        following = self._next_in(cluster, item, nextitem)
+        passed = self._phase(cluster, item, "setup", Kind.SETUP, (item.nodeid, following), deadline)
+        if passed and not item.config.getoption("setuponly", False):
+            if _is_given(item):
+                passed = self._examples(cluster, item, deadline)
+            else:
+                passed = self._phase(cluster, item, "call", Kind.BODY, None, deadline)
+        if cluster.dirty:
+            # Ranks that are gone or stuck cannot tear down; they are ended as a whole instead.
+            self._log(item, [self._empty_report(item, "teardown")])
+            return
+        # After a failure the cluster is ended, so everything that it holds is torn down now.
+        passed = self._phase(cluster, item, "teardown", Kind.TEARDOWN, passed, deadline) and passed
+        if not passed:
+            cluster.retired = cluster.retired or f"{item.nodeid} failed in it"
+
+    def _phase(
+        self, cluster: Cluster, item: pytest.Item, when: Any, kind: Kind, body: Any, deadline: float
+    ) -> bool:
+        answers = cluster.ask(kind, body, deadline=deadline, patience=_patience)
+        reports = merge_phase(item, when, answers)
+        self._log(item, reports)
+        return bool(reports[-1].outcome == "passed")
+
+    def _examples(self, cluster: Cluster, item: pytest.Function, deadline: float) -> bool:
+        from pytest_ddl.given import ExampleDispatcher
+
+        dispatcher = ExampleDispatcher(cluster, item, deadline)
+        started = time.monotonic()
+        call = pytest.CallInfo.from_call(dispatcher.run_engine, when="call")
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        report.duration = time.monotonic() - started
+        report.sections += dispatcher.sections()
+        self._log(item, [report])
+        return bool(report.outcome == "passed")
+
+    # ----- sessions in the ranks -----
+
+    def _open_session(self, cluster: Cluster, item: pytest.Item, deadline: float) -> pytest.TestReport | None:
+        """Have the ranks collect the item's file, unless they have; return a report where they cannot."""
+        file = str(item.path)
+        if cluster.session_plan is not None and file in cluster.session_plan.files:
+            return None
+        plan = self._plan(cluster.spec, file)
+        answers: Sequence[Answer] = cluster.ask(Kind.OPEN_SESSION, plan, deadline=deadline)
+        if not all(answer.ok for answer in answers):
+            report = merge_phase(item, "setup", answers)[-1]
+            report.longrepr = f"pytest could not start in the ranks\n{report.longreprtext}"
+            return report
+        cluster.session_plan = plan
+        return None
+
+    def _plan(self, spec: StrategySpec, file: str) -> SessionPlan:
+        files = [str(item.path) for item in self._following.get(spec, ())]
+        chosen = list(dict.fromkeys([file, *files]))[:MAX_FILES]
+        options = {name: value for name, value in vars(self._config.option).items() if _is_picklable(value)}
+        options.update({name: value for name, value in RANK_OPTIONS.items() if name in options})
+        options["plugins"] = [*options.get("plugins", []), *RANK_PLUGINS_OFF]
+        options["basetemp"] = None
+        options["ddl_machine"] = self._harness.machine
+        options["ddl_folder"] = str(self._harness.folder)
+        args = ["--rootdir", str(self._config.rootpath)]
+        if self._config.inipath is not None:
+            args += ["-c", str(self._config.inipath)]
+        for setting in self._config.option.override_ini or ():
+            args += ["-o", setting]
+        return SessionPlan(options, tuple(args), tuple(chosen))
+
+    def _next_in(self, cluster: Cluster, item: pytest.Item, nextitem: pytest.Item | None) -> str | None:
+        """The item that these ranks run next, which decides which of their fixtures stay alive."""
+        if nextitem is None:
+            return None
+        files = cluster.session_plan.files
+        # An xdist worker knows no more than its next item; others of this variant may go elsewhere.
+        shared = hasattr(self._config, "workerinput")
+        items = [nextitem] if shared else self._later(cluster.spec, item)
+        if items and str(items[0].path) in files and spec_of(items[0]) == cluster.spec and is_spmd(items[0]):
+            return items[0].nodeid
+        return None
+
+    def _later(self, spec: StrategySpec, item: pytest.Item) -> list[pytest.Item]:
+        items = self._following.get(spec, [])
+        while items and items.pop(0) is not item:
+            pass
+        return items
+
+    # ----- reports -----
+
+    def _skip(self, item: pytest.Item, reason: str) -> None:
+        def skip() -> None:
+            raise pytest.skip.Exception(reason, _use_item_location=True)
+
+        call = pytest.CallInfo.from_call(skip, when="setup")
+        self._log(item, [item.ihook.pytest_runtest_makereport(item=item, call=call)])
+        self._log(item, [self._empty_report(item, "teardown")])
+
+    def _empty_report(self, item: pytest.Item, when: Any) -> pytest.TestReport:
+        return pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "passed", None, when)
+
+    def _log(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+        for report in reports:
+            if self._config.getoption("capture") == "no":
+                _show(report)
+            item.ihook.pytest_runtest_logreport(report=report)
+
+
+def _patience(body: PhaseResult) -> float | None:
+    if body.failed:
+        return GRACE
+    last = body.reports[-1]
+    return SKIP_PATIENCE if last["outcome"] == "skipped" and "wasxfail" not in last else None
+
+
+def _is_given(item: pytest.Function) -> bool:
+    return "hypothesis" in sys.modules and hasattr(item.obj, "hypothesis")
+
+
+def _is_picklable(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _show(report: pytest.TestReport) -> None:
+    """With ``-s``, print what the ranks printed, each line with its rank."""
+    for title, text in report.sections:
+        rank = title[title.index("[") :] + " " if "[" in title else ""
+        for line in text.splitlines() if title.startswith("Captured") else ():
+            sys.stdout.write(f"\n{rank}{line}")
+
+

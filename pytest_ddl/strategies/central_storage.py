@@ -1,0 +1,35 @@
+"""``central_storage``: variables on one device, computation on several, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
+from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
+
+
+class CentralStorage:
+    name = "central_storage"
+    aliases: tuple[str, ...] = ()
+    summary = "tf.distribute.experimental.CentralStorageStrategy: variables on one device, replicas on several"
+    defaults: Mapping[str, int | str] = {"replicas": 2}
+
+    def check(self, spec: StrategySpec) -> str | None:
+        return None
+
+    def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
+        return missing_gpu(device, machine)
+
+    def topology(self, spec: StrategySpec) -> Topology:
+        return Topology(ranks=(Task("worker", 0),), devices_per_process=spec.number("replicas"))
+
+    def num_replicas(self, spec: StrategySpec) -> int:
+        return spec.number("replicas")
+
+    def build(self, context: BuildContext) -> Any:
+        import tensorflow as tf
+
+        devices = make_logical_devices(context.device, context.spec.number("replicas"))
+        return tf.distribute.experimental.CentralStorageStrategy(compute_devices=devices, parameter_device="CPU:0")

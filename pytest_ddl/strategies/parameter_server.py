@@ -1,0 +1,81 @@
+"""``parameter_server``: a coordinator, remote workers and parameter servers.
+
+By default the servers are threads of the coordinator's process, which is fast and enough to
+train. ``processes=separate`` gives every server a process of its own, which is needed to kill one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
+from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
+
+PLACEMENTS = ("shared", "separate")
+
+
+class ParameterServer:
+    name = "parameter_server"
+    aliases = ("ps",)
+    summary = "tf.distribute.ParameterServerStrategy with its coordinator; processes=separate for killable servers"
+    defaults: Mapping[str, int | str] = {"workers": 2, "ps": 1, "processes": "shared"}
+
+    def check(self, spec: StrategySpec) -> str | None:
+        if spec.shape["processes"] not in PLACEMENTS:
+            return f"processes={spec.shape['processes']} is not one of {', '.join(PLACEMENTS)}"
+        return None
+
+    def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
+        return missing_gpu(device, machine)
+
+    def topology(self, spec: StrategySpec) -> Topology:
+        servers = tuple(
+            Task(kind, index)
+            for kind, number in (("worker", spec.number("workers")), ("ps", spec.number("ps")))
+            for index in range(number)
+        )
+        separate = spec.shape["processes"] == "separate"
+        return Topology(ranks=(Task("chief", 0),), servers=servers if separate else (), ports=len(servers))
+
+    def num_replicas(self, spec: StrategySpec) -> int:
+        return 1
+
+    def build(self, context: BuildContext) -> Any:
+        import tensorflow as tf
+
+        make_logical_devices(context.device, 1)
+        workers, servers = context.spec.number("workers"), context.spec.number("ps")
+        addresses = [f"127.0.0.1:{port}" for port in context.ports]
+        cluster = tf.train.ClusterSpec({"worker": addresses[:workers], "ps": addresses[workers:]})
+        if context.rank < 0:
+            return _start_server(cluster, context.task, workers)
+        if not context.topology.servers:
+            for kind, number in (("worker", workers), ("ps", servers)):
+                for index in range(number):
+                    _start_server(cluster, Task(kind, index), workers)
+        # The coordinator is not part of the cluster spec, as in TensorFlow's in-process tutorial:
+        # its own server then takes any free port.
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
+        return tf.distribute.ParameterServerStrategy(resolver)
+
+
+_SERVERS: list[Any] = []
+"""Keeps servers alive: TensorFlow cannot stop one, and a collected one leaves its port open."""
+
+
+def _start_server(cluster: Any, task: Task, workers: int) -> Any:
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto()
+    # Every closure occupies an inter-op thread of the worker; with fewer threads than workers a
+    # small machine deadlocks (TensorFlow's parameter server tutorial, "In-process cluster").
+    if (os.cpu_count() or 1) < workers + 1:
+        config.inter_op_parallelism_threads = workers + 1
+    server = tf.distribute.Server(
+        cluster, job_name=task.type, task_index=task.index, config=config, protocol="grpc", start=True
+    )
+    _SERVERS.append(server)
+    return server

@@ -1,0 +1,120 @@
+"""The strategies by name, and the parsing of ``--ddl-strategy`` and ``strategies=`` against them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+
+from pytest_ddl.strategies.base import StrategyDefinition
+from pytest_ddl.strategies.central_storage import CentralStorage
+from pytest_ddl.strategies.mirrored import Mirrored
+from pytest_ddl.strategies.model_parallel import ModelParallel
+from pytest_ddl.strategies.multi_worker_mirrored import MultiWorkerMirrored
+from pytest_ddl.strategies.one_device import OneDevice
+from pytest_ddl.strategies.parameter_server import ParameterServer
+from pytest_ddl.strategies.spec import StrategySpec
+from pytest_ddl.strategies.tpu import Tpu
+from pytest_ddl.strategies.virtual_gpus import VirtualGpus
+
+BUILT_IN: tuple[type[StrategyDefinition], ...] = (
+    OneDevice,
+    Mirrored,
+    MultiWorkerMirrored,
+    ParameterServer,
+    CentralStorage,
+    ModelParallel,
+    Tpu,
+)
+"""To add a strategy, write its file and name its class here (or register it by hook from a plugin)."""
+
+_HIDDEN: StrategyDefinition = VirtualGpus()
+"""What the fixture ``virtual_gpus`` runs on; it cannot be selected."""
+_VARIANT = re.compile(r"^(?P<name>[A-Za-z_]\w*)(?:\[(?P<shape>[^\[\]]*)\])?$")
+_OUTER_COMMA = re.compile(r",(?![^\[]*\])")
+
+
+class UnknownStrategyError(ValueError):
+    """A strategy or variant that cannot be understood; the message is one line and names the valid set."""
+
+
+class StrategyRegistry:
+    """All known strategies, in the order in which ``all`` runs them."""
+
+    def __init__(self, definitions: Iterable[StrategyDefinition] = ()) -> None:
+        self._definitions: dict[str, StrategyDefinition] = {}
+        for definition in (*(cls() for cls in BUILT_IN), *definitions):
+            self.add(definition)
+
+    def add(self, definition: StrategyDefinition) -> None:
+        taken = {name for known in self for name in (known.name, *known.aliases)}
+        for name in (definition.name, *definition.aliases):
+            if name in taken or name in ("all", "available"):
+                raise ValueError(f"strategy name {name!r} is taken; choose another name for {definition!r}")
+        self._definitions[definition.name] = definition
+
+    def __iter__(self) -> Iterator[StrategyDefinition]:
+        return iter(tuple(self._definitions.values()))
+
+    def __getitem__(self, name: str) -> StrategyDefinition:
+        for definition in (*self, _HIDDEN):
+            if name == definition.name or name in definition.aliases:
+                return definition
+        names = [name for definition in self for name in (definition.name, *definition.aliases)]
+        close = get_close_matches(name, [*names, "all", "available"], n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        valid = ", ".join([*(definition.name for definition in self), "all", "available"])
+        raise UnknownStrategyError(f"{name!r} is not a strategy{hint}; valid: {valid}")
+
+    def default(self, name: str) -> StrategySpec:
+        definition = self[name]
+        return StrategySpec(definition.name, dict(definition.defaults))
+
+    def parse_variant(self, text: str, overrides: Mapping[str, int | str] | None = None) -> StrategySpec:
+        """Turn ``mirrored[replicas=4]`` into a complete spec; ``overrides`` fill keys that the text leaves open.
+
+        :raises UnknownStrategyError: for an unknown name or key, or a value that the strategy refuses.
+        """
+        match = _VARIANT.match(text.strip())
+        if match is None:
+            raise UnknownStrategyError(f"{text!r} is not of the form name or name[key=value,…]")
+        definition = self[match["name"]]
+        if definition is _HIDDEN:
+            raise UnknownStrategyError(f"{text!r} is no strategy but a fixture: ask for virtual_gpus in the test")
+        shape: dict[str, int | str] = dict(definition.defaults)
+        shape.update({key: value for key, value in (overrides or {}).items() if key in shape})
+        for part in filter(None, (part.strip() for part in (match["shape"] or "").split(","))):
+            key, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or key not in shape:
+                valid = ", ".join(f"{k}={v}" for k, v in definition.defaults.items()) or "none"
+                raise UnknownStrategyError(f"{text!r}: {part!r} is not a setting of {definition.name} (settings: {valid})")
+            shape[key] = _parse_value(text, key, value, definition.defaults[key])
+        spec = StrategySpec(definition.name, shape)
+        for key, setting in shape.items():
+            if isinstance(setting, int) and setting < 1:
+                raise UnknownStrategyError(f"{text!r}: {key} must be at least 1, not {setting}")
+        problem = definition.check(spec)
+        if problem is not None:
+            raise UnknownStrategyError(f"{text!r}: {problem}")
+        return spec
+
+    def parse_selection(self, text: str, overrides: Mapping[str, int | str] | None = None) -> list[StrategySpec]:
+        """Turn a comma list of names, variants and ``all`` into specs, each once, in order.
+
+        ``available`` is understood as ``all`` here; the caller drops what cannot run.
+        """
+        specs: list[StrategySpec] = []
+        for part in (part.strip() for part in _OUTER_COMMA.split(text)):
+            if not part:
+                raise UnknownStrategyError(f"{text!r} has an empty entry")
+            names = [d.name for d in self] if part in ("all", "available") else [part]
+            specs += [self.parse_variant(name, overrides) for name in names]
+        return list(dict.fromkeys(specs))
+
+
+def _parse_value(text: str, key: str, value: str, default: int | str) -> int | str:
+    if isinstance(default, str):
+        return value
+    if not re.fullmatch(r"[+-]?\d+", value):
+        raise UnknownStrategyError(f"{text!r}: {key}={value!r} is not a whole number")
+    return int(value)

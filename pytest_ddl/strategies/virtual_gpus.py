@@ -1,0 +1,32 @@
+"""Not a strategy: a process with virtual GPUs, for tests that ask for the fixture ``virtual_gpus``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.devices import VIRTUAL_GPU_MEMORY_MB, split_device
+from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
+
+
+class VirtualGpus:
+    name = "virtual_gpus"
+    aliases: tuple[str, ...] = ()
+    summary = "virtual GPUs on the first physical one"
+    defaults: Mapping[str, int | str] = {"count": 2, "memory_mb": VIRTUAL_GPU_MEMORY_MB}
+
+    def check(self, spec: StrategySpec) -> str | None:
+        return None
+
+    def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
+        return None if machine.gpus else f"needs a GPU to split: {machine.gpu_reason}"
+
+    def topology(self, spec: StrategySpec) -> Topology:
+        return Topology(ranks=(Task("worker", 0),))
+
+    def num_replicas(self, spec: StrategySpec) -> int:
+        return 0
+
+    def build(self, context: BuildContext) -> Any:
+        return split_device("GPU", context.spec.number("count"), context.spec.number("memory_mb"))

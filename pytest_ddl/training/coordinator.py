@@ -1,0 +1,175 @@
+"""Steps under a parameter server strategy, through TensorFlow's own coordinator.
+
+Comparable steps are scheduled one by one. Which worker runs a step is TensorFlow's choice, and
+each worker has an iterator of its own, so the iterators of all workers draw from one shared
+source in this process: whichever worker runs step k consumes global batch k.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_ddl.records import BatchRecord
+from pytest_ddl.training import data
+from pytest_ddl.training.recorder import Recorder, traces_of
+
+_KEPT: list[Any] = []
+"""Shared sources for the life of the process. Deleting one calls back into Python from a server's
+thread, while TensorFlow deletes functions on that server with the interpreter's lock held: with
+servers in this process (TF 2.21) the two wait for each other for ever."""
+
+
+def uses_coordinator(strategy: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy)
+
+
+def coordinator_of(strategy: Any) -> Any:
+    """The coordinator of a strategy; TensorFlow keeps one per strategy."""
+    import tensorflow as tf
+
+    return tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+def schedulable(train_step: Any) -> Any:
+    """The step as the coordinator accepts it: a ``tf.function``."""
+    import tensorflow as tf
+
+    return train_step if hasattr(train_step, "get_concrete_function") else tf.function(train_step)
+
+
+def one_by_one(
+    recorder: Recorder, strategy: Any, train_step: Any, dataset: Any, more: Callable[[], bool]
+) -> Iterator[Any]:
+    """Schedule a step, wait for it, record it."""
+    import tensorflow as tf
+
+    coordinator = coordinator_of(strategy)
+    if not more():
+        return
+    source, has_data = _shared_source(coordinator, dataset)
+    iterator = iter(source)
+    _KEPT.append((source, iterator))
+    step = schedulable(train_step)
+    while more() and has_data():
+        try:
+            pending = coordinator.schedule(step, args=(iterator,))
+            coordinator.join()
+        except tf.errors.OutOfRangeError:
+            recorder.end_without_step()
+            return
+        loss = pending.fetch()
+        number = recorder.end_step(loss, traces=traces_of(step))
+        yield loss if number is None else number
+
+
+def concurrently(recorder: Recorder, strategy: Any, train_step: Any, dataset: Any, steps: int | None) -> Iterator[Any]:
+    """Schedule all steps, wait for all, record them in the order of scheduling.
+
+    Only the last step has a snapshot: in between, the variables belong to no step.
+    """
+    import tensorflow as tf
+
+    if steps is None:
+        raise ValueError(
+            "run.steps(..., concurrent=True) schedules all steps at once and so must know how many: "
+            "pass steps=, or steps= to the check."
+        )
+    coordinator = coordinator_of(strategy)
+    iterator = iter(_per_worker(coordinator, strategy, dataset))
+    step = schedulable(train_step)
+    pending = [coordinator.schedule(step, args=(iterator,)) for _ in range(steps)]
+    try:
+        coordinator.join()
+    except tf.errors.OutOfRangeError:
+        recorder.note("the data of a worker ended before all scheduled steps had run")
+    losses = [value for value in map(_fetched, pending) if value is not None]
+    taken = _shared_out(recorder.observations.take(), len(losses))
+    for position, (loss,) in enumerate(losses):
+        last = position == len(losses) - 1
+        number = recorder.end_step(loss, traces=traces_of(step), snapshot=last, batches=taken[position])
+        yield loss if number is None else number
+
+
+def _shared_out(batches: tuple[BatchRecord, ...], steps: int) -> list[tuple[BatchRecord, ...]]:
+    """The batches by step, in the order in which they ran; all in the last where they do not divide."""
+    if steps == 0:
+        return []
+    if len(batches) % steps:
+        return [*[()] * (steps - 1), batches]
+    size = len(batches) // steps
+    return [batches[size * step : size * (step + 1)] for step in range(steps)]
+
+
+def _fetched(pending: Any) -> tuple[Any] | None:
+    """What a step returned, in a tuple; ``None`` for one that was cancelled or ran out of data."""
+    import tensorflow as tf
+
+    try:
+        return (pending.fetch(),)
+    except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
+        return None
+
+
+def _per_worker(coordinator: Any, strategy: Any, dataset: Any) -> Any:
+    if data.is_dataset_function(dataset):
+        return coordinator.create_per_worker_dataset(lambda: strategy.distribute_datasets_from_function(dataset))
+    return coordinator.create_per_worker_dataset(dataset)
+
+
+class _Source:
+    """The elements of a dataset in this process, one looked ahead, for threads to take in turn."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._lock = threading.Lock()
+        self._iterator = iter(dataset)
+        self._ahead: list[Any] = []
+
+    def has_more(self) -> bool:
+        with self._lock:
+            if not self._ahead:
+                try:
+                    self._ahead.append(next(self._iterator))
+                except StopIteration:
+                    return False
+            return True
+
+    def take(self) -> Any:
+        with self._lock:
+            return self._ahead.pop() if self._ahead else next(self._iterator)
+
+
+def _shared_source(coordinator: Any, dataset: Any) -> tuple[Any, Callable[[], bool]]:
+    """A dataset per worker, all of which hand out the elements of one dataset in turn.
+
+    Besides, whether there are elements left: a step scheduled after the data's end would fail, and
+    the coordinator reports each failure at length.
+    """
+    import tensorflow as tf
+
+    if data.is_dataset_function(dataset):
+        # One pipeline with the whole global batch, as one device has it.
+        dataset = dataset(
+            tf.distribute.InputContext(num_input_pipelines=1, input_pipeline_id=0, num_replicas_in_sync=1)
+        )
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset, lambda: True
+    source = _Source(dataset)
+
+    def elements() -> Iterator[Any]:
+        while source.has_more():
+            yield source.take()
+
+    def per_worker() -> Any:
+        made = tf.data.Dataset.from_generator(elements, output_signature=dataset.element_spec)
+        options = tf.data.Options()
+        # Nothing may fetch ahead: an element that waits in one worker's buffer is lost for the others.
+        options.autotune.enabled = False
+        options.experimental_optimization.apply_default_optimizations = False
+        options.experimental_optimization.inject_prefetch = False
+        return made.with_options(options)
+
+    return coordinator.create_per_worker_dataset(per_worker), source.has_more

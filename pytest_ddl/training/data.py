@@ -1,0 +1,115 @@
+"""Datasets on their way into a run: cast to the run's precision, moved by one ulp, distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.training.settings import RunSettings
+
+
+def prepare(dataset: Any, settings: RunSettings) -> Any:
+    """A dataset, or a dataset function, whose elements have the run's precision and perturbation."""
+    import tensorflow as tf
+
+    if isinstance(dataset, tf.data.Dataset):
+        return _prepare_dataset(dataset, settings)
+    if is_dataset_function(dataset):
+
+        def prepared(context: Any) -> Any:
+            made = dataset(context)
+            return _prepare_dataset(made, settings) if isinstance(made, tf.data.Dataset) else made
+
+        return prepared
+    return dataset
+
+
+def is_dataset_function(dataset: Any) -> bool:
+    return callable(dataset) and not hasattr(dataset, "__iter__")
+
+
+def _prepare_dataset(dataset: Any, settings: RunSettings) -> Any:
+    if settings.precision == "float64":
+        dataset = _map(dataset, _widen)
+    if settings.perturbation:
+        dataset = _perturb_dataset(dataset, settings.perturbation)
+    return dataset
+
+
+def _map(dataset: Any, function: Callable[[Any], Any]) -> Any:
+    """``dataset.map`` over every tensor, ragged and sparse ones whole, whatever the structure."""
+    import tensorflow as tf
+
+    def mapped(*element: Any) -> Any:
+        # Dataset.map unpacks plain tuples and nothing else.
+        whole = element if type(dataset.element_spec) is tuple else element[0]
+        return tf.nest.map_structure(function, whole)
+
+    return dataset.map(mapped)
+
+
+def _widen(tensor: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.cast(tensor, tf.float64) if tensor.dtype in (tf.float16, tf.bfloat16, tf.float32) else tensor
+
+
+def _perturb_dataset(dataset: Any, perturbation: int) -> Any:
+    import tensorflow as tf
+
+    def moved(index: Any, element: Any) -> Any:
+        flat = tf.nest.flatten(element)
+        seeds = [tf.stack([tf.cast(index, tf.int64), tf.constant(position, tf.int64)]) for position in range(len(flat))]
+        seeds = [tf.random.experimental.stateless_fold_in(seed, perturbation) for seed in seeds]
+        pairs = zip(flat, seeds, strict=True)
+        return tf.nest.pack_sequence_as(element, [_moved_tensor(item, seed) for item, seed in pairs])
+
+    return dataset.enumerate().map(moved)
+
+
+def _moved_tensor(tensor: Any, seed: Any) -> Any:
+    import tensorflow as tf
+
+    if not isinstance(tensor, tf.Tensor) or tensor.dtype not in (tf.float32, tf.float64):
+        return tensor
+    up = tf.random.stateless_uniform(tf.shape(tensor), seed) < 0.5
+    infinity = tf.constant(np.inf, tensor.dtype)
+    moved = tf.math.nextafter(tensor, tf.where(up, infinity, -infinity))
+    # Whole numbers stay: they may be labels or counts, and 0.9999… truncates to another label.
+    return tf.where(tf.equal(tensor, tf.round(tensor)), tensor, moved)
+
+
+def prepare_arrays(given: Any, settings: RunSettings) -> Any:
+    """The same for NumPy arrays and structures of them, as ``fit`` takes them."""
+    if isinstance(given, dict):
+        return {key: prepare_arrays(value, settings) for key, value in given.items()}
+    if isinstance(given, list | tuple) and all(isinstance(item, np.ndarray) for item in given):
+        return type(given)(prepare_arrays(item, settings) for item in given)
+    if not isinstance(given, np.ndarray) or given.dtype.kind != "f":
+        return given
+    array = given.astype(np.float64) if settings.precision == "float64" else given
+    if settings.perturbation:
+        moved = move_by_ulp(array, np.random.default_rng(settings.perturbation))
+        array = np.where(array == np.round(array), array, moved)
+    return array
+
+
+def move_by_ulp(array: np.ndarray[Any, Any], generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Each element moved to its neighbour above or below, by a coin of ``generator``."""
+    up = generator.random(array.shape) < 0.5
+    target = np.where(up, np.inf, -np.inf).astype(array.dtype)
+    moved: np.ndarray[Any, Any] = np.nextafter(array, target)
+    return moved
+
+
+def distribute(strategy: Any, dataset: Any) -> Any:
+    """The dataset as the strategy hands it out; an already distributed one as it is."""
+    import tensorflow as tf
+
+    if isinstance(dataset, tf.data.Dataset):
+        return strategy.experimental_distribute_dataset(dataset)
+    if is_dataset_function(dataset):
+        return strategy.distribute_datasets_from_function(dataset)
+    return dataset

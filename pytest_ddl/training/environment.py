@@ -1,0 +1,95 @@
+"""The process-wide state of the frameworks around a run: seeds, precision, and putting it back.
+
+Workers are warm: the next run must find the process as if it were the first.
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.training import adapter
+from pytest_ddl.training.settings import RunSettings
+
+
+def keras_modules() -> list[Any]:
+    """The flavours of Keras that the program may use: Keras 3, and tf_keras once it is imported."""
+    import keras
+
+    return [keras, *([sys.modules["tf_keras"]] if "tf_keras" in sys.modules else [])]
+
+
+@contextmanager
+def prepared(settings: RunSettings) -> Iterator[None]:
+    """Seeds, precision and clean Keras state for one run, and all as before afterwards."""
+    import tensorflow as tf
+
+    python_state, numpy_state, tf_seed = random.getstate(), np.random.get_state(), adapter.tf_seed()
+    eager = tf.config.functions_run_eagerly()
+    floats = [_FloatState(module) for module in keras_modules()]
+    for module in keras_modules():
+        _clear(module)
+    try:
+        for state in floats:
+            if settings.precision == "float64":
+                state.set("float64", "float64")
+        for module in keras_modules():
+            module.utils.set_random_seed(settings.seed)
+        yield
+    finally:
+        for module in keras_modules():
+            _clear(module)
+        for state in floats:
+            state.restore()
+        tf.config.run_functions_eagerly(eager)
+        tf.random.set_seed(tf_seed)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+def _clear(module: Any) -> None:
+    clear = getattr(module.utils, "clear_session", None) or module.backend.clear_session
+    clear()
+
+
+class _FloatState:
+    """The floatx, epsilon and dtype policy of one Keras flavour."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        backend = module.backend
+        self._floatx = backend.floatx()
+        self._epsilon = backend.epsilon()
+        self._policy = self._policy_name()
+
+    def _policy_name(self) -> str:
+        if hasattr(self._module, "config"):
+            return str(self._module.config.dtype_policy().name)
+        return str(self._module.mixed_precision.global_policy().name)
+
+    def set(self, floatx: str, policy: str) -> None:
+        self._module.backend.set_floatx(floatx)
+        if hasattr(self._module, "config"):
+            self._module.config.set_dtype_policy(policy)
+        else:
+            self._module.mixed_precision.set_global_policy(policy)
+
+    def restore(self) -> None:
+        self.set(self._floatx, self._policy)
+        self._module.backend.set_epsilon(self._epsilon)
+
+
+def versions() -> dict[str, str]:
+    """The releases that the run used."""
+    found = {"python": platform.python_version(), "numpy": np.__version__}
+    for name in ("tensorflow", "keras", "tf_keras"):
+        module = sys.modules.get(name)
+        if module is not None:
+            found[name] = str(getattr(module, "__version__", "unknown"))
+    return found

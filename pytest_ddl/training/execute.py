@@ -1,0 +1,65 @@
+"""Run a user's training function on one rank and give back what it left behind, whatever happens."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from pytest_ddl.records import ErrorRecord, RankRecord
+from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.training import environment, observing
+from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.run import Run
+from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.training.signals import RestartRequested
+
+
+def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankContext) -> RankRecord:
+    """Call ``train(run)`` and record it. An error of the program is part of the record."""
+    if hasattr(context.strategy, "mesh"):
+        # DTensor has no kernel for the observing operation; its view of a batch is global anyway.
+        settings = replace(settings, observe=False)
+    record, error = _attempt(train, settings, context)
+    if error is not None and settings.observe and observing.refuses_observing(error):
+        record, _error = _attempt(train, replace(settings, observe=False), context)
+        why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+        note = f"the batches of the replicas were not observed: the program refuses the observing operation ({why})"
+        record = replace(record, notes=(*record.notes, note))
+    return record
+
+
+def _attempt(
+    train: Callable[[Run], Any], settings: RunSettings, context: RankContext
+) -> tuple[RankRecord, BaseException | None]:
+    recorder = Recorder(settings, context)
+    failure: BaseException | None = None
+    described: ErrorRecord | None = None
+    with ExitStack() as stack:
+        stack.enter_context(environment.prepared(settings))
+        if settings.observe:
+            stack.enter_context(observing.observed(context.strategy, recorder.observations))
+        else:
+            recorder.note("the batches of the replicas were not observed")
+        try:
+            train(Run(settings, context, recorder))
+        except RestartRequested:
+            recorder.restart = True
+        except (Exception, SystemExit) as error:
+            failure, described = error, _describe(error, recorder.completed)
+        record = recorder.rank_record(described, environment.versions())
+    return record, failure
+
+
+def _describe(error: BaseException, step: int) -> ErrorRecord:
+    kind = type(error)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    message = f"exit with status {error.code!r}" if isinstance(error, SystemExit) else str(error)
+    return ErrorRecord(
+        type=f"{module}{kind.__qualname__}",
+        message=message,
+        traceback="".join(traceback.format_exception(error)),
+        step=step,
+    )

@@ -1,0 +1,127 @@
+"""``model.fit``, ``evaluate`` and ``predict`` of Keras 3 and tf_keras with recording."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.training import values
+from pytest_ddl.training.data import prepare, prepare_arrays
+from pytest_ddl.training.recorder import Recorder, traces_of
+from pytest_ddl.training.settings import RunSettings
+
+RUNNING_MEAN = "loss (running mean)"
+"""Name of the loss that Keras shows after a batch: the mean over the epoch so far, not the batch's own."""
+
+
+class Fitting:
+    """``fit``, ``evaluate`` and ``predict`` of one run."""
+
+    def __init__(self, recorder: Recorder, settings: RunSettings, strategy: Any) -> None:
+        self._recorder = recorder
+        self._settings = settings
+        self._strategy = strategy
+
+    def fit(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
+        """``model.fit`` that records after each batch and ends at the step limit."""
+        recorder = self._recorder
+        if recorder.reached_limit:
+            recorder.note("run.fit was not run: the limit of steps was reached before it")
+            return None
+        options = _options(self._settings, kwargs)
+        callback = _callback(recorder, model, self._strategy)
+        # Last: after the program's own callbacks, which may change variables.
+        options["callbacks"] = [*_as_list(options.get("callbacks")), callback]
+        history = model.fit(_given(self._settings, data), **options)
+        series = {name: [_plain(value) for value in found] for name, found in history.history.items()}
+        recorder.result("fit", series)
+        return history
+
+    def evaluate(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
+        """``model.evaluate``; numbers of a list or dict are kept as they are named."""
+        found = model.evaluate(_given(self._settings, data), **_options(self._settings, kwargs))
+        self._recorder.result("evaluate", _plain(found))
+        self._recorder.end_without_step()  # what an evaluation consumed belongs to no step
+        return found
+
+    def predict(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
+        """``model.predict``."""
+        found = model.predict(_given(self._settings, data), **_options(self._settings, kwargs))
+        self._recorder.result("predict", _arrays(found))
+        self._recorder.end_without_step()
+        return found
+
+
+def _options(settings: RunSettings, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {"verbose": 0, **kwargs}
+    for name in ("y", "sample_weight"):
+        if options.get(name) is not None:
+            options[name] = prepare_arrays(options[name], settings)
+    if options.get("validation_data") is not None:
+        options["validation_data"] = _given(settings, options["validation_data"])
+    return options
+
+
+def _given(settings: RunSettings, data: Any) -> Any:
+    import tensorflow as tf
+
+    return prepare(data, settings) if isinstance(data, tf.data.Dataset) else prepare_arrays(data, settings)
+
+
+def _as_list(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+
+
+def _callback(recorder: Recorder, model: Any, strategy: Any) -> Any:
+    """A recording callback of the flavour of Keras that the model belongs to."""
+    keras = _flavour(model)
+
+    def on_train_batch_end(self: Any, _batch: int, logs: Any = None) -> None:
+        shown = dict(logs or {})
+        loss = shown.pop("loss", None)
+        if loss is not None:
+            shown[RUNNING_MEAN] = loss
+        traces = traces_of(getattr(self.model, "train_function", None) or len)
+        recorder.end_step(loss, shown, traces)
+        if recorder.reached_limit:
+            self.model.stop_training = True
+
+    def on_test_end(self: Any, logs: Any = None) -> None:
+        recorder.observations.take()  # validation consumes examples that belong to no step
+
+    methods: dict[str, Callable[..., Any]] = {
+        "on_train_batch_end": on_train_batch_end,
+        "on_test_end": on_test_end,
+    }
+    return type("RecordingCallback", (keras.callbacks.Callback,), methods)()
+
+
+def _flavour(model: Any) -> Any:
+    tf_keras = sys.modules.get("tf_keras")
+    if tf_keras is not None and isinstance(model, tf_keras.Model):
+        return tf_keras
+    import keras
+
+    return keras
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    number = values.scalar(value)
+    return number if number is not None else np.asarray(value)
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _arrays(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_arrays(item) for item in value]
+    return values.copy_of(value)

@@ -1,0 +1,158 @@
+"""Observing the replica functions of a program without changing what they compute.
+
+``strategy.run`` is replaced on the *instance* for the time of a run. Each replica function then
+also hands its batch and its loss to one ``tf.numpy_function`` (in eager mode: to plain NumPy),
+whose result nobody uses. It runs as often as the function runs, whichever thread traced it.
+
+The wrapper carries no decorator against AutoGraph: TensorFlow converts the user's function through
+its caller, so that an unconverted wrapper would switch the conversion of the user's code off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_ddl.training.observation import Observations, Part, as_ids, digest
+
+EXAMPLE_ID = "example_id"
+
+
+@contextmanager
+def observed(strategy: Any, observations: Observations) -> Iterator[None]:
+    """Observe every ``strategy.run`` while the context is open."""
+    original = strategy.run
+
+    def run(fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        return original(wrap(fn, observations), args=args, kwargs=kwargs, options=options)
+
+    strategy.run = run
+    try:
+        yield
+    finally:
+        del strategy.run
+
+
+def wrap(function: Callable[..., Any], observations: Observations) -> Callable[..., Any]:
+    """A replica function that tells what it consumed; it returns exactly what ``function`` returns."""
+    observe = _unconverted(lambda given, result: observe_call(observations, given, result))
+
+    def observed_function(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        observe((args, kwargs), result)
+        return result
+
+    return observed_function
+
+
+def _unconverted(function: Callable[..., None]) -> Callable[..., None]:
+    import tensorflow as tf
+
+    decorated: Callable[..., None] = tf.autograph.experimental.do_not_convert(function)
+    return decorated
+
+
+def replica_id() -> Any:
+    """The global id of the replica that runs here: a number, or a tensor while tracing."""
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return 0 if context is None else context.replica_id_in_sync_group
+
+
+def observe_call(observations: Observations, given: Any, result: Any) -> None:
+    """Tell one call of a replica function: its batch, and its loss where it returned one."""
+    parts, tensors = describe(given)
+    loss = _loss_of(result)
+    if not parts and loss is None:
+        return
+
+    def record(replica: Any, *arrays: Any) -> None:
+        has_loss = loss is not None
+        size, fingerprints, ids = digest(parts, list(arrays[: len(arrays) - has_loss]))
+        value = float(arrays[-1]) if has_loss else None
+        observations.batch(int(replica), size, fingerprints, ids, value)
+
+    _call(record, [*tensors, *([] if loss is None else [loss])])
+
+
+def observe_ids(observations: Observations, ids: Any) -> None:
+    """Tell the ids of the examples that this replica consumes in this step."""
+    import tensorflow as tf
+
+    def record(replica: Any, values: Any) -> None:
+        observations.tell(int(replica), as_ids(values))
+
+    _call(record, [tf.convert_to_tensor(ids)])
+
+
+def _call(record: Callable[..., None], tensors: list[Any]) -> None:
+    """Call ``record`` with the replica's id and the tensors' values, now or whenever the graph runs."""
+    import tensorflow as tf
+
+    replica = replica_id()
+    if tf.executing_eagerly() and all(hasattr(tensor, "numpy") for tensor in tensors):
+        record(replica, *[tensor.numpy() for tensor in tensors])
+        return
+    # No gradient flows into observing: numpy_function has none, and its inputs are cut off besides.
+    inputs = [tf.cast(replica, tf.int32), *[tf.stop_gradient(tensor) for tensor in tensors]]
+    tf.numpy_function(record, inputs, [], stateful=True)
+
+
+def describe(given: Any) -> tuple[tuple[Part, ...], list[Any]]:
+    """The tensors of a batch and how each is to be read."""
+    import tensorflow as tf
+
+    parts: list[Part] = []
+    tensors: list[Any] = []
+    ids = _find_ids(given)
+    for position, item in enumerate(tf.nest.flatten(given)):
+        if isinstance(item, tf.SparseTensor):
+            _add(parts, tensors, Part("sparse", position, 3), [item.indices, item.values, item.dense_shape])
+        elif isinstance(item, tf.RaggedTensor):
+            if item.ragged_rank == 1:
+                _add(
+                    parts,
+                    tensors,
+                    Part("ragged", position, 3),
+                    [item.values, item.value_rowids(), item.nrows()],
+                )
+        elif isinstance(item, tf.Tensor) and item.dtype not in (tf.resource, tf.variant):
+            _add(parts, tensors, Part("dense", position, 1, is_ids=item is ids), [item])
+    return tuple(parts), tensors
+
+
+def _add(parts: list[Part], tensors: list[Any], part: Part, values: list[Any]) -> None:
+    parts.append(part)
+    tensors.extend(values)
+
+
+def _find_ids(given: Any) -> Any:
+    """The first entry called ``example_id`` in nested dicts, lists and tuples."""
+    if isinstance(given, dict):
+        if EXAMPLE_ID in given:
+            return given[EXAMPLE_ID]
+        given = list(given.values())
+    if isinstance(given, list | tuple):
+        for item in given:
+            found = _find_ids(item)
+            if found is not None:
+                return found
+    return None
+
+
+def _loss_of(result: Any) -> Any:
+    """The floating scalar that a replica function returned, alone or as the first of several."""
+    import tensorflow as tf
+
+    first = result[0] if isinstance(result, list | tuple) and result else result
+    if not isinstance(first, tf.Tensor) or not first.dtype.is_floating:
+        return None
+    return first if first.shape.rank == 0 else None
+
+
+def refuses_observing(error: BaseException) -> bool:
+    """True for an error that the observing operation caused: PyFunc has no kernel under XLA or elsewhere."""
+    text = f"{type(error).__name__}: {error}"
+    return "PyFunc" in text or "pyfunc_" in text or "numpy_function" in text

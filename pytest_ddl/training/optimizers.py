@@ -1,0 +1,112 @@
+"""What an optimizer is made of: its counters, its slots and whose they are, and its settings.
+
+Works on the optimizers of Keras 3, of tf_keras (also its legacy ones) and on wrappers that keep
+an ``inner_optimizer``. Weights and slots are tied by name, which is the only public tie: Keras 3
+names a slot ``<path with underscores>_momentum``, tf_keras ``m/<name>``, its legacy optimizers
+``<name>/momentum``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_ddl.records import OptimizerRecord, VariableKind
+from pytest_ddl.training.adapter import plain, settings_of_schedule
+
+_COUNTERS = ("iteration", "iterations", "iter")
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """The optimizer's variables; a property in Keras 3 and a method in the legacy optimizers."""
+    found = getattr(optimizer, "variables", ())
+    return list(found() if callable(found) else found)
+
+
+def name_of(variable: Any) -> str:
+    """The program's own name of a variable, without TensorFlow's output suffix."""
+    name = getattr(variable, "path", None) or getattr(variable, "name", None) or "variable"
+    return str(name).removesuffix(":0")
+
+
+def kind_of(variable: Any, slot_of: int | None) -> VariableKind:
+    last = name_of(variable).rsplit("/", 1)[-1]
+    if slot_of is not None:
+        return VariableKind.SLOT
+    if last in _COUNTERS:
+        return VariableKind.ITERATIONS
+    if "learning_rate" in last:
+        return VariableKind.LEARNING_RATE
+    return VariableKind.STATE
+
+
+def owner_of(
+    variable: Any, weights: Sequence[tuple[int, str, tuple[int, ...]]], taken: set[tuple[int, str]]
+) -> int | None:
+    """The index of the weight that a slot belongs to; ``weights`` are ``(index, name, shape)``.
+
+    The longest name wins, so that ``dense_1`` is not taken for ``dense``. Factored slots
+    (Adafactor) have a smaller shape than their weight, so shape only breaks a tie. Weights may
+    share a name (plain variables do): ``taken`` makes their slots go to them in order.
+    """
+    name = _flat(name_of(variable))
+    shape = tuple(int(size) for size in variable.shape)
+    found = [
+        (len(weight), weight_shape == shape, -index, index)
+        for index, weight, weight_shape in weights
+        if _contains(name, _flat(weight)) and (index, name) not in taken
+    ]
+    if not found:
+        return None
+    owner = max(found)[3]
+    taken.add((owner, name))
+    return owner
+
+
+def _flat(name: str) -> str:
+    return name.replace("/", "_")
+
+
+def _contains(name: str, part: str) -> bool:
+    """True where ``part`` stands in ``name`` between underscores or at its ends."""
+    return f"_{part}_" in f"_{name}_"
+
+
+def has_rate_variable(optimizer: Any) -> bool:
+    """True where the learning rate is among the optimizer's own variables already."""
+    return any(kind_of(item, None) is VariableKind.LEARNING_RATE for item in variables_of(optimizer))
+
+
+def learning_rate(optimizer: Any) -> Any:
+    """The learning rate now: a schedule evaluated at the count of updates."""
+    rate = getattr(optimizer, "learning_rate", None)
+    if callable(rate) and not hasattr(rate, "numpy"):
+        return rate(optimizer.iterations)
+    return rate
+
+
+def record_of(optimizer: Any) -> OptimizerRecord:
+    """The optimizer's settings, as its configuration tells them."""
+    try:
+        config = dict(optimizer.get_config())
+    except (AttributeError, NotImplementedError):
+        config = {}
+    settings = {key: plain(value) for key, value in config.items() if key != "inner_optimizer"}
+    rate = config.get("learning_rate")
+    if isinstance(rate, dict) and "config" in rate:
+        settings["learning_rate"] = _initial_rate(optimizer)
+        settings["schedule"] = {"schedule": rate.get("class_name"), **plain(rate["config"])}
+    elif callable(rate):
+        settings["learning_rate"] = _initial_rate(optimizer)
+        settings["schedule"] = settings_of_schedule(rate)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        settings["inner"] = {"type": type(inner).__name__, **record_of(inner).settings}
+    return OptimizerRecord(type=type(optimizer).__name__, settings=settings)
+
+
+def _initial_rate(optimizer: Any) -> float | None:
+    try:
+        return float(learning_rate(optimizer))
+    except (TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,131 @@
+"""The recorder of one rank: what was watched, after every step, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.records import Array, BatchRecord, ErrorRecord, RankRecord, StepRecord, VariableKind
+from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.training import values
+from pytest_ddl.training.data import move_by_ulp
+from pytest_ddl.training.observation import Observations
+from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.training.watching import Watched, Watcher
+
+_PERTURBED = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE)
+
+
+class Recorder:
+    """Collects a :class:`RankRecord` while the training function runs."""
+
+    def __init__(self, settings: RunSettings, context: RankContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._notes: dict[str, None] = {}
+        self._watcher = Watcher(context.strategy, self.note)
+        self._initial: dict[int, tuple[Array, ...]] = {}
+        self._steps: list[StepRecord] = []
+        self._results: dict[str, Any] = {}
+        self._noise = np.random.default_rng(settings.perturbation)
+        self.observations = Observations()
+        self.restart = False
+
+    @property
+    def completed(self) -> int:
+        """The index of the last completed step, over all attempts."""
+        return self._settings.first_step + len(self._steps)
+
+    @property
+    def reached_limit(self) -> bool:
+        limit = self._settings.steps
+        return limit is not None and self.completed >= limit
+
+    def note(self, text: str) -> None:
+        """Say what could not be recorded; the same words are kept once."""
+        self._notes.setdefault(text)
+
+    def watch(self, **given: Any) -> None:
+        self._watcher.add(**given)
+        self.look_for_new()
+
+    def look_for_new(self) -> None:
+        """Take in the variables that came into being, with the values that they have now."""
+        new = self._watcher.scan()
+        if not new:
+            return
+        if self._settings.perturbation and not self._steps:
+            for item in new:
+                self._perturb(item)
+        self._initial.update(self._watcher.snapshot(new))
+
+    def end_step(
+        self,
+        loss: Any = None,
+        shown: Mapping[str, Any] | None = None,
+        traces: int | None = None,
+        snapshot: bool = True,
+        batches: tuple[BatchRecord, ...] | None = None,
+    ) -> float | None:
+        """Record the step that just ended; gives the loss as a float where it is one number."""
+        number = values.scalar(loss)
+        if loss is not None and number is None:
+            self.note(f"the loss of a step was no single number but {type(loss).__name__}; it is not compared")
+        named = {key: values.scalar(value) for key, value in (shown or {}).items()}
+        self.look_for_new()
+        state = self._watcher.snapshot() if snapshot else {}
+        numbers = {key: value for key, value in named.items() if value is not None}
+        if snapshot:
+            numbers.update(self._watcher.metric_results())
+        # Last: reading the loss and the variables waited for the step, and so for its observers.
+        consumed = self.observations.take() if batches is None else batches
+        self._steps.append(StepRecord(self.completed + 1, number, numbers, consumed, state, traces))
+        return number
+
+    def end_without_step(self) -> None:
+        """Forget what was observed since the last step: the data ended within it."""
+        self.observations.take()
+
+    def result(self, name: str, value: Any) -> None:
+        """Keep what ``fit``, ``evaluate`` or ``predict`` returned; a second one is ``fit#2``."""
+        number = 1 + sum(1 for key in self._results if key.split("#")[0] == name)
+        self._results[name if number == 1 else f"{name}#{number}"] = value
+
+    def rank_record(self, error: ErrorRecord | None, versions: Mapping[str, str]) -> RankRecord:
+        """Everything recorded up to now."""
+        context = self._context
+        local = max(1, context.num_replicas // max(1, context.num_ranks))
+        results = {**self._results, **({"restart": True} if self.restart else {})}
+        return RankRecord(
+            rank=context.rank,
+            task=context.task,
+            replicas=tuple(range(context.rank * local, (context.rank + 1) * local)),
+            variables=tuple(item.record for item in self._watcher.watched),
+            initial=self._initial,
+            steps=tuple(self._steps),
+            layers=self._watcher.layer_records(),
+            optimizers=self._watcher.optimizer_records(),
+            results=results,
+            error=error,
+            notes=tuple(self._notes),
+            versions=versions,
+        )
+
+    def _perturb(self, item: Watched) -> None:
+        """Move a weight by one ulp per element, by coins that depend on the perturbation alone."""
+        record = item.record
+        if item.variable is None or record.kind not in _PERTURBED or record.dtype not in ("float32", "float64"):
+            return
+        if record.kind is VariableKind.STATE and not record.shape:
+            return  # a scalar such as a loss scale is a power of two on purpose
+        moved = move_by_ulp(item.read()[0], self._noise)
+        with self._context.strategy.scope():
+            item.variable.assign(moved)
+
+
+def traces_of(function: Callable[..., Any]) -> int | None:
+    """How often a ``tf.function`` has been traced, or ``None`` for a plain function."""
+    count = getattr(function, "experimental_get_tracing_count", None)
+    return int(count()) if count is not None else None

@@ -1,0 +1,198 @@
+"""The object that a training function receives: ``train(run)``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.training import coordinator, data, observing, stepping
+from pytest_ddl.training.fitting import Fitting
+from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.training.signals import RestartRequested
+
+
+class Run:
+    """One run of a training function under one strategy, on one rank.
+
+    The same code trains on one device and under every strategy: make variables in
+    ``run.strategy.scope()``, say what to compare with :meth:`watch`, and train with
+    :meth:`steps`, :meth:`batches` or :meth:`fit`.
+    """
+
+    def __init__(self, settings: RunSettings, context: RankContext, recorder: Recorder) -> None:
+        self._settings = settings
+        self._context = context
+        self._recorder = recorder
+        self._fitting = Fitting(recorder, settings, context.strategy)
+
+    # -- facts about the run ------------------------------------------------------------------
+
+    @property
+    def strategy(self) -> Any:
+        """The ``tf.distribute.Strategy`` that this run is under."""
+        return self._context.strategy
+
+    @property
+    def global_batch_size(self) -> int:
+        """Examples per step over all replicas."""
+        if self._settings.global_batch_size is None:
+            raise AttributeError(
+                "run.global_batch_size is not known: pass global_batch_size= to the check "
+                "(ddl_equivalence or check_training)."
+            )
+        return self._settings.global_batch_size
+
+    @property
+    def seed(self) -> int:
+        """The seed that Python, NumPy, TensorFlow and Keras were given before the function was called."""
+        return self._settings.seed
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas over all ranks."""
+        return self._context.num_replicas
+
+    @property
+    def rank(self) -> int:
+        """The index of this process among the ranks."""
+        return self._context.rank
+
+    @property
+    def num_ranks(self) -> int:
+        return self._context.num_ranks
+
+    @property
+    def is_reference(self) -> bool:
+        """True in the run on one device that the others are compared with."""
+        return self._settings.is_reference
+
+    @property
+    def tmp_path(self) -> Path:
+        """One folder shared by all ranks of this run."""
+        return Path(self._settings.tmp_path)
+
+    @property
+    def rank_path(self) -> Path:
+        """This rank's own folder."""
+        return Path(self._settings.rank_path or self._settings.tmp_path)
+
+    @property
+    def steps_limit(self) -> int | None:
+        """The number of steps after which loops end (``steps=`` of the check), or ``None``."""
+        return self._settings.steps
+
+    @property
+    def completed_steps(self) -> int:
+        """Steps completed up to now, those of an earlier attempt included."""
+        return self._recorder.completed
+
+    @property
+    def attempt(self) -> int:
+        """1, and 2 where the function is called again after :meth:`restart`."""
+        return self._settings.attempt
+
+    @property
+    def mesh(self) -> Any:
+        """The mesh of devices, under ``model_parallel``."""
+        return self._of_model_parallel("mesh")
+
+    @property
+    def layout_map(self) -> Any:
+        """The map of variable names to sharding, under ``model_parallel``."""
+        return self._of_model_parallel("layout_map")
+
+    def _of_model_parallel(self, name: str) -> Any:
+        if not hasattr(self.strategy, name):
+            raise AttributeError(
+                f"run.{name} exists under the model_parallel strategy alone; this run is under "
+                f"{self._context.spec}. Ask with hasattr(run, {name!r}) first."
+            )
+        return getattr(self.strategy, name)
+
+    # -- what to compare ----------------------------------------------------------------------
+
+    def watch(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
+        """Compare these after every step; several calls add.
+
+        Each argument is one object, or a list or dict of them. Variables may not exist yet: those
+        of layers that the first batch builds are found later.
+        """
+        self._recorder.watch(model=model, optimizer=optimizer, variables=variables, metrics=metrics)
+
+    def examples(self, ids: Any) -> None:
+        """Say, within the replica function, which examples this replica consumes in this step."""
+        if self._settings.observe:
+            observing.observe_ids(self._recorder.observations, ids)
+
+    # -- training -----------------------------------------------------------------------------
+
+    def steps(
+        self, train_step: Any, dataset: Any, steps: int | None = None, *, concurrent: bool = False
+    ) -> Iterator[Any]:
+        """Call ``train_step(iterator)`` for each global batch; yields its loss, records after each.
+
+        ``dataset`` is a ``tf.data.Dataset`` batched to the global batch size, or a function of a
+        ``tf.distribute.InputContext``. It ends after ``steps``, else at the check's limit, else
+        with the data. Under ``parameter_server`` the step goes through the coordinator; with
+        ``concurrent=True`` all steps are scheduled at once.
+        """
+        given = data.prepare(dataset, self._settings)
+        first = self._recorder.completed
+
+        def more() -> bool:
+            taken = self._recorder.completed - first
+            return not self._recorder.reached_limit and (steps is None or taken < steps)
+
+        arguments = (self._recorder, self.strategy, train_step, given)
+        if not coordinator.uses_coordinator(self.strategy):
+            yield from stepping.synchronous(*arguments, more)
+        elif concurrent:
+            yield from coordinator.concurrently(*arguments, self._remaining(steps))
+        else:
+            yield from coordinator.one_by_one(*arguments, more)
+
+    def batches(self, dataset: Any) -> Iterator[Any]:
+        """Yield distributed batches for a loop that calls ``run.strategy.run`` itself.
+
+        End each step with :meth:`record`. For the synchronous strategies.
+        """
+        if coordinator.uses_coordinator(self.strategy):
+            raise TypeError(
+                "run.batches is for synchronous strategies: under parameter_server the workers take their own "
+                "batches. Use run.steps(train_step, dataset), or schedule by yourself and call run.record()."
+            )
+        given = data.prepare(dataset, self._settings)
+        more = lambda: not self._recorder.reached_limit  # noqa: E731
+        yield from stepping.batches(self._recorder, self.strategy, given, more)
+
+    def record(self, loss: Any = None, **named_values: Any) -> None:
+        """End a step of a loop that the program drives itself."""
+        self._recorder.end_step(loss, named_values)
+
+    def fit(self, model: Any, dataset_or_x: Any, **kwargs: Any) -> Any:
+        """``model.fit`` with recording after each batch; ends at the step limit."""
+        return self._fitting.fit(model, dataset_or_x, kwargs)
+
+    def evaluate(self, model: Any, dataset_or_x: Any, **kwargs: Any) -> Any:
+        """``model.evaluate``; what it returns is compared."""
+        return self._fitting.evaluate(model, dataset_or_x, kwargs)
+
+    def predict(self, model: Any, dataset_or_x: Any, **kwargs: Any) -> Any:
+        """``model.predict``; what it returns is compared."""
+        return self._fitting.predict(model, dataset_or_x, kwargs)
+
+    def restart(self) -> None:
+        """Interrupt the distributed run here: the function is called again in a fresh cluster.
+
+        The reference goes straight on, and so does the second attempt.
+        """
+        if not self.is_reference and self.attempt == 1:
+            raise RestartRequested
+
+    def _remaining(self, steps: int | None) -> int | None:
+        limit = self.steps_limit
+        left = None if limit is None else max(0, limit - self._recorder.completed)
+        return min((value for value in (steps, left) if value is not None), default=None)

@@ -1,0 +1,30 @@
+"""The settings of one run of a training function, as they travel to the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the controller asks a rank to do with a training function."""
+
+    global_batch_size: int | None = None
+    steps: int | None = None
+    """``run.steps_limit``: the number of steps after which loops end, or ``None`` for the data's end."""
+    seed: int = 0
+    precision: str = "native"
+    """``float64`` (Keras floatx, dtype policy and floating data become float64) or ``native``."""
+    is_reference: bool = False
+    perturbation: int = 0
+    """p > 0: move weights (at their first watch) and floating data by one ulp, signs drawn from p."""
+    tmp_path: str = ""
+    """One folder shared by all ranks of a run."""
+    rank_path: str = ""
+    """The rank's own folder; filled in by the worker."""
+    attempt: int = 1
+    """2 where the function is called again in a fresh cluster after ``run.restart()``."""
+    first_step: int = 0
+    """Steps that earlier attempts completed; counting, and ``steps``, go on from here."""
+    observe: bool = True
+    """Watch what every replica consumes (off where an observing operation would disturb the program)."""

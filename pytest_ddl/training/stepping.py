@@ -1,0 +1,44 @@
+"""Steps and batches under the synchronous strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_ddl.training.data import distribute
+from pytest_ddl.training.recorder import Recorder, traces_of
+
+
+def synchronous(
+    recorder: Recorder, strategy: Any, train_step: Any, dataset: Any, more: Callable[[], bool]
+) -> Iterator[Any]:
+    """Run steps until there are no more or the data ends; yields the loss of each."""
+    import tensorflow as tf
+
+    if not more():
+        return
+    iterator = iter(distribute(strategy, dataset))
+    while more():
+        try:
+            loss = train_step(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            # The data's end reaches a traced step as OutOfRangeError and an eager one as StopIteration.
+            recorder.end_without_step()
+            return
+        number = recorder.end_step(loss, traces=traces_of(train_step))
+        yield loss if number is None else number
+
+
+def batches(recorder: Recorder, strategy: Any, dataset: Any, more: Callable[[], bool]) -> Iterator[Any]:
+    """Yield distributed batches; the program records its steps itself."""
+    import tensorflow as tf
+
+    if not more():
+        return
+    iterator = iter(distribute(strategy, dataset))
+    while more():
+        try:
+            batch = next(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            return
+        yield batch

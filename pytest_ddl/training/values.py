@@ -1,0 +1,78 @@
+"""Reading variables: every component on this rank's replicas, as real copies in NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.records import Array
+
+# Kinds that NumPy itself cannot save or compare everywhere; float32 holds their values exactly.
+_WIDENED = ("bfloat16", "float16_alt", "float8_e4m3fn", "float8_e5m2")
+
+
+def backing(variable: Any) -> Any:
+    """The ``tf.Variable`` (or distributed variable) behind a Keras variable."""
+    import tensorflow as tf
+
+    if not isinstance(variable, tf.Variable) and hasattr(variable, "value") and not callable(variable.value):
+        return variable.value
+    return variable
+
+
+def is_distributed(variable: Any) -> bool:
+    """True where every replica holds a component of its own."""
+    import tensorflow as tf
+
+    return isinstance(variable, tf.distribute.DistributedValues)
+
+
+def is_sharded_by_layout(variable: Any) -> bool:
+    """True for a DTensor variable, whose global value is one component."""
+    return hasattr(variable, "layout") and hasattr(variable.layout, "mesh")
+
+
+def copy_of(value: Any) -> Array:
+    """A real copy: an eager tensor's array may share the memory of the variable it was read from."""
+    array = np.array(value, copy=True)
+    if array.dtype.name in _WIDENED or array.dtype.kind == "V":
+        return array.astype(np.float32)
+    return array
+
+
+def read(strategy: Any, variable: Any) -> tuple[Array, ...]:
+    """The components of a variable on this rank, in the order of its replicas."""
+    if is_distributed(variable):
+        return tuple(copy_of(part.numpy()) for part in strategy.experimental_local_results(variable))
+    if is_sharded_by_layout(variable):
+        return (copy_of(_global_value(variable)),)
+    shards = getattr(variable, "variables", None)
+    if shards is not None and not hasattr(variable, "numpy"):
+        # A variable that a partitioner split over parameter servers: its global value.
+        import tensorflow as tf
+
+        return (copy_of(tf.convert_to_tensor(variable).numpy()),)
+    return (copy_of(variable.numpy()),)
+
+
+def _global_value(variable: Any) -> Any:
+    from tensorflow.experimental import dtensor
+
+    layout = variable.layout
+    whole = dtensor.Layout.replicated(layout.mesh, rank=len(variable.shape))
+    value = dtensor.relayout(variable.read_value(), whole)
+    return dtensor.unpack(value)[0].numpy()
+
+
+def scalar(value: Any) -> float | None:
+    """A float where ``value`` is one number, else ``None``."""
+    if value is None or isinstance(value, str | bytes):
+        return None
+    try:
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    except (TypeError, ValueError, AttributeError, NotImplementedError):
+        return None
+    if array.size != 1 or array.ndim > 1 or array.dtype.kind in "OSU":
+        return None
+    return float(array.reshape(()).astype(np.float64))

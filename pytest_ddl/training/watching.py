@@ -1,0 +1,222 @@
+"""What a program asked to watch, found again after each step: variables may come into being late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.records import Array, LayerRecord, OptimizerRecord, Snapshot, VariableKind, VariableRecord
+from pytest_ddl.training import layers, optimizers, values
+
+Reader = Callable[[], tuple[Array, ...]]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A watched variable: its record, how it is read, and the variable itself where there is one."""
+
+    record: VariableRecord
+    read: Reader
+    variable: Any = None
+
+
+class Watcher:
+    """All that was watched, in the order in which it was found."""
+
+    def __init__(self, strategy: Any, note: Callable[[str], None]) -> None:
+        self._strategy = strategy
+        self._note = note
+        self._models: list[Any] = []
+        self._optimizers: list[Any] = []
+        self._loose: list[tuple[str, Any]] = []
+        self._metrics: list[Any] = []
+        self._found: dict[int, Watched] = {}
+        self._order: list[Watched] = []
+        self._kept: list[Any] = []  # the watched objects stay alive, or their ids would be used again
+        self._settings: dict[int, OptimizerRecord] = {}
+        self._slots_taken: dict[int, set[tuple[int, str]]] = {}
+
+    @property
+    def watched(self) -> tuple[Watched, ...]:
+        return tuple(self._order)
+
+    def add(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
+        """Watch more; each argument is one object, or a list or dict of them."""
+        self._models += [item for _name, item in _each(model, "model")]
+        self._optimizers += [item for _name, item in _each(optimizer, "optimizer")]
+        self._loose += list(_each(variables, "variable"))
+        self._metrics += [item for _name, item in _each(metrics, "metric")]
+
+    def scan(self) -> list[Watched]:
+        """Find the variables that exist by now and were not found before."""
+        known = len(self._order)
+        for model in self._models:
+            self._scan_model(model)
+        for name, item in self._loose:
+            self._scan_loose(name, item)
+        for optimizer in self._all_optimizers():
+            self._scan_optimizer(optimizer)
+        for metric in self._metrics:
+            for variable in getattr(metric, "variables", ()):
+                self._take(variable, VariableKind.METRIC)
+        return self._order[known:]
+
+    def snapshot(self, which: list[Watched] | None = None) -> Snapshot:
+        """Copies of every component, now."""
+        return {item.record.index: self._read(item) for item in (self._order if which is None else which)}
+
+    def layer_records(self) -> tuple[LayerRecord, ...]:
+        return tuple(record for model in self._models for record in _safely(layers.layer_records, model))
+
+    def optimizer_records(self) -> tuple[OptimizerRecord, ...]:
+        """Settings as they were when the optimizer was first seen."""
+        return tuple(self._settings[id(item)] for item in self._all_optimizers() if id(item) in self._settings)
+
+    def metric_results(self) -> Mapping[str, float]:
+        """What the watched metrics show now, by name."""
+        shown: dict[str, float] = {}
+        for metric in self._metrics:
+            try:
+                result = metric.result()
+            except Exception as error:  # a metric before its first update may refuse
+                self._note(f"metric {metric.name!r} has no result: {type(error).__name__}: {error}")
+                continue
+            pairs = result.items() if isinstance(result, dict) else [("", result)]
+            for key, value in pairs:
+                number = values.scalar(value)
+                if number is not None:
+                    shown[f"{metric.name}/{key}" if key else str(metric.name)] = number
+        return shown
+
+    def _read(self, item: Watched) -> tuple[Array, ...]:
+        try:
+            return item.read()
+        except Exception as error:  # a reader must not hide what the program did
+            self._note(f"{item.record.name} could not be read: {type(error).__name__}: {error}")
+            return ()
+
+    def _all_optimizers(self) -> list[Any]:
+        """The watched optimizers, else those that the watched models were compiled with."""
+        if self._optimizers:
+            return self._optimizers
+        found = (getattr(model, "optimizer", None) for model in self._models)
+        return [item for item in found if item is not None and hasattr(item, "apply_gradients")]
+
+    def _scan_model(self, model: Any) -> None:
+        try:
+            kinds = layers.weight_kinds(model)
+            variables = list(model.variables)
+        except ValueError:
+            return  # tf_keras raises where a model has not been built
+        for variable in variables:
+            self._take(variable, kinds.get(id(variable), VariableKind.STATE))
+
+    def _scan_loose(self, name: str, item: Any) -> None:
+        if hasattr(item, "submodules") and hasattr(item, "variables"):
+            for variable in item.variables:
+                self._take(variable, _plain_kind(variable))
+            return
+        given = name if not getattr(item, "name", None) or name != "variable" else None
+        self._take(item, _plain_kind(item), given)
+
+    def _scan_optimizer(self, optimizer: Any) -> None:
+        self._settings.setdefault(id(optimizer), optimizers.record_of(optimizer))
+        weights = [
+            (item.record.index, item.record.name, item.record.shape)
+            for item in self._order
+            if item.record.kind in (VariableKind.TRAINABLE, VariableKind.FROZEN)
+        ]
+        taken = self._slots_taken.setdefault(id(optimizer), set())
+        inner = getattr(optimizer, "inner_optimizer", None)
+        owned = [] if inner is None else optimizers.variables_of(inner)
+        for variable in [*optimizers.variables_of(optimizer), *owned]:
+            if id(variable) in self._found:
+                continue
+            slot_of = optimizers.owner_of(variable, weights, taken)
+            self._take(variable, optimizers.kind_of(variable, slot_of), slot_of=slot_of)
+        if id(optimizer) not in self._found and not optimizers.has_rate_variable(optimizer):
+            self._take_rate(optimizer)
+
+    def _take_rate(self, optimizer: Any) -> None:
+        """A learning rate that is no variable of the optimizer is watched as if it were one."""
+
+        def read() -> tuple[Array, ...]:
+            rate = optimizers.learning_rate(optimizer)
+            return (np.array(values.scalar(values.backing(rate)) or 0.0, dtype=np.float64),)
+
+        if getattr(optimizer, "learning_rate", None) is None:
+            return
+        record = VariableRecord(
+            len(self._order), "learning_rate", VariableKind.LEARNING_RATE, shape=(), dtype="float64"
+        )
+        self._keep(optimizer, Watched(record, read))
+
+    def _take(self, variable: Any, kind: VariableKind, name: str | None = None, slot_of: int | None = None) -> None:
+        if id(variable) in self._found or not _is_variable(variable):
+            return
+        try:
+            actual = values.backing(variable)
+        except ValueError:
+            return  # a Keras variable whose initialisation is deferred
+        if actual is None or id(actual) in self._found:
+            return
+        record = VariableRecord(
+            index=len(self._order),
+            name=name or optimizers.name_of(variable),
+            kind=kind,
+            shape=tuple(int(size) for size in actual.shape),
+            dtype=_dtype_name(actual),
+            slot_of=slot_of,
+            aggregation=_enum_name(getattr(actual, "aggregation", None), "none"),
+            synchronization=_enum_name(getattr(actual, "synchronization", None), "auto"),
+            distributed=values.is_distributed(actual),
+        )
+        strategy = self._strategy
+        self._keep(variable, Watched(record, lambda: values.read(strategy, actual), actual))
+        self._found.setdefault(id(actual), self._order[-1])
+
+    def _keep(self, item: Any, watched: Watched) -> None:
+        self._found[id(item)] = watched
+        self._order.append(watched)
+        self._kept.append((item, watched.variable))
+
+
+def _each(given: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The objects in one object, or in nested lists and dicts of them, each with a name."""
+    if given is None:
+        return
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            yield from _each(value, str(key))
+    elif isinstance(given, list | tuple | set | frozenset):
+        for value in given:
+            yield from _each(value, name)
+    else:
+        yield name, given
+
+
+def _safely(function: Callable[[Any], Iterator[LayerRecord]], model: Any) -> list[LayerRecord]:
+    try:
+        return list(function(model))
+    except (AttributeError, ValueError):
+        return []
+
+
+def _is_variable(item: Any) -> bool:
+    return hasattr(item, "assign") and hasattr(item, "shape")
+
+
+def _plain_kind(variable: Any) -> VariableKind:
+    return VariableKind.TRAINABLE if getattr(variable, "trainable", False) else VariableKind.STATE
+
+
+def _dtype_name(variable: Any) -> str:
+    dtype = variable.dtype
+    return str(getattr(dtype, "name", dtype)).removesuffix("_ref")
+
+
+def _enum_name(value: Any, default: str) -> str:
+    return default if value is None else str(getattr(value, "name", value)).rsplit(".", 1)[-1].lower()

@@ -1,0 +1,322 @@
+"""Every check both ways: correct programs pass, each planted sin is found and named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from simulated_training import Program, pair, simulate
+
+from pytest_ddl.checks.compare import judge, needs_noise
+from pytest_ddl.checks.findings import Outcome, Report
+from pytest_ddl.checks.registry import CHECKS
+from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord
+
+EVEN, UNEVEN = (12, 12, 12), (12, 5, 12)
+
+
+def outcomes(report: Report) -> dict[str, Outcome]:
+    return {result.check: result.outcome for result in report.results}
+
+
+def causes(report: Report) -> list[str | None]:
+    return [finding.cause for finding in report.findings]
+
+
+@pytest.mark.parametrize("batches", [EVEN, UNEVEN, (5, 12), (1, 12), (12, 9, 1)], ids=str)
+@pytest.mark.parametrize(
+    "optimizer",
+    [{}, {"momentum": 0.9}, {"optimizer": "Adam"}, {"l2": 0.05}, {"clipnorm": 0.3}],
+    ids=["sgd", "momentum", "adam", "l2", "clipnorm"],
+)
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_correct_program_passes(replicas: int, optimizer: dict[str, Any], batches: tuple[int, ...]) -> None:
+    report = judge(*pair(Program(replicas=replicas, batches=batches, **optimizer)))
+    assert report.verdict == "pass", str(report)
+    assert not needs_noise(report)
+    bad = (Outcome.FAIL, Outcome.INCONCLUSIVE)
+    assert not [check for check, outcome in outcomes(report).items() if outcome in bad]
+
+
+def test_correct_program_on_several_workers_passes() -> None:
+    assert judge(*pair(Program(replicas=4, workers=2, batches=UNEVEN))).passed
+
+
+PLANTED = [
+    ("gradient-scaled-by-replica-count", {}, {"scale": 2.0}, "STEP-EQ"),
+    ("gradient-scaled-by-replica-count", {"momentum": 0.9}, {"scale": 2.0}, "STEP-EQ"),
+    ("gradient-scaled-by-replica-count", {"l2": 0.05}, {"data_scale": 2.0}, "STEP-EQ"),
+    ("gradient-scaled-by-replica-count", {"optimizer": "Adam"}, {"scale": 2.0}, "STEP-EQ"),
+    ("gradient-scaled-by-inverse-replica-count", {}, {"scale": 0.5}, "STEP-EQ"),
+    ("gradient-scaled-by-inverse-replica-count", {"l2": 0.05}, {"data_scale": 0.5}, "STEP-EQ"),
+    ("gradient-not-aggregated", {}, {"aggregate": False}, "STEP-EQ"),
+    ("gradient-not-aggregated", {"batches": (5, 5)}, {"aggregate": False}, "STEP-EQ"),
+    ("gradient-not-aggregated", {"workers": 2}, {"aggregate": False}, "STEP-EQ"),
+    ("gradient-not-aggregated", {"optimizer": "Adam"}, {"aggregate": False}, "STEP-EQ"),
+    ("regularization-scaled-by-replica-count", {"l2": 0.05}, {"l2_factor": 2.0}, "STEP-EQ"),
+    ("gradient-clipped-before-aggregation", {"clipnorm": 0.3}, {"clip_first": True}, "STEP-EQ"),
+    ("clipping-lost", {"clipnorm": 0.3}, {"clip_never": True}, "STEP-EQ"),
+    ("empty-replica", {"batches": (1, 12)}, {"empty_counts": True}, "STEP-EQ"),
+    ("empty-replica", {"batches": (12, 1)}, {"empty_counts": True}, "STEP-EQ"),
+    ("variable-did-not-move", {}, {"still": True}, "STEP-EQ"),
+    ("frozen-variable-moved", {}, {"frozen_moves": True}, "STEP-EQ"),
+    ("initial-weights-differ", {}, {"initial_shift": 0.1}, "STEP-EQ"),
+    ("unequal-steps", {}, {"truncate": 2}, "STEP-EQ"),
+    ("workers-diverged", {"workers": 2}, {"worker_shift_at": 2}, "REPLICA-EQ"),
+    ("replicas-diverged", {}, {"worker_shift_at": 2}, "REPLICA-EQ"),
+    ("state-not-aggregated", {}, {"state_local": True}, "REPLICA-EQ"),
+    ("reported-loss-wrong", {}, {"loss": "sum"}, "LOSS-EQ"),
+    ("reported-loss-wrong", {}, {"loss": "first"}, "LOSS-EQ"),
+    ("reported-loss-wrong", {"batches": UNEVEN}, {"loss": "means"}, "LOSS-EQ"),
+    ("examples-duplicated", {}, {"duplicate": True}, "DATA-COVER"),
+    ("global-batch-wrong", {}, {"drop": True}, "BATCH"),
+    ("iteration-count-wrong", {}, {"extra_iterations": 1}, "OPT-STATE"),
+    ("learning-rate-differs", {}, {"learning_rate_factor": 2.0}, "OPT-STATE"),
+    ("optimizer-state-mismatch", {"momentum": 0.9}, {"slot_factor": 3.0}, "OPT-STATE"),
+    (None, {}, {"scale": 1.37}, "STEP-EQ"),
+    (None, {}, {"reorder_batches": True}, "DATA-COVER"),
+    (None, {}, {"nan_at": 2}, "STEP-EQ"),
+]
+
+
+@pytest.mark.parametrize(("cause", "program", "sin", "check"), PLANTED)
+def test_planted_sin_is_named(cause: str | None, program: dict[str, Any], sin: dict[str, Any], check: str) -> None:
+    report = judge(*pair(Program(replicas=2, **program), **sin))
+    assert report.verdict == "fail", str(report)
+    assert report.findings[0].cause == cause, str(report)
+    assert report.findings[0].check == check
+    assert outcomes(report)[check] is Outcome.FAIL
+    assert (report.findings[0].fix is None) == (cause is None)
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_scale_is_seen_behind_a_scale_invariant_optimizer(replicas: int) -> None:
+    report = judge(*pair(Program(replicas=replicas, optimizer="Adam"), scale=float(replicas)), checks=["OPT-STATE"])
+    assert causes(report) == ["gradient-scaled-by-replica-count"]
+
+
+def test_one_finding_per_root_cause() -> None:
+    report = judge(*pair(Program(replicas=2, momentum=0.9), aggregate=False))
+    assert causes(report) == ["gradient-not-aggregated"]
+    failing = [check for check, outcome in outcomes(report).items() if outcome is Outcome.FAIL]
+    assert {"STEP-EQ", "REPLICA-EQ"} <= set(failing)
+
+
+def test_wrong_loss_beside_wrong_gradient_of_another_kind_is_reported_too() -> None:
+    report = judge(*pair(Program(replicas=2), scale=2.0, loss="first"))
+    assert causes(report) == ["gradient-scaled-by-replica-count", "reported-loss-wrong"]
+
+
+def test_loss_off_by_the_gradient_s_formula_is_the_same_defect() -> None:
+    report = judge(*pair(Program(replicas=2), scale=2.0, loss="sum"))
+    assert causes(report) == ["gradient-scaled-by-replica-count"]
+
+
+def test_mean_of_replica_means_is_an_approximation() -> None:
+    records = pair(Program(replicas=2, batches=UNEVEN), mean_of_means=True)
+    report = judge(*records)
+    assert report.verdict == "pass"
+    assert [f.cause for f in report.approximations] == ["mean-of-replica-means"]
+    assert causes(judge(*records, strict=True)) == ["mean-of-replica-means"]
+
+
+def test_empty_replica_after_an_approximation_is_not_passed_over() -> None:
+    report = judge(*pair(Program(replicas=2, batches=(12, 5, 1)), empty_counts=True))
+    assert report.verdict == "inconclusive"
+    assert "leaves a replica empty" in str(report)
+
+
+@pytest.mark.parametrize("factor", [1.37, 3.0])
+def test_unexplained_difference_in_an_uneven_first_step_is_not_excused(factor: float) -> None:
+    program = Program(replicas=2, batches=(5, 12))
+    record = simulate(replace(program, scale=factor, loss="first"))
+    stripped = _without_batch_losses(record)
+    report = judge(simulate(replace(program, replicas=1)), stripped, checks=["STEP-EQ"])
+    assert report.verdict == "fail"
+
+
+def _without_batch_losses(record: TrainingRecord) -> TrainingRecord:
+    def strip(step: Any) -> Any:
+        return replace(step, batches=tuple(replace(batch, loss=None) for batch in step.batches))
+
+    ranks = tuple(replace(rank, steps=tuple(map(strip, rank.steps))) for rank in record.ranks)
+    return replace(record, ranks=ranks)
+
+
+def test_slices_turn_a_guess_into_a_recomputation() -> None:
+    program = Program(replicas=2, batches=(5, 12))
+    reference, distributed = pair(program, mean_of_means=True)
+    # A replica's slice: the same first batch cut to the replica's examples.
+    own = {replica: _one_replica(program, replica) for replica in range(2)}
+    report = judge(reference, distributed, slices=own, slice_step=1)
+    (finding,) = report.approximations
+    assert finding.exact
+    assert "mean of the updates of each replica's examples" in (finding.evidence or "")
+
+
+def _one_replica(program: Program, replica: int) -> TrainingRecord:
+    """One device fed with a replica's part: read off a run whose replicas do not aggregate."""
+    apart = simulate(replace(program, aggregate=False))
+    rank = apart.ranks[0]
+
+    def own(snapshot: Any) -> Any:
+        return {index: (values[replica],) for index, values in snapshot.items()}
+
+    steps = tuple(replace(step, snapshot=own(step.snapshot)) for step in rank.steps)
+    return replace(apart, ranks=(replace(rank, initial=own(rank.initial), steps=steps),), num_replicas=1)
+
+
+@pytest.mark.parametrize(
+    ("layer", "cause"),
+    [
+        (LayerRecord("bn", "BatchNormalization", {"synchronized": False}), "per-replica-normalization"),
+        (LayerRecord("drop", "Dropout", {"rate": 0.5}), "random-stream-differs-across-replicas"),
+        (LayerRecord("embed", "Embedding", {"mask_zero": True}), "masked-loss-normalised-per-replica"),
+    ],
+)
+def test_layers_suggest_a_cause_where_nothing_is_recomputed(layer: LayerRecord, cause: str) -> None:
+    records = pair(Program(replicas=2, layers=(layer,)), scale=1.37)
+    report = judge(*records)
+    assert causes(report) == [cause]
+    assert not report.findings[0].exact
+    declared = judge(*records, expect={cause: "by design"})
+    assert declared.verdict == "pass"
+    assert declared.expected[0][1] == "by design"
+
+
+def test_layers_do_not_hide_what_is_recomputed() -> None:
+    layer = LayerRecord("drop", "Dropout", {"rate": 0.5})
+    assert causes(judge(*pair(Program(replicas=2, layers=(layer,)), scale=2.0))) == ["gradient-scaled-by-replica-count"]
+
+
+def test_expectation_that_does_not_occur_is_reported() -> None:
+    report = judge(*pair(Program(replicas=2)), expect={"per-replica-normalization": "plain BN"})
+    assert report.passed
+    assert report.unused_expectations == {"per-replica-normalization": "plain BN"}
+    assert "unused expectation: per-replica-normalization" in str(report)
+
+
+def test_unknown_names_are_refused_with_the_valid_ones() -> None:
+    records = pair(Program(replicas=2))
+    with pytest.raises(ValueError, match=r"unknown cause 'gradient-scald'; valid: .*gradient-not-aggregated"):
+        judge(*records, expect={"gradient-scald": "typo"})
+    with pytest.raises(ValueError, match=r"unknown check 'STEP'; valid: RUN, BATCH"):
+        judge(*records, checks=["STEP"])
+    with pytest.raises(ValueError, match="must map cause ids to reasons"):
+        judge(*records, expect="empty-replica")
+
+
+def test_nothing_observed_never_passes() -> None:
+    report = judge(*pair(Program(replicas=2), observe=False), checks=["BATCH", "DATA-COVER", "UNEVEN-EQ"])
+    states = outcomes(report)
+    states.pop("RUN")
+    assert set(states.values()) == {Outcome.NOT_APPLICABLE}
+    empty = replace(simulate(Program()), ranks=())
+    assert not judge(empty, empty).passed
+
+
+def test_no_steps_is_inconclusive_in_every_check() -> None:
+    report = judge(*pair(Program(replicas=2, truncate=0)))
+    assert report.verdict == "inconclusive"
+    passing = [check for check, outcome in outcomes(report).items() if outcome is Outcome.PASS]
+    assert passing == ["RUN", "REPLICA-EQ"]
+
+
+def test_reference_that_stands_still_is_inconclusive() -> None:
+    report = judge(*pair(Program(replicas=2, learning_rate=0.0)))
+    assert report.verdict == "inconclusive"
+
+
+def test_reference_that_is_not_finite_is_inconclusive_unless_the_kind_differs() -> None:
+    program = Program(nan_at=2)
+    broken = simulate(program)
+    assert judge(broken, simulate(replace(program, replicas=2))).verdict == "inconclusive"
+    report = judge(broken, simulate(replace(program, replicas=2, nan_at=None)))
+    assert report.verdict == "fail"
+
+
+def _error(kind: str, message: str, last: str = "user.py") -> ErrorRecord:
+    return ErrorRecord(kind, message, f'Traceback\n  File "{last}", line 1, in f\n{kind}: {message}', step=1)
+
+
+MERGE = "`merge_call` called while defining a new graph or a tf.function."
+ADDN = "Inputs to operation AddN of type AddN must have the same size and shape.  Input 0: [3,4] != input 1: [2,4]"
+XLA = "Trying to access resource kernel/replica_1 (defined @ core.py:43) located in device CPU:1 from device CPU:0"
+TRAINER = "/venv/site-packages/keras/src/backend/tensorflow/trainer.py"
+KERAS = "/venv/site-packages/keras/src/optimizers/base_optimizer.py"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "symptom"),
+    [
+        (_error("ValueError", "boom"), "worker-raised", "crash"),
+        (_error("died", "exit code -9"), "worker-died", "crash"),
+        (_error("deadline", "60 s"), "deadline-exceeded", "hang"),
+        (_error("RuntimeError", MERGE, KERAS), "unsupported-by-framework", "crash"),
+        (_error("RuntimeError", MERGE, "user.py"), "worker-raised", "crash"),
+        (_error("InvalidArgumentError", ADDN, KERAS), "worker-raised", "crash"),
+        (_error("InvalidArgumentError", ADDN, TRAINER), "unsupported-by-framework", "crash"),
+        (_error("InvalidArgumentError", XLA, KERAS), "unsupported-by-framework", "crash"),
+    ],
+)
+def test_crash_is_a_finding(error: ErrorRecord, cause: str, symptom: str) -> None:
+    report = judge(*pair(Program(replicas=2), error=error, truncate=1))
+    assert causes(report) == [cause]
+    assert report.findings[0].symptom == symptom
+    assert "step 2" in str(report).splitlines()[0]
+
+
+def test_the_rank_that_raised_first_is_named_not_its_stranded_peers() -> None:
+    reference, distributed = pair(Program(replicas=2, workers=2), truncate=1)
+    ranks = (
+        replace(distributed.ranks[0], error=_error("tensorflow.UnavailableError", "Collective ops is aborted")),
+        replace(distributed.ranks[1], error=_error("ValueError", "boom")),
+    )
+    (finding,) = judge(reference, replace(distributed, ranks=ranks)).findings
+    assert finding.worker == 1
+    assert "rank 0" in (finding.details or "")
+
+
+def test_same_failure_on_one_device_is_inconclusive() -> None:
+    error = _error("ValueError", "boom")
+    reference, distributed = pair(Program(replicas=2, error=error))
+    report = judge(replace(reference), distributed)
+    assert report.verdict == "inconclusive"
+    assert "on one device too" in str(report)
+
+
+def test_absent_rank_is_a_finding() -> None:
+    reference, distributed = pair(Program(replicas=2, workers=2))
+    report = judge(reference, replace(distributed, ranks=distributed.ranks[:1]))
+    assert causes(report)[0] == "rank-did-not-run"
+
+
+def test_registry_lists_every_check_once() -> None:
+    assert len({check.name for check in CHECKS}) == len(CHECKS) == 9
+
+
+def test_declared_state_does_not_hide_weights_that_drift_later() -> None:
+    records = pair(Program(replicas=2), state_local=True, worker_shift_at=2)
+    report = judge(*records, expect={"state-not-aggregated": "plain moving average"})
+    assert causes(report) == ["replicas-diverged"]
+
+
+def test_declared_randomness_does_not_hide_replicas_that_drift() -> None:
+    layer = LayerRecord("drop", "Dropout", {"rate": 0.5})
+    records = pair(Program(replicas=2, layers=(layer,)), scale=1.37, worker_shift_at=2)
+    report = judge(*records, expect={"random-stream-differs-across-replicas": "dropout"})
+    assert causes(report) == ["replicas-diverged"]
+
+
+def test_nan_in_an_uneven_step_is_never_excused_as_an_approximation() -> None:
+    report = judge(*pair(Program(replicas=2, batches=UNEVEN), nan_at=2))
+    assert report.verdict == "fail"
+
+
+def test_expected_crash_is_no_finding() -> None:
+    error = _error("RuntimeError", MERGE, KERAS)
+    report = judge(*pair(Program(replicas=2), error=error, truncate=1), expect={"unsupported-by-framework": "Keras 3"})
+    assert not report.findings
+    assert not report.inconclusive
+    assert report.expected[0][1] == "Keras 3"

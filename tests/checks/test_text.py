@@ -1,0 +1,55 @@
+"""The printed report: its first line stands alone, its lines fit, its numbers are there."""
+
+from __future__ import annotations
+
+import pytest
+from simulated_training import Program, pair
+
+from pytest_ddl.checks.causes import CAUSES
+from pytest_ddl.checks.compare import judge
+from pytest_ddl.checks.findings import DivergenceError
+from pytest_ddl.report.text import render_report
+
+
+def test_first_line_says_it_all() -> None:
+    report = judge(*pair(Program(replicas=2), scale=2.0))
+    first = str(DivergenceError(report)).splitlines()[0]
+    assert first.startswith(
+        "mirrored[replicas=2] differs from one device at step 1: gradient-scaled-by-replica-count (dense/"
+    )
+    assert first.endswith(", 2.00x the update)")
+
+
+def test_a_person_finds_numbers_bound_cause_and_fix() -> None:
+    text = render_report(judge(*pair(Program(replicas=2), scale=2.0)))
+    for part in (
+        "ACTUAL:", "DESIRED:", "max absolute difference", "bound from:", "ratio:", "evidence:", "cause:",
+        "compute_average_loss", "UNEVEN-EQ   n.a.", "REPLICA-EQ  pass",
+    ):  # fmt: skip
+        assert part in text
+
+
+@pytest.mark.parametrize("sin", [{"scale": 2.0}, {"aggregate": False}, {"loss": "first"}, {"duplicate": True}, {}])
+def test_lines_fit_and_are_plain(sin: dict[str, object]) -> None:
+    lines = render_report(judge(*pair(Program(replicas=2, batches=(12, 5)), **sin))).splitlines()
+    assert all(len(line) <= 100 for line in lines[1:])
+    assert not any("\x1b" in line or line != line.rstrip() for line in lines)
+
+
+def test_pass_and_inconclusive_have_their_own_first_line() -> None:
+    passing = render_report(judge(*pair(Program(replicas=2))))
+    assert passing.startswith("mirrored[replicas=2] matches one device: 3 step(s)")
+    still = render_report(judge(*pair(Program(replicas=2, learning_rate=0.0))))
+    assert still.startswith("mirrored[replicas=2] is inconclusive: STEP-EQ: no trainable variable moved")
+
+
+def test_tolerated_differences_are_not_called_failures() -> None:
+    text = render_report(judge(*pair(Program(replicas=2, batches=(12, 5)), mean_of_means=True)))
+    assert "FAIL" not in text
+    assert "approximation: step 2, mean-of-replica-means" in text
+
+
+def test_every_cause_has_a_sentence_and_a_fix() -> None:
+    for cause in CAUSES.values():
+        assert cause.title.endswith("."), cause.id
+        assert cause.fix.endswith("."), cause.id

@@ -1,0 +1,146 @@
+"""Bounds follow rounding: re-ordered sums never alarm, defects are not hidden, wide bounds do not decide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulated_training import Program, pair, simulate
+
+from pytest_ddl.checks.compare import judge, needs_noise
+from pytest_ddl.checks.findings import Outcome
+from pytest_ddl.checks.tolerance import Bound, Decision, Tolerance, unit_roundoff
+from pytest_ddl.records import TrainingRecord
+
+
+def _judged(program: Program, **sins: object) -> tuple[str, bool]:
+    """Judge as the driver does: measure noise where that may change the verdict."""
+    reference, distributed = pair(program, **sins)
+    report = judge(reference, distributed)
+    measured = needs_noise(report)
+    if measured:
+        noise = [simulate(replace(program, replicas=1, workers=1, perturbation=p)) for p in (1, 2)]
+        report = judge(reference, distributed, noise)
+    return report.verdict, measured
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_reordered_sums_never_alarm(dtype: str, optimizer: str) -> None:
+    verdicts = [
+        _judged(
+            Program(
+                replicas=2 + 2 * (seed % 2),
+                seed=seed,
+                dtype=dtype,
+                optimizer=optimizer,
+                batches=(8, 8, 5),
+                shuffle_sums=True,
+            )
+        )
+        for seed in range(60)
+    ]
+    assert [verdict for verdict, _measured in verdicts] == ["pass"] * 60
+
+
+def test_float16_does_not_alarm() -> None:
+    verdicts = {_judged(Program(replicas=2, seed=seed, dtype="float16", shuffle_sums=True))[0] for seed in range(20)}
+    assert "fail" not in verdicts
+
+
+def test_unstable_training_is_not_an_alarm() -> None:
+    verdicts = [
+        _judged(
+            Program(
+                replicas=2,
+                seed=seed,
+                dtype="float32",
+                learning_rate=4.0,
+                batches=(8,) * 12,
+                shuffle_sums=True,
+            )
+        )[0]
+        for seed in range(8)
+    ]
+    assert "fail" not in verdicts
+
+
+def test_cancellation_is_measured_not_alarmed() -> None:
+    # Gradients that nearly cancel: the a-priori bound knows only the small sum, not its large terms.
+    verdicts = [
+        _judged(
+            Program(
+                replicas=2,
+                seed=seed,
+                dtype="float32",
+                target_scale=1e4,
+                learning_rate=0.5,
+                batches=(12,) * 6,
+                shuffle_sums=True,
+            )
+        )[0]
+        for seed in range(8)
+    ]
+    assert "fail" not in verdicts
+
+
+@pytest.mark.parametrize("scale", [2.0, 0.5, 1.1])
+def test_defects_survive_measured_bounds_in_float32(scale: float) -> None:
+    assert _judged(Program(replicas=2, dtype="float32"), scale=scale) == ("fail", True)
+
+
+def test_bound_too_wide_to_decide_is_inconclusive() -> None:
+    program = Program(replicas=2, dtype="float32")
+    reference, distributed = pair(program, scale=1.02)
+    noise = simulate(replace(program, replicas=1, learning_rate=0.101))
+    report = judge(reference, distributed, [noise], checks=["STEP-EQ"])
+    assert report.verdict == "inconclusive"
+    assert 'use precision="float64"' in report.inconclusive[0]
+    step = next(result for result in report.results if result.check == "STEP-EQ")
+    assert step.outcome is Outcome.INCONCLUSIVE
+
+
+def test_bound_decides_by_the_effect_of_one_example() -> None:
+    bound = Bound(1.0, "test", effect=0.1, unamplified=0.2)
+    assert bound.judge(0.05) is Decision.WITHIN
+    assert bound.judge(0.15) is Decision.UNDECIDED
+    assert Bound(1.0, "test", effect=0.1, unamplified=0.02).judge(0.05) is Decision.UNDECIDED
+    assert Bound(1.0, "test", effect=2.0).judge(0.5) is Decision.WITHIN
+    assert bound.judge(1.5) is Decision.BEYOND
+    assert bound.judge(float("nan")) is Decision.BEYOND
+    assert bound.judge(float("inf")) is Decision.BEYOND
+
+
+def test_bound_scales_with_the_unit_roundoff() -> None:
+    narrow, wide = (Tolerance(simulate(Program(dtype=d))).variable(0, 1).value for d in ("float64", "float32"))
+    assert wide / narrow == pytest.approx(2.0**29, rel=0.01)
+    assert unit_roundoff("bfloat16") == 2.0**-8
+    assert unit_roundoff("int64") == 0.0
+
+
+def test_integers_and_initial_values_are_compared_exactly() -> None:
+    tolerance = Tolerance(simulate(Program()))
+    assert tolerance.variable(4, 2).value == 0.0
+    assert tolerance.variable(0, 0).value == 0.0
+
+
+def test_measured_bound_contains_the_noise_and_says_where_it_comes_from() -> None:
+    program = Program(dtype="float32")
+    noise = [simulate(replace(program, perturbation=p)) for p in (1, 2)]
+    bound = Tolerance(simulate(program), noise).variable(0, 2)
+    assert bound.measured
+    assert "measured in 2 perturbed run" in bound.origin
+    assert bound.value > Tolerance(simulate(program)).variable(0, 2).value
+
+
+def test_float32_losses_of_a_float64_program_have_their_own_bound() -> None:
+    def rounded(record: TrainingRecord, direction: float) -> TrainingRecord:
+        steps = tuple(
+            replace(step, loss=float(np.nextafter(np.float32(step.loss), np.float32(direction))))
+            for step in record.ranks[0].steps
+        )
+        return replace(record, ranks=(replace(record.ranks[0], steps=steps),))
+
+    reference, distributed = pair(Program(replicas=2))
+    assert judge(rounded(reference, -1), rounded(distributed, 9)).passed

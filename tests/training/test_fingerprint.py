@@ -1,0 +1,81 @@
+"""Fingerprints and observations: plain NumPy, no TensorFlow."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from pytest_ddl.training import fingerprint
+from pytest_ddl.training.observation import Observations, Part, as_ids, digest
+
+ROWS = np.random.default_rng(0).normal(size=(64, 5)).astype(np.float32)
+
+
+def prints(*arrays):
+    return fingerprint.combine([fingerprint.hash_rows(array, place) for place, array in enumerate(arrays)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8", "bool"])
+def test_a_row_does_not_depend_on_its_neighbours(dtype):
+    rows = (ROWS * 10).astype(dtype)
+    whole = prints(rows, rows[:, 0])
+    assert whole[:20] + whole[20:] == prints(rows[:20], rows[:20, 0]) + prints(rows[20:], rows[20:, 0])
+
+
+def test_different_rows_differ():
+    assert len(set(prints(ROWS))) == 64
+    swapped = ROWS[:, [1, 0, 2, 3, 4]]
+    assert not set(prints(ROWS)) & set(prints(swapped))
+    moved = ROWS.copy()
+    moved[:, 2] = np.nextafter(moved[:, 2], np.float32(np.inf))
+    assert not set(prints(ROWS)) & set(prints(moved))
+
+
+def test_texts_and_empty_batches():
+    words = np.array([[b"a", b"bc"], [b"ab", b"c"]], dtype=object)
+    assert len(set(prints(words))) == 2
+    assert prints(ROWS[:0]) == ()
+    assert len(prints(np.zeros((3, 0), np.float32))) == 3
+
+
+def test_sparse_and_ragged_rows():
+    parts = (Part("ragged", 0, 3),)
+    values, rows = np.array([1.0, 2.0, 3.0]), np.array([0, 0, 2])
+    size, found, _ids = digest(parts, [values, rows, np.array(3)])
+    assert size == 3
+    _size, tail, _ids = digest(parts, [values[2:], np.array([0]), np.array(1)])
+    assert found[2:] == tail
+    assert len(set(found)) == 3
+
+
+def test_digest_keeps_to_the_examples():
+    parts = (Part("dense", 0, 1), Part("dense", 1, 1), Part("dense", 2, 1, is_ids=True))
+    size, found, ids = digest(parts, [ROWS, np.array(3.0), np.arange(64)])
+    assert (size, len(found), ids) == (64, 64, tuple(range(64)))
+    assert digest((Part("dense", 0, 1),), [np.array(1.0)]) == (0, None, None)
+
+
+def test_large_batches_are_only_counted(monkeypatch):
+    monkeypatch.setattr("pytest_ddl.training.observation.LARGEST", 10)
+    assert digest((Part("dense", 0, 1),), [ROWS]) == (64, None, None)
+
+
+def test_observations_come_from_threads_and_leave_by_replica():
+    observations = Observations()
+    threads = [threading.Thread(target=observations.batch, args=(replica, 4, None, None, 0.5)) for replica in (1, 0, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    observations.tell(1, (7, 8, 9, 10))
+    taken = observations.take()
+    assert [record.replica for record in taken] == [0, 1, 2]
+    assert taken[1].example_ids == (7, 8, 9, 10)
+    assert observations.take() == ()
+
+
+def test_ids():
+    assert as_ids(np.array([1, 2], dtype=np.int64)) == (1, 2)
+    assert as_ids(np.array([b"a", b"\xff"], dtype=object)) == ("a", "\N{REPLACEMENT CHARACTER}")
