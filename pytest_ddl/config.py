@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -78,13 +78,21 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("require", "", "Strategies that must be able to run here; an unavailable one is an error", "NAMES"),
     Option(
-        "device", "auto", "What replicas run on; auto takes GPUs where there are any",
+        "device",
+        "auto",
+        "What replicas run on; auto takes GPUs where there are any",
         choices=("auto", "cpu", "gpu", "tpu"),
     ),
     Option("timeout", 120.0, "Deadline of one test on all its ranks, in seconds", "SECONDS", parse=parse_seconds),
     Option("keras", "keras", "Which Keras tf.keras is in the workers", choices=("keras", "tf_keras")),
     Option("launcher", "local", "How worker processes are started", "NAME"),
-    Option("strict", False, "Fail on inconclusive verdicts and on named approximations", is_flag=True, parse=parse_switch),
+    Option(
+        "strict",
+        False,
+        "Fail on inconclusive verdicts and on named approximations",
+        is_flag=True,
+        parse=parse_switch,
+    ),
     Option(
         "in-process",
         False,
@@ -135,7 +143,7 @@ def add_options(parser: pytest.Parser) -> None:
             arguments["metavar"] = "|".join(option.choices)
         default = f" (default: {option.default})" if option.default and not option.is_flag else ""
         group.addoption(option.flag, help=option.help + default, **arguments)
-        kind = "args" if option.name in ("strategy", "require") else "string"
+        kind: Literal["args", "string"] = "args" if option.metavar == "NAMES" else "string"
         parser.addini(option.ini, f"Like {option.flag}", type=kind, default=None)
     group.addoption(
         "--ddl-list", action="store_true", help="Show all strategies, whether they can run here and why not, and exit"
@@ -188,5 +196,3 @@ def _warn_about_unknown(config: pytest.Config, environ: Mapping[str, str]) -> No
             hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
             message = f"environment variable {name} is not known to pytest-ddl and has no effect; {hint}"
             config.issue_config_time_warning(pytest.PytestConfigWarning(message), stacklevel=2)
-
-

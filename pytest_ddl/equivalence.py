@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +65,8 @@ class Comparer:
 
         _validate(train, global_batch_size, steps, precision, timeout)
         # Wrong names are the caller's mistake: say so before anything runs.
-        judge_arguments = {"expect": expect, "strict": strict, "checks": checks}
         _validate_names(expect, checks)
+        decide = partial(judge, expect=expect, strict=strict, checks=checks)
         deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
         base = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=SEED)
         for tried in ("float64", "native") if precision == "auto" else (precision,):
@@ -76,18 +77,16 @@ class Comparer:
             distributed = self._run(train, spec, mark, settings, deadline)
             if tried == "native" or precision != "auto" or not distributed.errors:
                 break
-        report = judge(reference, distributed, **judge_arguments)
+        report = decide(reference, distributed)
         if needs_noise(report):
             perturbed = [
                 self._reference(train, replace(settings, perturbation=number), mark, deadline)
                 for number in range(1, NOISE_RUNS + 1)
             ]
-            report = judge(reference, distributed, perturbed, **judge_arguments)
+            report = decide(reference, distributed, perturbed)
         return report
 
-    def _reference(
-        self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float
-    ) -> TrainingRecord:
+    def _reference(self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float) -> TrainingRecord:
         settings = replace(settings, is_reference=True)
         spec = self._harness.registry.default("one_device")
         key = ship.pack(train), settings, self._harness.device_for(spec, mark)
@@ -159,7 +158,7 @@ class _ReferenceStore:
             return self._known[digest]
         folder = self._harness.folder / "references"
         folder.mkdir(exist_ok=True)
-        with open(folder / digest, "ab+") as file:
+        with (folder / digest).open("ab+") as file:
             # Whoever comes second waits here for the one that computes.
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
@@ -201,9 +200,7 @@ def _is_float64(record: TrainingRecord) -> bool:
     return not record.errors and bool(trainable) and all(variable.dtype == "float64" for variable in trainable)
 
 
-def _validate(
-    train: object, global_batch_size: object, steps: object, precision: str, timeout: float | None
-) -> None:
+def _validate(train: object, global_batch_size: object, steps: object, precision: str, timeout: float | None) -> None:
     if not callable(train):
         raise ValueError(f"train={train!r} must be a function that takes the run, as in def train(run): …")
     for name, value in (("global_batch_size", global_batch_size), ("steps", steps)):

@@ -6,14 +6,21 @@ import glob
 import importlib.metadata
 import importlib.util
 import os
-import time
+import sys
 from collections.abc import Callable
 
 from pytest_ddl.strategies.base import Machine
 
 _GPU_NODES = ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd")
 _TPU_NODES = ("/dev/accel*", "/dev/vfio/[0-9]*")
-TENSORFLOW_PACKAGES = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly", "tf-nightly-cpu")
+TENSORFLOW_PACKAGES = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-intel",
+    "tensorflow-macos",
+    "tf-nightly",
+    "tf-nightly-cpu",
+)
 MISSING_TENSORFLOW = (
     "pytest-ddl needs TensorFlow 2.16 or newer, and this Python has none: "
     "pip install 'pytest-ddl[cpu]' (or 'pytest-ddl[gpu]')"
@@ -81,5 +88,5 @@ def count_devices() -> tuple[int, int]:
             tpus = sum(resolver.num_accelerators().values())
         except Exception as error:
             # Any failure to reach it means that there is no TPU to run on; the reason goes to the log.
-            print(f"{time.strftime('%X')} no TPU answers: {error}")
+            sys.stderr.write(f"no TPU answers: {error}\n")
     return gpus, tpus

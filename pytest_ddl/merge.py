@@ -31,7 +31,7 @@ class _RankPhase:
 
     @property
     def proved(self) -> bool:
-        return self.answer.body.entered == 1 and self.answer.body.finished == 1
+        return bool(self.answer.body.entered == 1 and self.answer.body.finished == 1)
 
 
 def merge_phase(item: pytest.Item, when: Any, answers: Sequence[Answer]) -> list[pytest.TestReport]:
@@ -122,9 +122,10 @@ def _failed_like(failed: Sequence[_RankPhase], answers: Sequence[Answer]) -> pyt
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None and len(first) < total:
         crash.message = f"[{who}] {crash.message}"
-    if hasattr(report.longrepr, "addsection"):
+    add_section = getattr(report.longrepr, "addsection", None)
+    if add_section is not None:
         for title, text in notes:
-            report.longrepr.addsection(title, text)
+            add_section(title, text)
     else:
         report.longrepr = "\n".join([report.longreprtext, *(f"--- {title} ---\n{text}" for title, text in notes)])
     return report
@@ -155,9 +156,10 @@ def _disagreement(phases: Sequence[_RankPhase], total: int) -> str:
 def _not_run(idle: Sequence[Answer], total: int) -> str:
     counts = {(answer.body.entered, answer.body.finished) for answer in idle}
     seen = ", ".join(f"entered {entered} and finished {finished} times" for entered, finished in sorted(counts))
+    who = name_ranks([answer.rank for answer in idle], total)
     return (
-        f"{name_ranks([answer.rank for answer in idle], total)} reported a pass without having run the test's body once "
-        f"({seen}). Something in front of the body returned early: a plugin's pytest_pyfunc_call or pytest_runtest_call?"
+        f"{who} reported a pass without having run the test's body once ({seen}). Something in front of "
+        "the body returned early: a plugin's pytest_pyfunc_call or pytest_runtest_call?"
     )
 
 

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("pytest_ddl.assertions")
 
 MARKERS = (
-    "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None): "
-    "how a test that asks for a strategy runs; see pytest --ddl-list",
+    (
+        "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None): "
+        "how a test that asks for a strategy runs; see pytest --ddl-list"
+    ),
     "virtual_gpus(count, memory_mb=1024): the virtual GPUs that the fixture virtual_gpus makes",
     "gpu(min=1): needs that many GPUs, else it is skipped with the reason",
     "tpu: needs a TPU, else it is skipped with the reason",
@@ -224,5 +226,3 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     yield compare
     if not calls:
         pytest.fail("the test asked for ddl_equivalence and never called it, so nothing was compared", pytrace=False)
-
-

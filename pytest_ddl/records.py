@@ -105,7 +105,7 @@ class ErrorRecord:
     """An exception of the training function on one rank, or the death of the rank."""
 
     type: str
-    """Qualified name of the exception's class; ``"died"``, ``"deadline"``, or ``"stopped"`` after another rank failed."""
+    """Qualified name of the exception's class; ``"died"``, ``"deadline"``; ``"stopped"`` after another rank failed."""
     message: str
     traceback: str
     step: int

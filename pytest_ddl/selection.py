@@ -18,7 +18,14 @@ from pytest_ddl.strategies.spec import StrategySpec
 SPEC_FIXTURE = "_ddl_spec"
 SINGLE_STRATEGY_FIXTURES = {
     f"{name}_strategy": name
-    for name in ("one_device", "mirrored", "multi_worker_mirrored", "parameter_server", "central_storage", "model_parallel")
+    for name in (
+        "one_device",
+        "mirrored",
+        "multi_worker_mirrored",
+        "parameter_server",
+        "central_storage",
+        "model_parallel",
+    )
 }
 """Fixtures for tests that want just the one strategy."""
 CONTROLLER_FIXTURES = ("ddl_cluster", "ddl_equivalence")

@@ -21,7 +21,7 @@ from pytest_ddl.cluster.rank_session import PhaseResult, SessionPlan
 from pytest_ddl.cluster.resources import ResourcesBusyError
 from pytest_ddl.harness import Harness
 from pytest_ddl.merge import failed_report, merge_phase
-from pytest_ddl.selection import SPEC_FIXTURE, parse_mark
+from pytest_ddl.selection import parse_mark
 from pytest_ddl.strategies.spec import StrategySpec
 
 SKIP_PATIENCE = 10.0
@@ -103,9 +103,7 @@ class SpmdRunner:
             self._log(item, [failed_report(item, "setup", str(error))])
             self._log(item, [self._empty_report(item, "teardown")])
 
-    def _run_in(
-        self, cluster: Cluster, item: pytest.Function, nextitem: pytest.Item | None, deadline: float
-    ) -> None:
+    def _run_in(self, cluster: Cluster, item: pytest.Function, nextitem: pytest.Item | None, deadline: float) -> None:
         problem = self._open_session(cluster, item, deadline)
         if problem is not None:
             self._log(item, [problem, self._empty_report(item, "teardown")])
@@ -126,9 +124,7 @@ class SpmdRunner:
         if not passed:
             cluster.retired = cluster.retired or f"{item.nodeid} failed in it"
 
-    def _phase(
-        self, cluster: Cluster, item: pytest.Item, when: Any, kind: Kind, body: Any, deadline: float
-    ) -> bool:
+    def _phase(self, cluster: Cluster, item: pytest.Item, when: Any, kind: Kind, body: Any, deadline: float) -> bool:
         answers = cluster.ask(kind, body, deadline=deadline, patience=_patience)
         reports = merge_phase(item, when, answers)
         self._log(item, reports)
@@ -241,5 +237,3 @@ def _show(report: pytest.TestReport) -> None:
         rank = title[title.index("[") :] + " " if "[" in title else ""
         for line in text.splitlines() if title.startswith("Captured") else ():
             sys.stdout.write(f"\n{rank}{line}")
-
-

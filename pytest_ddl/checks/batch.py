@@ -15,7 +15,7 @@ CHECK = "BATCH"
 def check_batch(
     reference: TrainingRecord,
     distributed: TrainingRecord,
-    tolerance: Tolerance,  # noqa: ARG001 - every check has this signature
+    tolerance: Tolerance,
 ) -> CheckResult:
     """Compare the number of examples per step with one device, else with the declared global batch size."""
     steps = shared_steps(reference, distributed)

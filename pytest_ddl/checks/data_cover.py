@@ -19,7 +19,7 @@ Examples = Counter[int | str]
 def check_data_cover(
     reference: TrainingRecord,
     distributed: TrainingRecord,
-    tolerance: Tolerance,  # noqa: ARG001 - every check has this signature
+    tolerance: Tolerance,
 ) -> CheckResult:
     """Compare the multiset of example ids (or content hashes) per step, then over the whole run."""
     steps = shared_steps(reference, distributed)

@@ -24,7 +24,7 @@ _CONSEQUENCE = re.compile(
 def check_run(
     reference: TrainingRecord,
     distributed: TrainingRecord,
-    tolerance: Tolerance,  # noqa: ARG001 - every check has this signature
+    tolerance: Tolerance,
 ) -> CheckResult:
     """Report the exception, death or deadline that came first, and ranks that left no trace."""
     if reference.errors:

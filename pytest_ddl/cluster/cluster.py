@@ -70,7 +70,7 @@ class Answer:
             if status < 0:
                 return f"was killed by {signal.Signals(-status).name}"
             return f"exited with status {status} before it had finished"
-        return self.fate.value
+        return str(self.fate.value)
 
 
 class ClusterError(RuntimeError):
@@ -331,7 +331,9 @@ def _start_error(spec: StrategySpec, answers: Sequence[Answer]) -> ClusterError:
     output = "\n".join(answer.stderr for answer in answers)
     taken = any(words in text + output for words in ("Could not start gRPC server", "Address already in use"))
     if not taken:
-        traces = "\n".join(answer.failure.traceback for answer in answers if answer.failure and answer.failure.traceback)
+        traces = "\n".join(
+            answer.failure.traceback for answer in answers if answer.failure and answer.failure.traceback
+        )
         return ClusterError(f"{text}\n{traces}".rstrip())
     return _PortTakenError(text)
 

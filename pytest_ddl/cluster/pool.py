@@ -125,7 +125,9 @@ class Pool:
             warm.close()
 
     def _make_room(self, processes: int) -> None:
-        while self._warm and processes + sum(len(w.cluster.processes) for w in self._warm.values()) > MAX_WARM_PROCESSES:
+        while (
+            self._warm and processes + sum(len(w.cluster.processes) for w in self._warm.values()) > MAX_WARM_PROCESSES
+        ):
             self._warm.popitem(last=False)[1].close()
 
     def close(self) -> None:

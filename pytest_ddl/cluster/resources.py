@@ -56,7 +56,7 @@ class Ledger:
 
     def _try(self, kind: str, wanted: int) -> Slots | None:
         taken = Slots()
-        numbers = []
+        numbers: list[int] = []
         for number in range(self._capacity.get(kind, 0)):
             if len(numbers) == wanted:
                 break

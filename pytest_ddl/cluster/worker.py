@@ -22,6 +22,7 @@ from typing import Any
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, receive, send
 from pytest_ddl.strategies.base import RankContext
 
+_HERE = os.path.dirname(__file__)
 STACKS_SIGNAL = signal.SIGUSR1
 _current: RankContext | None = None
 
@@ -154,17 +155,18 @@ def _prove_connected(strategy: Any, boot: Boot) -> int:
 
         counted = strategy.experimental_local_results(strategy.run(count))[0]
         if int(counted) != num_replicas:
-            raise RuntimeError(f"the first all-reduce of {boot.context.spec} saw {int(counted)} of {num_replicas} replicas")
+            seen = f"{int(counted)} of {num_replicas} replicas"
+            raise RuntimeError(f"the first all-reduce of {boot.context.spec} saw {seen}")
     return int(num_replicas)
 
 
 def describe(error: BaseException) -> Failure:
     """Put an exception into words, with the frames of the tool itself left out."""
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     trace = traceback.TracebackException.from_exception(error)
-    inner = [frame for frame in trace.stack if os.sep + "pytest_ddl" + os.sep + "cluster" + os.sep not in frame.filename]
+    inner = [frame for frame in trace.stack if not frame.filename.startswith(_HERE)]
     if inner:
         trace.stack = traceback.StackSummary.from_list(inner)
     skipped = kind.__name__ in ("Skipped", "SkipTest")
-    return Failure(name, str(error), "".join(trace.format()), skipped)
+    return Failure(module + kind.__qualname__, str(error), "".join(trace.format()), skipped)

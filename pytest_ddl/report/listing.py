@@ -25,5 +25,6 @@ def show_strategies(harness: Harness, stream: TextIO | None = None) -> None:
         processes = len(topology.ranks) + len(topology.servers)
         reason = harness.unavailable(spec, mark)
         out.write(f"{spec}{aliases}\n    {definition.summary}\n")
-        out.write(f"    {processes} process{'es' if processes > 1 else ''}, {topology.devices_per_process} device(s) each\n")
+        plural = "es" if processes > 1 else ""
+        out.write(f"    {processes} process{plural}, {topology.devices_per_process} device(s) each\n")
         out.write(f"    {'available' if reason is None else f'not available: {reason}'}\n")

@@ -29,12 +29,21 @@ class StrategyDefinition(Protocol):
     Only :meth:`build` may import TensorFlow; the others run in the pytest process.
     """
 
-    name: str
-    aliases: tuple[str, ...]
-    summary: str
-    """One line for ``--ddl-list``."""
-    defaults: Mapping[str, int | str]
-    """The smallest shape that distributes; its keys are the keys that a variant may set."""
+    @property
+    def name(self) -> str:
+        """The name that options, markers and reports use."""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Short names that are understood as well."""
+
+    @property
+    def summary(self) -> str:
+        """One line for ``--ddl-list``."""
+
+    @property
+    def defaults(self) -> Mapping[str, int | str]:
+        """The smallest shape that distributes; its keys are the keys that a variant may set."""
 
     def check(self, spec: StrategySpec) -> str | None:
         """Say what is wrong with a shape, or ``None``."""

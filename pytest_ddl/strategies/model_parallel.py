@@ -23,18 +23,14 @@ def parse_mesh(text: str) -> dict[str, int]:
     for part in (part.strip() for part in text.split(";")):
         match = _AXIS.match(part)
         if match is None:
-            raise ValueError(
-                f"mesh={text!r}: {part!r} is not an axis; write name:size, as in batch:2;model:2"
-            )
+            raise ValueError(f"mesh={text!r}: {part!r} is not an axis; write name:size, as in batch:2;model:2")
         name, size = match["name"], int(match["size"])
         if size < 1:
             raise ValueError(f"mesh={text!r}: axis {name!r} has size {size}; the smallest is 1")
         if name in axes:
             raise ValueError(f"mesh={text!r}: axis {name!r} is there twice; name every axis once")
         if name in ("unsharded", "match", "any"):
-            raise ValueError(
-                f"mesh={text!r}: {name!r} means something else to DTensor; choose another axis name"
-            )
+            raise ValueError(f"mesh={text!r}: {name!r} means something else to DTensor; choose another axis name")
         axes[name] = size
     return axes
 

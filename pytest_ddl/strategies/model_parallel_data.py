@@ -39,9 +39,7 @@ def pack_batch(batch: Any, mesh: Any, shard: bool = True) -> Any:
         if leaf.dtype == tf.string:
             # Relayout has no kernel for strings.
             pieces = tf.split(leaf, parts) if shard and rank else []
-            copies = [
-                pieces[place[BATCH_AXIS]] if pieces else leaf for place in mesh.local_device_locations()
-            ]
+            copies = [pieces[place[BATCH_AXIS]] if pieces else leaf for place in mesh.local_device_locations()]
             return dtensor.pack(copies, layout)
         return dtensor.relayout(leaf, layout)
 
@@ -85,9 +83,7 @@ class PackedDataset:
 
     def __iter__(self) -> PackedIterator:
         if not tf.executing_eagerly():
-            raise RuntimeError(
-                "iter(dataset) in a tf.function: model_parallel needs the iterator as an argument of it"
-            )
+            raise RuntimeError("iter(dataset) in a tf.function: model_parallel needs the iterator as an argument of it")
         return PackedIterator(iter(self._dataset), self._mesh)
 
 

@@ -25,9 +25,7 @@ class LayoutMap(MutableMapping[str, Sequence[str | None]]):
 
     def __setitem__(self, pattern: str, spec: Sequence[str | None]) -> None:
         if isinstance(spec, str):
-            raise ValueError(  # noqa: TRY004
-                f"layout_map[{pattern!r}] = {spec!r}: give one entry per dimension, as in (None, 'model')"
-            )
+            raise ValueError(f"layout_map[{pattern!r}] = {spec!r}: give one entry per dimension, as in (None, 'model')")
         try:
             re.compile(pattern)
         except re.error as problem:
@@ -40,9 +38,7 @@ class LayoutMap(MutableMapping[str, Sequence[str | None]]):
                     f"it has {list(self._axes)}"
                 )
         if len(set(named)) != len(named):
-            raise ValueError(
-                f"layout_map[{pattern!r}] = {tuple(spec)!r}: an axis can shard one dimension only"
-            )
+            raise ValueError(f"layout_map[{pattern!r}] = {tuple(spec)!r}: an axis can shard one dimension only")
         self._rules[pattern] = tuple(spec)
 
     def __getitem__(self, pattern: str) -> Sequence[str | None]:

@@ -35,14 +35,10 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]
         self._written = (weakref.ref(tf.compat.v1.get_default_graph()), value)
         return self if read_value else operation
 
-    def assign_add(
-        self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
-    ) -> Any:
+    def assign_add(self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
         return self.assign(self.read_value() + self._delta(delta), use_locking, name, read_value)
 
-    def assign_sub(
-        self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True
-    ) -> Any:
+    def assign_sub(self, delta: Any, use_locking: Any = None, name: Any = None, read_value: bool = True) -> Any:
         return self.assign(self.read_value() - self._delta(delta), use_locking, name, read_value)
 
     def _delta(self, delta: Any) -> Any:
@@ -57,12 +53,7 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]
 
     def _read_variable_op(self, no_copy: bool = False) -> Any:
         graph, value = self._written or (None, None)
-        if (
-            self.trainable
-            or graph is None
-            or tf.executing_eagerly()
-            or graph() is not tf.compat.v1.get_default_graph()
-        ):
+        if self.trainable or graph is None or tf.executing_eagerly() or graph() is not tf.compat.v1.get_default_graph():
             return super()._read_variable_op(no_copy)
         return tf.identity(value)
 
@@ -96,9 +87,7 @@ class ModelParallelStrategy:
 
     def __init__(self, axes: Mapping[str, int], devices: Sequence[str]) -> None:
         self.axes = dict(axes)
-        self.mesh = dtensor.create_mesh(
-            list(axes.items()), devices=list(devices), device_type=devices[0].split(":")[0]
-        )
+        self.mesh = dtensor.create_mesh(list(axes.items()), devices=list(devices), device_type=devices[0].split(":")[0])
         self.layout_map = LayoutMap(axes)
         self._traced: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
@@ -152,9 +141,7 @@ class ModelParallelStrategy:
         """Batches of the global size, packed over the axis ``batch``; see :class:`PackedDataset`."""
         return PackedDataset(dataset, self.mesh)
 
-    def distribute_datasets_from_function(
-        self, dataset_fn: Callable[[Any], Any], options: Any = None
-    ) -> PackedDataset:
+    def distribute_datasets_from_function(self, dataset_fn: Callable[[Any], Any], options: Any = None) -> PackedDataset:
         """As above; the function is called once and batches to the global size."""
         return PackedDataset(dataset_fn(tf.distribute.InputContext(1, 0, 1)), self.mesh)
 
@@ -171,9 +158,7 @@ class ModelParallelStrategy:
                 "axes": self.axes,
             }
         shape = [int(size) for size in inner.shape]
-        shard = [
-            size // self.axes.get(axis, 1) for size, axis in zip(shape, layout.sharding_specs, strict=True)
-        ]
+        shard = [size // self.axes.get(axis, 1) for size, axis in zip(shape, layout.sharding_specs, strict=True)]
         return {"spec": list(layout.sharding_specs), "shape": shape, "shard_shape": shard, "axes": self.axes}
 
     def components_of(self, variable: Any) -> list[tuple[str, Any]]:
@@ -181,9 +166,7 @@ class ModelParallelStrategy:
         inner = getattr(variable, "value", variable)
         inner = variable if callable(inner) else inner
         parts = dtensor.unpack(inner.read_value())
-        return [
-            (device, np.asarray(part)) for device, part in zip(self.mesh.local_devices(), parts, strict=True)
-        ]
+        return [(device, np.asarray(part)) for device, part in zip(self.mesh.local_devices(), parts, strict=True)]
 
     def _on_mesh(self, value: Any) -> Any:
         return pack_batch(value, self.mesh, shard=False) if tf.is_tensor(value) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
 from pytest_ddl.strategies.base import StrategyDefinition
@@ -17,7 +17,7 @@ from pytest_ddl.strategies.spec import StrategySpec
 from pytest_ddl.strategies.tpu import Tpu
 from pytest_ddl.strategies.virtual_gpus import VirtualGpus
 
-BUILT_IN: tuple[type[StrategyDefinition], ...] = (
+BUILT_IN: tuple[Callable[[], StrategyDefinition], ...] = (
     OneDevice,
     Mirrored,
     MultiWorkerMirrored,
@@ -43,7 +43,7 @@ class StrategyRegistry:
 
     def __init__(self, definitions: Iterable[StrategyDefinition] = ()) -> None:
         self._definitions: dict[str, StrategyDefinition] = {}
-        for definition in (*(cls() for cls in BUILT_IN), *definitions):
+        for definition in (*(make() for make in BUILT_IN), *definitions):
             self.add(definition)
 
     def add(self, definition: StrategyDefinition) -> None:
@@ -57,7 +57,8 @@ class StrategyRegistry:
         return iter(tuple(self._definitions.values()))
 
     def __getitem__(self, name: str) -> StrategyDefinition:
-        for definition in (*self, _HIDDEN):
+        definitions: tuple[StrategyDefinition, ...] = (*self, _HIDDEN)
+        for definition in definitions:
             if name == definition.name or name in definition.aliases:
                 return definition
         names = [name for definition in self for name in (definition.name, *definition.aliases)]
@@ -87,7 +88,9 @@ class StrategyRegistry:
             key, equals, value = (piece.strip() for piece in part.partition("="))
             if not equals or key not in shape:
                 valid = ", ".join(f"{k}={v}" for k, v in definition.defaults.items()) or "none"
-                raise UnknownStrategyError(f"{text!r}: {part!r} is not a setting of {definition.name} (settings: {valid})")
+                raise UnknownStrategyError(
+                    f"{text!r}: {part!r} is not a setting of {definition.name} (settings: {valid})"
+                )
             shape[key] = _parse_value(text, key, value, definition.defaults[key])
         spec = StrategySpec(definition.name, shape)
         for key, setting in shape.items():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.training import values
+from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.data import prepare, prepare_arrays
 from pytest_ddl.training.recorder import Recorder, traces_of
 from pytest_ddl.training.settings import RunSettings
@@ -91,13 +92,19 @@ def _callback(recorder: Recorder, model: Any, strategy: Any) -> Any:
         if recorder.reached_limit:
             self.model.stop_training = True
 
-    def on_test_end(self: Any, logs: Any = None) -> None:
-        recorder.observations.take()  # validation consumes examples that belong to no step
+    def on_test_end(_self: Any, logs: Any = None) -> None:
+        recorder.end_without_step()  # validation consumes examples that belong to no step
 
-    methods: dict[str, Callable[..., Any]] = {
-        "on_train_batch_end": on_train_batch_end,
-        "on_test_end": on_test_end,
-    }
+    def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
+        on_train_batch_end(self, epoch, logs)
+
+    methods: dict[str, Callable[..., Any]] = {"on_test_end": on_test_end}
+    if uses_coordinator(strategy):
+        # Keras refuses callbacks after a batch there: its batches run asynchronously.
+        recorder.note("run.fit under parameter_server records epochs as steps: it has no end of a batch")
+        methods["on_epoch_end"] = on_epoch_end
+    else:
+        methods["on_train_batch_end"] = on_train_batch_end
     return type("RecordingCallback", (keras.callbacks.Callback,), methods)()
 
 

@@ -29,7 +29,7 @@ def synchronous(
         yield loss if number is None else number
 
 
-def batches(recorder: Recorder, strategy: Any, dataset: Any, more: Callable[[], bool]) -> Iterator[Any]:
+def batches(strategy: Any, dataset: Any, more: Callable[[], bool]) -> Iterator[Any]:
     """Yield distributed batches; the program records its steps itself."""
     import tensorflow as tf
 

@@ -107,11 +107,11 @@ class Watcher:
 
     def _scan_model(self, model: Any) -> None:
         try:
-            kinds = layers.weight_kinds(model)
-            variables = list(model.variables)
+            new = [item for item in model.variables if id(item) not in self._found]
+            kinds = layers.weight_kinds(model) if new else {}
         except ValueError:
             return  # tf_keras raises where a model has not been built
-        for variable in variables:
+        for variable in new:
             self._take(variable, kinds.get(id(variable), VariableKind.STATE))
 
     def _scan_loose(self, name: str, item: Any) -> None:
@@ -123,29 +123,35 @@ class Watcher:
         self._take(item, _plain_kind(item), given)
 
     def _scan_optimizer(self, optimizer: Any) -> None:
-        self._settings.setdefault(id(optimizer), optimizers.record_of(optimizer))
-        weights = [
+        if id(optimizer) not in self._settings:
+            self._settings[id(optimizer)] = optimizers.record_of(optimizer)
+        inner = getattr(optimizer, "inner_optimizer", None)
+        owned = [] if inner is None else optimizers.variables_of(inner)
+        variables = [*optimizers.variables_of(optimizer), *owned]
+        new = [item for item in variables if id(item) not in self._found]
+        taken = self._slots_taken.setdefault(id(optimizer), set())
+        weights = self._weights() if new else []
+        for variable in new:
+            slot_of = optimizers.owner_of(variable, weights, taken)
+            self._take(variable, optimizers.kind_of(variable, slot_of), slot_of=slot_of)
+        if new and id(optimizer) not in self._found and not optimizers.has_rate_variable(optimizer):
+            self._take_rate(optimizer)
+
+    def _weights(self) -> list[tuple[int, str, tuple[int, ...]]]:
+        """The weights found up to now, as the owners that a slot may have."""
+        return [
             (item.record.index, item.record.name, item.record.shape)
             for item in self._order
             if item.record.kind in (VariableKind.TRAINABLE, VariableKind.FROZEN)
         ]
-        taken = self._slots_taken.setdefault(id(optimizer), set())
-        inner = getattr(optimizer, "inner_optimizer", None)
-        owned = [] if inner is None else optimizers.variables_of(inner)
-        for variable in [*optimizers.variables_of(optimizer), *owned]:
-            if id(variable) in self._found:
-                continue
-            slot_of = optimizers.owner_of(variable, weights, taken)
-            self._take(variable, optimizers.kind_of(variable, slot_of), slot_of=slot_of)
-        if id(optimizer) not in self._found and not optimizers.has_rate_variable(optimizer):
-            self._take_rate(optimizer)
 
     def _take_rate(self, optimizer: Any) -> None:
         """A learning rate that is no variable of the optimizer is watched as if it were one."""
 
         def read() -> tuple[Array, ...]:
             rate = optimizers.learning_rate(optimizer)
-            return (np.array(values.scalar(values.backing(rate)) or 0.0, dtype=np.float64),)
+            number = values.scalar(values.backing(rate))
+            return (np.array(np.nan if number is None else number, dtype=np.float64),)
 
         if getattr(optimizer, "learning_rate", None) is None:
             return

@@ -8,6 +8,8 @@ import training_programs as programs
 
 from pytest_ddl.training.fitting import RUNNING_MEAN
 
+SLOW = pytest.mark.slow
+
 
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
 def test_fit_is_recorded_batch_by_batch(ranks, strategy):
@@ -42,7 +44,9 @@ def test_keras_3_cannot_fit_under_multi_worker_mirrored(records):
         assert "Attempt to convert a value (PerReplica:{" in record.error.message
 
 
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored", "multi_worker_mirrored"])
+@pytest.mark.parametrize(
+    "strategy", ["one_device", pytest.param("mirrored", marks=SLOW), pytest.param("multi_worker_mirrored", marks=SLOW)]
+)
 def test_fit_of_tf_keras(ranks, strategy):
     for record in ranks(strategy, programs.fits_tf_keras, global_batch_size=8):
         assert len(record.steps) == 8

@@ -30,7 +30,7 @@ def test_data_is_cast(ranks):
     assert set(wide.steps[0].values) == {"float64"}
 
 
-@pytest.mark.parametrize("precision", ["native", "float64"])
+@pytest.mark.parametrize("precision", ["native", pytest.param("float64", marks=pytest.mark.slow)])
 def test_perturbation_moves_by_one_ulp(ranks, precision):
     given = {**GIVEN, "precision": precision}
     (plain,) = ranks("one_device", programs.custom_loop, **given)

@@ -145,7 +145,7 @@ def raises_at_two(run: Any) -> None:
             raise ValueError("after step two")
 
 
-def exits(run: Any) -> None:
+def exits(_run: Any) -> None:
     raise SystemExit(3)
 
 
@@ -274,14 +274,14 @@ def asynchronous(run: Any) -> None:
     model, optimizer = make(run)
     run.watch(model=model, optimizer=optimizer)
 
-    def dataset(context):
+    def dataset(_context):
         return batched(64, run.global_batch_size).repeat()
 
     losses = list(run.steps(step_of(run, model, optimizer), dataset, concurrent=True))
     assert len(losses) == run.steps_limit
 
 
-def leaves_a_mess(run: Any) -> None:
+def leaves_a_mess(_run: Any) -> None:
     keras.config.set_floatx("float16")
     keras.config.set_dtype_policy("mixed_bfloat16")
     tf.config.run_functions_eagerly(True)
