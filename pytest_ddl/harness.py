@@ -94,7 +94,7 @@ class Harness:
         make = self._launchers.get(self.settings["launcher"])
         if make is None:
             raise self.settings.error("launcher", f"no such launcher; valid: {', '.join(self._launchers)}")
-        launcher: Launcher = make(self.worker_environ(), self._address)
+        launcher: Launcher = make(self.worker_environ(), self.folder, self._address)
         return launcher
 
     def worker_environ(self) -> dict[str, str]:
@@ -215,9 +215,9 @@ def process_harness() -> Harness:
 def built_in_launchers() -> dict[str, Any]:
     """The launchers that need no plugin."""
 
-    def local(environ: dict[str, str], address: str | None) -> Launcher:
+    def local(environ: dict[str, str], folder: Path, address: str | None) -> Launcher:
         from pytest_ddl.cluster.launcher import LocalLauncher
 
-        return LocalLauncher(environ, address)
+        return LocalLauncher(environ, folder, address)
 
     return {"local": local}

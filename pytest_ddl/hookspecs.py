@@ -25,4 +25,4 @@ def pytest_ddl_register_checks(registry: Any) -> None:
 
 @pytest.hookspec()
 def pytest_ddl_register_launchers(launchers: dict[str, Any]) -> None:
-    """Add launchers: ``launchers["slurm"] = make``, where ``make(environ)`` returns a ``Launcher``."""
+    """Add launchers: ``launchers["slurm"] = make``, where ``make(environ, folder, address)`` returns a ``Launcher``."""

@@ -12,7 +12,8 @@ from hypothesis import strategies as generators
 from hypothesis.errors import UnsatisfiedAssumption
 
 from pytest_ddl.cluster.rank_session import ExampleResult
-from pytest_ddl.cluster.worker import describe
+from pytest_ddl.cluster.worker import current_strategy, describe
+from pytest_ddl.strategies.parameter_server import join_scheduled
 
 _ONCE = settings(
     max_examples=1,
@@ -40,6 +41,7 @@ def run_example(item: pytest.Function, drawn: Mapping[str, Any]) -> ExampleResul
     def once(values: Mapping[str, Any]) -> None:
         try:
             body(**fixtures, **values)
+            join_scheduled(current_strategy())
         except UnsatisfiedAssumption:
             outcomes.append(ExampleResult(rejected=True))
         except BaseException as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -102,27 +101,32 @@ class Launcher(Protocol):
 class LocalLauncher:
     """Forks workers from a zygote on this machine; starts it, or joins that of the xdist controller."""
 
-    def __init__(self, environ: Mapping[str, str], address: str | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str], folder: Path, address: str | None = None) -> None:
+        """Start a zygote, or connect to the one at ``address``.
+
+        :param folder: where the socket and the log of a started zygote lie; the zygote removes it when it
+            ends, so that nothing is left of a pytest process that was killed.
+        """
         self._buffer = b""
         self._ready = False
         self._running: dict[int, WorkerProcess] = {}
         self._forked: dict[int, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder: Path | None = None
         self._next_id = 0
         if address is None:
-            self._start(environ)
+            self._start(environ, folder)
         else:
             self.address = address
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._connect()
 
-    def _start(self, environ: Mapping[str, str]) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="pytest-ddl-"))
-        self.address = str(self._folder / "zygote")
-        self._log = open(self._folder / "zygote.log", "ab+")  # noqa: SIM115
+    def _start(self, environ: Mapping[str, str], folder: Path) -> None:
+        self.address = str(folder / "zygote")
+        self._log = open(folder / "zygote.log", "ab+")  # noqa: SIM115
         self._socket, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "pytest_ddl.cluster.zygote", "--owner-fd", str(theirs.fileno())]
+        # The working folder must not come first in the path: a tests' random.py would be imported instead.
+        isolated = ["-P"] if sys.version_info >= (3, 11) else []
+        command = [sys.executable, *isolated, "-m", "pytest_ddl.cluster.zygote", "--owner-fd", str(theirs.fileno())]
         self._process = subprocess.Popen(
             [*command, "--socket", self.address, "--preload", *PRELOAD],
             pass_fds=[theirs.fileno()],
@@ -232,5 +236,3 @@ class LocalLauncher:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             self._log.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)

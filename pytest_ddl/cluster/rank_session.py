@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddl.cluster.protocol import Failure, Kind, Request
+from pytest_ddl.cluster.worker import current_strategy
+from pytest_ddl.strategies.parameter_server import join_scheduled
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.worker import Worker
@@ -162,9 +164,11 @@ class RankSession:
         original = pyfuncitem.obj
         pyfuncitem.obj = self._proof.of(original)
         try:
-            return (yield)
+            result = yield
         finally:
             pyfuncitem.obj = original
+        join_scheduled(current_strategy())
+        return result
 
     # ----- phases -----
 

@@ -26,9 +26,11 @@ import json
 import os
 import random
 import selectors
+import shutil
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -148,7 +150,10 @@ class Zygote:
 
     def _fork(self, client: _Client, request: dict[str, Any], fds: list[int]) -> None:
         zygote = os.getpid()
-        pid = os.fork()
+        with warnings.catch_warnings():
+            # Python 3.12 warns that other threads exist. They are NumPy's, which restarts them after a fork.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if pid == 0:
             try:
                 self._become_worker(zygote, request, fds)
@@ -183,8 +188,8 @@ class Zygote:
             os.dup2(source, target)
             os.close(source)
         # Line buffering, so that what was printed is there however the worker ends.
-        sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-        sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         os.environ.clear()
         os.environ.update(request["environ"])
         os.chdir(request["cwd"])
@@ -239,7 +244,11 @@ def main() -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(options.socket)
     listener.listen(64)
-    Zygote(owner, listener, options.preload).serve()
+    try:
+        Zygote(owner, listener, options.preload).serve()
+    finally:
+        # Not the owner's task: it may have been killed.
+        shutil.rmtree(os.path.dirname(options.socket), ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,18 @@ class ParameterServer:
         return tf.distribute.ParameterServerStrategy(resolver)
 
 
+def join_scheduled(strategy: Any) -> None:
+    """Wait for the closures that a coordinator of this strategy has scheduled, and raise what they raised.
+
+    A closure that fails after the last ``join`` of a program would go unnoticed otherwise.
+    """
+    # Private, as asking TensorFlow for the strategy's coordinator makes one, with its threads, where the
+    # program uses none. Tried on TensorFlow 2.16 and 2.21.
+    coordinator = getattr(strategy, "_cluster_coordinator", None)
+    if coordinator is not None:
+        coordinator.join()
+
+
 _SERVERS: list[Any] = []
 """Keeps servers alive: TensorFlow cannot stop one, and a collected one leaves its port open."""
 

@@ -23,12 +23,14 @@ def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankCon
         # DTensor has no kernel for the observing operation; its view of a batch is global anyway.
         settings = replace(settings, observe=False)
     record, error = _attempt(train, settings, context)
-    if error is not None and settings.observe and observing.refuses_observing(error):
-        record, _error = _attempt(train, replace(settings, observe=False), context)
-        why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-        note = f"the batches of the replicas were not observed: the program refuses the observing operation ({why})"
-        record = replace(record, notes=(*record.notes, note))
-    return record
+    if error is None or not settings.observe or not observing.refuses_observing(error):
+        return record
+    again, second = _attempt(train, replace(settings, observe=False), context)
+    if second is not None and observing.refuses_observing(second):
+        return record  # the program's own Python operation failed, not the observing one
+    why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+    note = f"the program refuses the observing operation ({why}); it was run again without"
+    return replace(again, notes=(*again.notes, note))
 
 
 def _attempt(

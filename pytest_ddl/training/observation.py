@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,9 @@ class _Events:
 class Observations:
     """Filled from inside the step by threads of TensorFlow; emptied between steps by :meth:`take`."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[str], None] = lambda _text: None) -> None:
+        self.failed = failed
+        """Called with what could not be observed."""
         self._lock = threading.Lock()
         self._events: dict[int, _Events] = {}
 

@@ -70,8 +70,12 @@ def observe_call(observations: Observations, given: Any, result: Any) -> None:
 
     def record(replica: Any, *arrays: Any) -> None:
         has_loss = loss is not None
-        size, fingerprints, ids = digest(parts, list(arrays[: len(arrays) - has_loss]))
         value = float(arrays[-1]) if has_loss else None
+        try:
+            size, fingerprints, ids = digest(parts, list(arrays[: len(arrays) - has_loss]))
+        except Exception as error:  # an exception here would become one of the user's step
+            observations.failed(f"a batch could not be observed: {type(error).__name__}: {error}")
+            return
         observations.batch(int(replica), size, fingerprints, ids, value)
 
     _call(record, [*tensors, *([] if loss is None else [loss])])

@@ -30,7 +30,7 @@ class Recorder:
         self._steps: list[StepRecord] = []
         self._results: dict[str, Any] = {}
         self._noise = np.random.default_rng(settings.perturbation)
-        self.observations = Observations()
+        self.observations = Observations(self.note)
         self.restart = False
 
     @property

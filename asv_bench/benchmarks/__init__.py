@@ -1,0 +1,1 @@
+"""Benchmarks of the harness itself: what a test pays for running on a cluster."""

@@ -1,0 +1,203 @@
+"""Measurements on clusters: starting one, what its processes weigh, a verdict on a failing rank, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.cluster.ports import FIRST_PORT, LAST_PORT
+from pytest_ddl.cluster.explain import RankError
+from pytest_ddl.handle import ClusterHandle
+from pytest_ddl.harness import Harness, process_harness
+from pytest_ddl.selection import DdlMark
+
+TIMEOUT = 60.0
+"""Seconds after which a cluster counts as hung."""
+_LISTEN = "0A"
+
+
+def warm_harness() -> Harness:
+    """The harness of this process with TensorFlow imported in its zygote: what every test after the first finds."""
+    harness = process_harness()
+    with lease(harness, "one_device"):
+        return harness
+
+
+@contextmanager
+def lease(harness: Harness, variant: str) -> Iterator[ClusterHandle]:
+    """A fresh cluster of a variant, connected by a first all-reduce where it has several ranks."""
+    spec = harness.registry.parse_variant(variant)
+    with harness.cluster(spec, DdlMark(device="cpu", timeout=TIMEOUT), fresh=True) as cluster:
+        yield ClusterHandle(cluster, time.monotonic() + TIMEOUT)
+
+
+def start_seconds(harness: Harness, variant: str) -> tuple[float, float]:
+    """Seconds until all ranks have done their first all-reduce, and until the cluster has ended as well."""
+    started = time.monotonic()
+    with lease(harness, variant) as cluster:
+        ready = time.monotonic()
+        assert cluster.num_replicas >= 1
+    return ready - started, time.monotonic() - started
+
+
+# ----- memory -----
+
+
+def pss_megabytes(harness: Harness, variant: str) -> list[float]:
+    """Proportional memory of each rank of a fresh cluster, before a test has made any tensor in it."""
+    with lease(harness, variant) as cluster:
+        return [_pss(pid) for pid in cluster.run(os.getpid)]
+
+
+def _pss(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"/proc/{pid}/smaps_rollup has no Pss")
+
+
+# ----- a failing rank -----
+
+
+def _fail_beside_a_collective(fails: int) -> None:
+    """One rank raises while the others sit in an all-reduce that can never end."""
+    import tensorflow as tf
+
+    from pytest_ddl.cluster.worker import current_rank
+
+    rank = current_rank()
+    assert rank is not None
+    if rank.rank == fails:
+        # Long enough for the others to be inside; the moment of failing travels in the message.
+        time.sleep(0.5)
+        raise RuntimeError(f"failed at {time.monotonic()!r}")
+
+    def reduce() -> Any:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+
+    rank.strategy.run(reduce)
+
+
+def verdict_seconds(harness: Harness, variant: str = "multi_worker_mirrored") -> tuple[float, float]:
+    """Seconds from the exception on one rank to the verdict, and until the cluster has ended as well."""
+    with lease(harness, variant) as cluster:
+        try:
+            cluster.run(_fail_beside_a_collective, 1)
+        except RankError as error:
+            known = time.monotonic()
+            failed = float(error.answers[1].failure.message.rpartition(" ")[2])
+        else:
+            raise AssertionError("the failing rank went unnoticed")
+    return known - failed, time.monotonic() - failed
+
+
+# ----- what is left behind -----
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What a session holds: everything in here must be as it was once its clusters have ended."""
+
+    processes: int
+    """Descendants of this process, the zygote among them."""
+    threads: int
+    files: int
+    """Open file descriptors of this process and of its zygote."""
+    ports: int
+    """TCP listeners and UDP sockets in the range from which clusters take their ports."""
+    temporary: int
+    """Entries in the folder for temporary files that carry the plugin's name."""
+
+
+def traces() -> Traces:
+    children = _descendants(os.getpid())
+    own = [os.getpid(), *children]
+    return Traces(
+        processes=len(children),
+        threads=threading.active_count() + sum(_threads(pid) for pid in children),
+        files=sum(_open_files(pid) for pid in own),
+        ports=_open_ports(),
+        temporary=len([*Path(tempfile.gettempdir()).glob("pytest-ddl-*")]),
+    )
+
+
+def settled(before: Traces, patience: float = 5.0) -> Traces:
+    """The traces once they equal those of before, or after some seconds: the kernel frees some things a little later."""
+    deadline = time.monotonic() + patience
+    while (now := traces()) != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return now
+
+
+def _descendants(pid: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            parents.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        found += children
+        waiting += children
+    return found
+
+
+def _threads(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
+def _open_files(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
+
+
+def _open_ports() -> int:
+    found = 0
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        path = Path(f"/proc/net/{table}")
+        for line in path.read_text().splitlines()[1:] if path.exists() else ():
+            fields = line.split()
+            port = int(fields[1].rpartition(":")[2], 16)
+            listening = table.startswith("udp") or fields[3] == _LISTEN
+            found += FIRST_PORT <= port < LAST_PORT and listening
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    import importlib.metadata
+    import platform
+
+    versions = {}
+    for name in ("pytest", "pytest-ddl", "tensorflow", "tensorflow-cpu", "keras"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "host_kind": f"{platform.system()} {platform.machine()}",
+        "has_ipv6": socket.has_ipv6,
+        **versions,
+    }
