@@ -62,6 +62,7 @@ class Comparer:
         :raises ValueError: for an argument that cannot be used, naming it.
         """
         from pytest_ddl.checks.compare import judge, needs_noise
+        from pytest_ddl.checks.slices import slices_to_recompute
 
         _validate(train, global_batch_size, steps, precision, timeout)
         # Wrong names are the caller's mistake: say so before anything runs.
@@ -84,6 +85,12 @@ class Comparer:
                 for number in range(1, NOISE_RUNS + 1)
             ]
             report = decide(reference, distributed, perturbed)
+            for step, slices in slices_to_recompute(report):
+                parts = {
+                    replica: self._reference(train, replace(settings, slice_step=step, slice_rows=rows), mark, deadline)
+                    for replica, rows in slices.items()
+                }
+                report = decide(reference, distributed, perturbed, slices=parts, slice_step=step)
         return report
 
     def _reference(self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float) -> TrainingRecord:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.cluster.ports import FIRST_PORT, LAST_PORT
 from pytest_ddl.cluster.explain import RankError
+from pytest_ddl.cluster.ports import FIRST_PORT, LAST_PORT
 from pytest_ddl.handle import ClusterHandle
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.selection import DdlMark
@@ -51,17 +51,28 @@ def start_seconds(harness: Harness, variant: str) -> tuple[float, float]:
 # ----- memory -----
 
 
-def pss_megabytes(harness: Harness, variant: str) -> list[float]:
-    """Proportional memory of each rank of a fresh cluster, before a test has made any tensor in it."""
+@dataclass(frozen=True)
+class Memory:
+    """Megabytes of one rank; the zygote's pages are shared by it and all that were forked from it."""
+
+    proportional: float
+    """Its own pages and its share of those that it shares."""
+    private: float
+    """Its own pages alone: what one more rank costs."""
+
+
+def memory(harness: Harness, variant: str) -> list[Memory]:
+    """The memory of each rank of a fresh cluster, before a test has made any tensor in it."""
     with lease(harness, variant) as cluster:
-        return [_pss(pid) for pid in cluster.run(os.getpid)]
+        return [_memory(pid) for pid in cluster.run(os.getpid)]
 
 
-def _pss(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"/proc/{pid}/smaps_rollup has no Pss")
+def _memory(pid: int) -> Memory:
+    sizes = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, size = line.split()[:2]
+        sizes[name.rstrip(":")] = int(size) * 1024 / 1e6
+    return Memory(sizes["Pss"], sizes["Private_Clean"] + sizes["Private_Dirty"])
 
 
 # ----- a failing rank -----

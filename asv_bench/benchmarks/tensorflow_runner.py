@@ -33,16 +33,20 @@ def _first_all_reduce() -> float:
 
 def _serve() -> None:
     sys.argv = sys.argv[:1]
-    from tensorflow.python.distribute import multi_process_lib, multi_process_runner, multi_worker_test_base
+    from tensorflow.python.distribute import multi_process_lib, multi_process_runner
+
+    from pytest_ddl.cluster.ports import PortLease
 
     multi_process_lib._test_main_called = True
     for line in sys.stdin:
-        workers = int(line)
         started = time.monotonic()
-        spec = multi_worker_test_base.create_cluster_spec(num_workers=workers)
+        # TensorFlow's own choice of ports needs one more package.
+        lease = PortLease(int(line))
+        spec = {"worker": [f"127.0.0.1:{port}" for port in lease.ports]}
         result = multi_process_runner.run(_first_all_reduce, cluster_spec=spec, timeout=120)
         ready = max(result.return_value) - started
         print("RESULT " + json.dumps([ready, time.monotonic() - started]), flush=True)
+        lease.release()
 
 
 class TensorFlowRunner:

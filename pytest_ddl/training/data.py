@@ -35,7 +35,25 @@ def _prepare_dataset(dataset: Any, settings: RunSettings) -> Any:
         dataset = _map(dataset, _widen)
     if settings.perturbation:
         dataset = _perturb_dataset(dataset, settings.perturbation)
+    if settings.slice_step is not None:
+        dataset = _cut_down(dataset, settings.slice_step, settings.slice_rows)
     return dataset
+
+
+def _cut_down(dataset: Any, step: int, rows: tuple[int, ...]) -> Any:
+    """The same global batches, but that of ``step`` with the examples at ``rows`` alone."""
+    import tensorflow as tf
+
+    def cut(index: Any, element: Any) -> Any:
+        here = tf.equal(index, step - 1)
+        chosen = tf.constant(rows, tf.int64)
+
+        def examples(tensor: Any) -> Any:
+            return tf.gather(tensor, tf.cond(here, lambda: chosen, lambda: tf.range(tf.shape(tensor, tf.int64)[0])))
+
+        return tf.nest.map_structure(examples, element)
+
+    return dataset.enumerate().map(cut)
 
 
 def _map(dataset: Any, function: Callable[[Any], Any]) -> Any:

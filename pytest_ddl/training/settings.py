@@ -24,6 +24,10 @@ class RunSettings:
     """The rank's own folder; filled in by the worker."""
     attempt: int = 1
     """2 where the function is called again in a fresh cluster after ``run.restart()``."""
+    slice_step: int | None = None
+    """The step of a reference in which the global batch is cut down to ``slice_rows``; ``None`` for no step."""
+    slice_rows: tuple[int, ...] = ()
+    """Positions, within the global batch of that step, of the examples that one replica consumed."""
     first_step: int = 0
     """Steps that earlier attempts completed; counting, and ``steps``, go on from here."""
     observe: bool = True

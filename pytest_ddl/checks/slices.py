@@ -1,0 +1,52 @@
+"""Which parts of a global batch to train on alone, so that a guessed cause becomes a recomputed one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_ddl.checks.findings import Finding, Report
+from pytest_ddl.records import BatchRecord, TrainingRecord
+
+_RECOMPUTABLE = ("STEP-EQ", "UNEVEN-EQ", "OPT-STATE", "REPLICA-EQ")
+
+
+def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[int, ...]]]]:
+    """At most one ``(step, {replica: rows})``: the first step whose difference is not explained by recomputation.
+
+    ``rows`` are positions in the global batch of the reference. Empty where every cause is exact, or
+    where it was not observed which examples the replicas consumed, or a replica consumed none.
+    """
+    reference, distributed = report.reference, report.distributed
+    open_steps = [f.step for f in (*report.findings, *report.approximations) if f.step and _is_guessed(f)]
+    if not open_steps or reference is None or distributed is None:
+        return []
+    step = min(open_steps)
+    rows = _rows_by_replica(reference, distributed, step)
+    return [(step, rows)] if rows and all(rows.values()) else []
+
+
+def _is_guessed(finding: Finding) -> bool:
+    return finding.check in _RECOMPUTABLE and (finding.cause is None or not finding.exact)
+
+
+def _rows_by_replica(
+    reference: TrainingRecord, distributed: TrainingRecord, step: int
+) -> dict[int, tuple[int, ...]] | None:
+    """The rows of the reference's batch that each replica consumed, found by the examples' contents."""
+    ours, theirs = _batches(reference, step), _batches(distributed, step)
+    if len(ours) != 1 or len(theirs) != distributed.num_replicas or distributed.num_replicas < 2:
+        return None
+    places: dict[int, list[int]] = {}
+    for row, fingerprint in enumerate(ours[0].fingerprints or ()):
+        places.setdefault(fingerprint, []).append(row)
+    rows: dict[int, tuple[int, ...]] = {}
+    for batch in theirs:
+        found = [places[f].pop(0) for f in batch.fingerprints or () if places.get(f)]
+        if len(found) != batch.size:
+            return None
+        rows[batch.replica] = tuple(sorted(found))
+    return rows
+
+
+def _batches(record: TrainingRecord, step: int) -> tuple[BatchRecord, ...]:
+    return record.batches(step) if step <= record.num_steps else ()

@@ -1,0 +1,34 @@
+"""Checking the arguments of generators: a wrong one is named, shown, and told what is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+
+
+def at_least(name: str, value: object, least: int) -> int:
+    """A whole number that is large enough.
+
+    :raises ValueError: naming the argument, its value and the least.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r} must be a whole number, at least {least}")
+    return value
+
+
+def some_of(name: str, values: object, valid: Collection[str]) -> tuple[str, ...]:
+    """The chosen names in the order of ``valid``, each once: generators shrink towards the first.
+
+    :raises ValueError: for a single string, an empty choice or an unknown name.
+    """
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"{name}={values!r} must be a collection of names, for example ({next(iter(valid))!r},)")
+    chosen = list(values)
+    if not chosen:
+        raise ValueError(f"{name} is empty, so nothing could be drawn; valid: {', '.join(valid)}")
+    for value in chosen:
+        if value not in valid:
+            close = get_close_matches(str(value), valid, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ValueError(f"{name} has no {value!r}{hint}; valid: {', '.join(valid)}")
+    return tuple(known for known in valid if known in chosen)

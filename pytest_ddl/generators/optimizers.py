@@ -1,0 +1,34 @@
+"""Optimizers by what they keep between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from hypothesis import strategies as st
+
+from pytest_ddl.generators.arguments import some_of
+from pytest_ddl.generators.specs import OptimizerSpec
+
+OPTIMIZERS: Mapping[str, OptimizerSpec] = {
+    "sgd": OptimizerSpec("SGD"),
+    "momentum": OptimizerSpec("SGD", settings={"momentum": 0.9}),
+    "nesterov": OptimizerSpec("SGD", settings={"momentum": 0.9, "nesterov": True}),
+    "rmsprop": OptimizerSpec("RMSprop", learning_rate=0.01),
+    "adagrad": OptimizerSpec("Adagrad"),
+    "adam": OptimizerSpec("Adam", learning_rate=0.01),
+    "amsgrad": OptimizerSpec("Adam", learning_rate=0.01, settings={"amsgrad": True}),
+    "adamw": OptimizerSpec("AdamW", learning_rate=0.01, settings={"weight_decay": 0.1}),
+}
+"""The optimizers that can be drawn, the simplest first."""
+
+
+def optimizers(kinds: Collection[str] = tuple(OPTIMIZERS)) -> st.SearchStrategy[OptimizerSpec]:
+    """Generate an :class:`OptimizerSpec`; shrinks towards plain SGD.
+
+    Include one of ``sgd``, ``momentum`` and ``nesterov`` where gradients are tested: optimizers that divide
+    by the gradient's size (Adam, RMSprop, Adagrad) hide a gradient that is twice too large.
+
+    :param kinds: names from ``OPTIMIZERS``.
+    :raises ValueError: for a name that is not among them.
+    """
+    return st.sampled_from([OPTIMIZERS[name] for name in some_of("kinds", kinds, OPTIMIZERS)])

@@ -1,0 +1,52 @@
+"""The two ways in which a workload is trained: a custom loop, and ``Model.fit``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from suites.data import Examples
+from suites.workloads.workload import Workload
+
+
+def train_in_a_loop(run: Any, workload: Workload, examples: Examples) -> None:
+    """Train as the guide to distributed training with custom loops says, under every strategy."""
+    import keras
+    import tensorflow as tf
+
+    with run.strategy.scope():
+        model = workload.build_model()
+        optimizer = workload.build_optimizer()
+    run.watch(model=model, optimizer=optimizer)
+    dataset = tf.data.Dataset.from_tensor_slices(tuple(examples)).batch(run.global_batch_size)
+
+    @tf.function
+    def train_step(iterator: Any) -> Any:
+        def replica_step(batch: Any) -> Any:
+            inputs, labels = batch
+            with tf.GradientTape() as tape:
+                logits = model(inputs, training=True)
+                losses = keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _ in run.steps(train_step, dataset):
+        pass
+
+
+def train_with_fit(run: Any, workload: Workload, examples: Examples) -> None:
+    """Train and evaluate with Keras' own loop."""
+    import keras
+    import tensorflow as tf
+
+    with run.strategy.scope():
+        model = workload.build_model()
+        optimizer = workload.build_optimizer()
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    run.watch(model=model, optimizer=optimizer)
+    dataset = tf.data.Dataset.from_tensor_slices(tuple(examples)).batch(run.global_batch_size)
+    run.fit(model, dataset)
+    run.evaluate(model, dataset)
