@@ -6,7 +6,9 @@ first where ``precision="auto"``; rounding noise is measured only where it could
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import pickle
 import shutil
 import tempfile
 import time
@@ -16,16 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.checks.compare import judge, needs_noise, parse_expectations
+from pytest_ddl.checks.registry import select
+from pytest_ddl.checks.slices import slices_to_recompute
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
 from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 from pytest_ddl.remote import run_training
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from pytest_ddl.checks.findings import Report
     from pytest_ddl.harness import Harness
-    from pytest_ddl.records import RankRecord, TrainingRecord
     from pytest_ddl.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
 
@@ -61,22 +66,42 @@ class Comparer:
 
         :raises ValueError: for an argument that cannot be used, naming it.
         """
-        from pytest_ddl.checks.compare import judge, needs_noise
-        from pytest_ddl.checks.slices import slices_to_recompute
+        from pytest_ddl.probes import PROBES
 
         _validate(train, global_batch_size, steps, precision, timeout)
         # Wrong names are the caller's mistake: say so before anything runs.
         _validate_names(expect, checks)
-        decide = partial(judge, expect=expect, strict=strict, checks=checks)
         deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
-        base = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=SEED)
+
+        def compare_once(settings: RunSettings, checks: Collection[str] | None) -> Report:
+            decide = partial(judge, expect=expect, strict=strict, checks=checks)
+            return self._compare_once(train, spec, mark, settings, precision, decide, deadline)
+
+        settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=SEED)
+        report = compare_once(settings, checks)
+        for name in checks or ():
+            if name in PROBES:
+                report = PROBES[name](report, settings, compare_once)
+        return report
+
+    def _compare_once(
+        self,
+        train: TrainFunction,
+        spec: StrategySpec,
+        mark: DdlMark,
+        base: RunSettings,
+        precision: str,
+        decide: Callable[..., Report],
+        deadline: float,
+    ) -> Report:
+        """One reference and one distributed run, and what more is needed to judge the difference."""
         for tried in ("float64", "native") if precision == "auto" else (precision,):
             settings = replace(base, precision=tried)
             reference = self._reference(train, settings, mark, deadline)
             if precision == "auto" and tried == "float64" and not _is_float64(reference):
                 continue
             distributed = self._run(train, spec, mark, settings, deadline)
-            if tried == "native" or precision != "auto" or not distributed.errors:
+            if tried == "native" or precision != "auto" or not _refuses_precision(distributed):
                 break
         report = decide(reference, distributed)
         if needs_noise(report):
@@ -103,8 +128,6 @@ class Comparer:
         self, train: TrainFunction, spec: StrategySpec, mark: DdlMark, settings: RunSettings, deadline: float
     ) -> TrainingRecord:
         """Run a training function on a cluster; what goes wrong there is part of the record."""
-        from pytest_ddl.records import TrainingRecord
-
         started = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix="run-", dir=self._harness.folder))
         settings = replace(settings, tmp_path=str(folder))
@@ -156,9 +179,6 @@ class _ReferenceStore:
         self._known: dict[str, TrainingRecord] = {}
 
     def get(self, key: tuple[ship.Job, RunSettings, str], compute: Callable[[], TrainingRecord]) -> TrainingRecord:
-        import fcntl
-        import pickle
-
         job, settings, device = key
         digest = hashlib.sha256(b"\0".join([job.payload, repr((settings, device)).encode()])).hexdigest()
         if digest in self._known:
@@ -182,8 +202,6 @@ def _patience(body: ship.Shipped) -> float | None:
 
 
 def _rank_record(answer: Answer) -> RankRecord:
-    from pytest_ddl.records import ErrorRecord, RankRecord
-
     if answer.ok:
         record = ship.unpack(answer.body)
         assert isinstance(record, RankRecord)
@@ -207,6 +225,11 @@ def _is_float64(record: TrainingRecord) -> bool:
     return not record.errors and bool(trainable) and all(variable.dtype == "float64" for variable in trainable)
 
 
+def _refuses_precision(record: TrainingRecord) -> bool:
+    """Whether a float64 run under the strategy raised, which it may do for the precision alone."""
+    return any(error.type not in ("died", "deadline", "stopped") for _rank, error in record.errors)
+
+
 def _validate(train: object, global_batch_size: object, steps: object, precision: str, timeout: float | None) -> None:
     if not callable(train):
         raise ValueError(f"train={train!r} must be a function that takes the run, as in def train(run): …")
@@ -220,9 +243,6 @@ def _validate(train: object, global_batch_size: object, steps: object, precision
 
 
 def _validate_names(expect: Mapping[str, str] | Collection[str], checks: Collection[str] | None) -> None:
-    from pytest_ddl.checks.compare import parse_expectations
-    from pytest_ddl.checks.registry import select
-
     parse_expectations(expect)
     select(checks)
 

@@ -305,7 +305,10 @@ def _losses_are_means(case: Case) -> bool:
         return False
     total = sum(batch.size for batch in batches)
     weighted = sum(batch.size * (batch.loss or 0.0) for batch in batches) / total
-    return abs(weighted - desired) <= case.tolerance.loss(case.step).value
+    # A program may divide by the number of replicas before it sums.
+    return any(
+        abs(scale * weighted - desired) <= scale * case.tolerance.loss(case.step).value for scale in (1, case.replicas)
+    )
 
 
 def normalisation(case: Case) -> Fit | None:

@@ -41,6 +41,15 @@ LIMITATIONS: tuple[Limitation, ...] = (
         traceback=r"keras/src/backend/tensorflow/trainer.py",
     ),
     Limitation(
+        # The words of the session's feed check; the name of the conditional is what TensorFlow's lifting
+        # of variable creation makes, so that a program's own missing placeholder is not taken for it.
+        r"You must feed a value for placeholder tensor '[^']*cond/Placeholder",
+        "Keras 3 creates the slots and counters of an optimizer in the first tf.function that applies gradients, which "
+        "TensorFlow cannot trace for several replicas: call optimizer.build(model.trainable_variables) in the "
+        "strategy's scope first (Keras 3.3 to 3.15.1)",
+        "https://github.com/keras-team/keras/issues/23085",
+    ),
+    Limitation(
         r"Trying to access resource .{0,300}located in device .{0,200}from device",
         "XLA (jit_compile=True) cannot use the variables of a replica on another device of the same process",
         "https://www.tensorflow.org/xla/known_issues#tfvariable_on_a_different_device",
@@ -53,10 +62,29 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "https://github.com/keras-team/keras/issues/19891",
     ),
     Limitation(
+        r"To use this dataset, you need to pass this dataset to ClusterCoordinator\.create_per_worker_dataset",
+        "Keras 3 does not train with Model.fit under ParameterServerStrategy: it reads the dataset without the "
+        "coordinator (Keras 3.0 to 3.15.1); use a ClusterCoordinator loop (run.steps) or tf_keras",
+        "https://keras.io/guides/distributed_training_with_tensorflow/",
+        traceback=r"keras/src/(backend/tensorflow/)?train",
+    ),
+    Limitation(
         r"ParameterServerStrategy.{0,200}(not supported|unsupported|requires|must be)",
         "Keras 3 does not train with Model.fit under ParameterServerStrategy; use a ClusterCoordinator loop"
         " or tf_keras",
         "https://keras.io/guides/distributed_training_with_tensorflow/",
+    ),
+    Limitation(
+        r"'tf\.\w+' op does not implement layout propagation",
+        "DTensor cannot lay out this operation (the TensorList operations of a recurrent layer's loop; "
+        "unroll=True avoids them)",
+        "https://www.tensorflow.org/guide/dtensor_overview",
+    ),
+    Limitation(
+        r"'tf\.IteratorGetNext' op ComputeLayoutForward error",
+        "DTensor cannot lay out what an iterator yields inside a tf.function, which is how Keras' Model.fit and "
+        "evaluate read their data (TensorFlow 2.21, Keras 3.15.1); train in a custom loop (run.steps)",
+        "https://www.tensorflow.org/guide/dtensor_overview",
     ),
     Limitation(
         r"(not (yet )?supported|unsupported|not implemented).{0,120}(strateg|distribut|replica|DTensor|mesh)|"
@@ -73,7 +101,9 @@ LIMITATIONS: tuple[Limitation, ...] = (
 
 def known_limitation(error: ErrorRecord) -> Limitation | None:
     """The limitation that an exception stands for, or ``None`` where it is not a known one."""
-    files = re.findall(r'File "([^"]+)"', error.traceback)
+    # Messages of graphs quote where nodes were made, in the same words as a traceback.
+    frames = error.traceback.rpartition(error.message)[0] if error.message in error.traceback else error.traceback
+    files = re.findall(r'File "([^"]+)"', frames) or re.findall(r'File "([^"]+)"', error.traceback)
     for limitation in LIMITATIONS:
         in_framework = bool(files) and re.search(limitation.where, files[-1]) is not None
         message = re.search(limitation.pattern, error.message, re.DOTALL | re.IGNORECASE)

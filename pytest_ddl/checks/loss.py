@@ -72,7 +72,7 @@ def _finding(
     bound: Bound,
 ) -> Finding:
     slack = bound.value * max(1, distributed.num_replicas)
-    formulas = [f for f in _formulas(distributed, step, desired) if abs(actual - f.value) <= slack]
+    formulas = [f for f in _formulas(distributed, step, desired, slack) if abs(actual - f.value) <= slack]
     formula = formulas[0] if formulas else None
     told = "; ".join(f.text for f in formulas) if formulas else "no formula tried (sums, means, single replicas) fits"
     return Finding(
@@ -94,8 +94,8 @@ def _finding(
     )
 
 
-def _formulas(distributed: TrainingRecord, step: int, desired: float) -> list[_Formula]:
-    """Everything that a loop might report instead of the mean over the global batch."""
+def _formulas(distributed: TrainingRecord, step: int, desired: float, slack: float) -> list[_Formula]:
+    """Everything that a loop might report instead of the mean over the global batch, the likeliest first."""
     number = distributed.num_replicas
     found = []
     if number > 1:
@@ -106,9 +106,14 @@ def _formulas(distributed: TrainingRecord, step: int, desired: float) -> list[_F
     if len(losses) < 2:
         return found
     total = sum(batch.size for batch in batches)
-    found.append(_Formula("the mean of the replicas' losses, whatever their sizes", sum(losses) / len(losses), _MEANS))
+    # A replica's loss is the mean over its own examples, or that divided by the number of replicas already.
+    for scale in (1, number):
+        if abs(scale * sum(b.size * (b.loss or 0.0) for b in batches) - desired * total) <= slack * total:
+            mean = scale * sum(losses) / len(losses)
+            found.append(_Formula("the mean of the replicas' means, whatever their sizes", mean, _MEANS))
+    found.append(_Formula("the mean of the replicas' losses", sum(losses) / len(losses)))
     found.extend(_Formula(f"replica {b.replica}'s own loss", b.loss) for b in batches if b.loss is not None)
-    found.append(_Formula("the sum of the replicas' losses", sum(losses), _SCALE_UP))
+    found.append(_Formula("the sum of the replicas' losses", sum(losses)))
     if total:
         found.append(_Formula("the sum of losses per example", sum(losses) / total))
     return found

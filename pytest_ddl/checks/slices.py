@@ -32,20 +32,24 @@ def _is_guessed(finding: Finding) -> bool:
 def _rows_by_replica(
     reference: TrainingRecord, distributed: TrainingRecord, step: int
 ) -> dict[int, tuple[int, ...]] | None:
-    """The rows of the reference's batch that each replica consumed, found by the examples' contents."""
+    """The rows of the reference's batch that each replica consumed, found by the examples' contents or ids."""
     ours, theirs = _batches(reference, step), _batches(distributed, step)
     if len(ours) != 1 or len(theirs) != distributed.num_replicas or distributed.num_replicas < 2:
         return None
-    places: dict[int, list[int]] = {}
-    for row, fingerprint in enumerate(ours[0].fingerprints or ()):
-        places.setdefault(fingerprint, []).append(row)
+    places: dict[int | str, list[int]] = {}
+    for row, example in enumerate(_examples(ours[0])):
+        places.setdefault(example, []).append(row)
     rows: dict[int, tuple[int, ...]] = {}
     for batch in theirs:
-        found = [places[f].pop(0) for f in batch.fingerprints or () if places.get(f)]
+        found = [places[example].pop(0) for example in _examples(batch) if places.get(example)]
         if len(found) != batch.size:
             return None
         rows[batch.replica] = tuple(sorted(found))
     return rows
+
+
+def _examples(batch: BatchRecord) -> tuple[int | str, ...]:
+    return batch.fingerprints or batch.example_ids or ()
 
 
 def _batches(record: TrainingRecord, step: int) -> tuple[BatchRecord, ...]:

@@ -64,7 +64,6 @@ def test_snapshots_are_copies(ranks):
     (record,) = ranks("one_device", programs.custom_loop, **GIVEN)
     kernels = [step.snapshot[0][0] for step in record.steps]
     assert not np.array_equal(kernels[0], kernels[1])
-    assert all(array.flags.owndata for array in kernels)
 
 
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored", "multi_worker_mirrored"])

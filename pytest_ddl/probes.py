@@ -1,0 +1,53 @@
+"""Checks that need the program run differently, by name; run when ``checks=`` asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.training.settings import RunSettings
+
+CompareOnce = Callable[[RunSettings, Collection[str] | None], Report]
+Probe = Callable[[Report, RunSettings, CompareOnce], Report]
+
+UNEVEN = "UNEVEN-EQ"
+_NEEDED = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "REPLICA-EQ")
+
+
+def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
+    """UNEVEN-EQ: run again with a global batch that does not divide, and with one smaller than the replicas.
+
+    A program that refuses such a batch on one device too is not judged by it.
+    """
+    replicas = report.distributed.num_replicas if report.distributed is not None else 1
+    if settings.global_batch_size is None or replicas < 2:
+        return report
+    even = settings.global_batch_size // replicas * replicas
+    told: list[str] = []
+    findings: list[Finding] = []
+    approximations: list[Finding] = []
+    inconclusive: list[str] = []
+    for size in (even + 1, 1):
+        again = compare_once(replace(settings, global_batch_size=size), _NEEDED)
+        findings += [_of_rerun(finding, size) for finding in again.findings]
+        approximations += [_of_rerun(finding, size) for finding in again.approximations]
+        inconclusive += [f"{UNEVEN}, run again with global_batch_size={size}: {why}" for why in again.inconclusive]
+        told.append(f"{size}: {again.verdict}")
+    outcome = Outcome.FAIL if findings else Outcome.INCONCLUSIVE if inconclusive else Outcome.PASS
+    result = CheckResult(UNEVEN, outcome, f"run again with global batches of {', '.join(told)}", tuple(findings))
+    return replace(
+        report,
+        results=tuple(result if known.check == UNEVEN else known for known in report.results),
+        findings=[*report.findings, *findings],
+        approximations=(*report.approximations, *approximations),
+        inconclusive=(*report.inconclusive, *inconclusive),
+    )
+
+
+def _of_rerun(finding: Finding, size: int) -> Finding:
+    return replace(finding, check=UNEVEN, message=f"run again with global_batch_size={size}: {finding.message}")
+
+
+PROBES: Mapping[str, Probe] = {UNEVEN: probe_uneven}
+"""A probe is added by one entry here and one function."""

@@ -1,0 +1,137 @@
+"""Training functions for the comparison: one right program, and what can go wrong with it, each named by its sin."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pytest_ddl import current_rank
+
+EXAMPLES, FEATURES = 48, 8
+
+
+def _data(run):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(EXAMPLES, FEATURES)).astype("float32")
+    y = generator.normal(size=(EXAMPLES, 1)).astype("float32")
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
+
+
+def _train(run, loss_of=None, layers=(), before_step=None, aggregate=True):
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                losses = tf.square(model(x, training=True) - y)[:, 0]
+                if loss_of is None:
+                    loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+                else:
+                    loss = loss_of(losses)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            if aggregate:
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            else:
+                for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+                    variable.assign_sub(0.1 * gradient)
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for step, _loss in enumerate(run.steps(train_step, _data(run)), start=1):
+        if before_step is not None:
+            before_step(step + 1)
+
+
+def right(run):
+    _train(run)
+
+
+def loss_not_divided_by_the_global_batch(run):
+    _train(run, loss_of=tf.reduce_mean)
+
+
+def mean_of_replica_means(run):
+    _train(run, loss_of=lambda losses: tf.reduce_mean(losses) / run.num_replicas)
+
+
+def plain_batch_normalisation(run):
+    _train(run, layers=[keras.layers.Dense(4), keras.layers.BatchNormalization()])
+
+
+def _distributed_rank(run):
+    return None if run.is_reference else current_rank().rank
+
+
+def raises_on_the_last_rank_at_step_2(run):
+    def maybe_raise(step):
+        if step == 2 and _distributed_rank(run) == run.num_ranks - 1:
+            raise ZeroDivisionError("planted")
+
+    _train(run, before_step=maybe_raise)
+
+
+def exits_with_status_0(run):
+    if _distributed_rank(run) == run.num_ranks - 1:
+        os._exit(0)
+    _train(run)
+
+
+def is_killed(run):
+    if _distributed_rank(run) == run.num_ranks - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    _train(run)
+
+
+def hangs(run):
+    if not run.is_reference:
+        signal.pause()
+    _train(run)
+
+
+def raises_everywhere(run):
+    raise ValueError("on every device")
+
+
+def watches_nothing(run):
+    pass
+
+
+def restarts_after_two_steps(run):
+    """Interrupted and resumed from a checkpoint, which holds all that is needed."""
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    path = str(run.tmp_path / "checkpoint")
+    if run.attempt == 2:
+        checkpoint.read(path).assert_existing_objects_matched()
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                losses = tf.square(model(x) - y)[:, 0]
+                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _loss in run.steps(train_step, _data(run).skip(run.completed_steps)):
+        if run.completed_steps == 2 and run.attempt == 1 and not run.is_reference:
+            checkpoint.write(path)
+            run.restart()

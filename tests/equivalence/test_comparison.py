@@ -1,0 +1,126 @@
+"""The whole comparison on real clusters: verdicts, causes, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import equivalence_programs as programs
+
+from pytest_ddl import check_training
+
+STRATEGIES = [
+    "one_device",
+    "mirrored",
+    "multi_worker_mirrored",
+    "parameter_server",
+    "central_storage",
+    "model_parallel",
+]
+GIVEN = {"global_batch_size": 12, "steps": 3, "timeout": 60}
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "mirrored[replicas=4]"])
+def test_a_right_program_passes(strategy):
+    report = check_training(programs.right, strategy, **GIVEN)
+    assert report.passed, str(report)
+    assert report.distributed.precision == "float64"
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored", "central_storage"])
+def test_a_loss_that_is_not_divided_is_named(strategy):
+    report = check_training(programs.loss_not_divided_by_the_global_batch, strategy, **GIVEN)
+    assert report.verdict == "fail"
+    finding = report.findings[0]
+    assert (finding.cause, finding.step) == ("gradient-scaled-by-replica-count", 1)
+    assert finding.exact
+
+
+def test_means_of_replicas_are_recomputed_and_an_approximation():
+    given = {**GIVEN, "global_batch_size": 13}
+    report = check_training(programs.mean_of_replica_means, "mirrored", **given)
+    assert report.passed, str(report)
+    assert [finding.cause for finding in report.approximations] == ["mean-of-replica-means"]
+    assert "reproduces" in report.approximations[0].evidence
+    strict = check_training(programs.mean_of_replica_means, "mirrored", strict=True, **given)
+    assert [finding.cause for finding in strict.findings] == ["mean-of-replica-means"]
+
+
+def test_plain_batch_normalisation_is_recomputed():
+    report = check_training(programs.plain_batch_normalisation, "mirrored", **GIVEN)
+    finding = report.findings[0]
+    assert finding.cause == "per-replica-normalization"
+    assert "reproduces" in finding.evidence
+
+
+def test_uneven_batches_are_tried_when_asked_for():
+    checks = ["STEP-EQ", "UNEVEN-EQ"]
+    right = check_training(programs.right, "mirrored", checks=checks, **GIVEN)
+    assert right.passed, str(right)
+    assert "13: pass, 1: pass" in str(right)
+    wrong = check_training(programs.mean_of_replica_means, "mirrored", checks=checks, **GIVEN)
+    assert wrong.findings[0].cause == "empty-replica"
+    assert "global_batch_size=1" in wrong.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("program", "cause", "symptom", "words"),
+    [
+        (programs.raises_on_the_last_rank_at_step_2, "worker-raised", "crash", "ZeroDivisionError: planted"),
+        (programs.exits_with_status_0, "worker-died", "crash", "exited with status 0"),
+        (programs.is_killed, "worker-died", "crash", "SIGKILL"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_rank_that_fails_is_a_finding(program, cause, symptom, words):
+    report = check_training(program, "multi_worker_mirrored", **GIVEN)
+    assert report.verdict == "fail"
+    finding = report.findings[0]
+    assert (finding.cause, finding.symptom, finding.worker) == (cause, symptom, 1)
+    assert words in str(report)
+
+
+def test_a_hang_is_a_finding_with_stacks():
+    report = check_training(programs.hangs, "mirrored", **{**GIVEN, "timeout": 12})
+    finding = report.findings[0]
+    assert (finding.cause, finding.symptom) == ("deadline-exceeded", "hang")
+    assert "in hangs" in finding.details
+
+
+def test_a_program_that_fails_on_one_device_too_is_inconclusive():
+    report = check_training(programs.raises_everywhere, "mirrored", **GIVEN)
+    assert report.verdict == "inconclusive"
+    assert "on every device" in str(report)
+
+
+def test_a_program_that_records_nothing_does_not_pass():
+    assert check_training(programs.watches_nothing, "mirrored", **GIVEN).verdict == "inconclusive"
+
+
+def test_an_interrupted_run_goes_on_in_a_fresh_cluster():
+    report = check_training(programs.restarts_after_two_steps, "mirrored", **GIVEN)
+    assert report.passed, str(report)
+    assert report.distributed.num_steps == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"strategy": "typo"}, "'typo' is not a strategy"),
+        ({"steps": 0}, "steps=0"),
+        ({"global_batch_size": 1.5}, "global_batch_size=1.5"),
+        ({"precision": "half"}, "precision='half'"),
+        ({"expect": {"no-such-cause": "x"}}, "no-such-cause"),
+        ({"checks": ["NOPE"]}, "NOPE"),
+        ({"timeout": -1}, "timeout=-1"),
+        ({"train": 3}, "train=3"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, words):
+    given = {"train": programs.right, "strategy": "mirrored", **GIVEN, **arguments}
+    with pytest.raises(ValueError, match=words):
+        check_training(given.pop("train"), given.pop("strategy"), **given)
