@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pytest_ddl.checks.arrays import Float, all_finite, coefficient, difference, magnitude, mean, norm
-from pytest_ddl.checks.diagnosis import Candidate, Case, Fit, Motion, reproduces
+from pytest_ddl.checks.case import Candidate, Case, Fit, Motion, reproduces
 from pytest_ddl.checks.observe import is_uneven, of_kind
 from pytest_ddl.records import VariableKind
 

@@ -46,7 +46,7 @@ LIMITATIONS: tuple[Limitation, ...] = (
         r"You must feed a value for placeholder tensor '[^']*cond/Placeholder",
         "Keras 3 creates the slots and counters of an optimizer in the first tf.function that applies gradients, which "
         "TensorFlow cannot trace for several replicas: call optimizer.build(model.trainable_variables) in the "
-        "strategy's scope first (Keras 3.3 to 3.15.1)",
+        "strategy's scope first (seen up to Keras 3.15.1)",
         "https://github.com/keras-team/keras/issues/23085",
     ),
     Limitation(
@@ -59,14 +59,15 @@ LIMITATIONS: tuple[Limitation, ...] = (
         r"PerReplica object is not|Attempt to convert a value \(PerReplica",
         "Keras 3 hands a per-replica value to code that expects a tensor (Model.fit and evaluate under "
         "several workers)",
-        "https://github.com/keras-team/keras/issues/19891",
+        "https://github.com/keras-team/keras/issues/20585",
     ),
     Limitation(
         r"To use this dataset, you need to pass this dataset to ClusterCoordinator\.create_per_worker_dataset",
         "Keras 3 does not train with Model.fit under ParameterServerStrategy: it reads the dataset without the "
-        "coordinator (Keras 3.0 to 3.15.1); use a ClusterCoordinator loop (run.steps) or tf_keras",
+        "coordinator (seen in Keras 3.15.1); use a ClusterCoordinator loop (run.steps) or tf_keras",
         "https://keras.io/guides/distributed_training_with_tensorflow/",
-        traceback=r"keras/src/(backend/tensorflow/)?train",
+        # Keras takes its own frames out of the traceback, but for this one.
+        traceback=r"keras/src/utils/traceback_utils\.py",
     ),
     Limitation(
         r"ParameterServerStrategy.{0,200}(not supported|unsupported|requires|must be)",
@@ -102,8 +103,9 @@ LIMITATIONS: tuple[Limitation, ...] = (
 def known_limitation(error: ErrorRecord) -> Limitation | None:
     """The limitation that an exception stands for, or ``None`` where it is not a known one."""
     # Messages of graphs quote where nodes were made, in the same words as a traceback.
-    frames = error.traceback.rpartition(error.message)[0] if error.message in error.traceback else error.traceback
-    files = re.findall(r'File "([^"]+)"', frames) or re.findall(r'File "([^"]+)"', error.traceback)
+    quoted = error.message and error.message in error.traceback
+    frames = error.traceback.rpartition(error.message)[0] if quoted else error.traceback
+    files = re.findall(r'File "([^"]+)"', frames)
     for limitation in LIMITATIONS:
         in_framework = bool(files) and re.search(limitation.where, files[-1]) is not None
         message = re.search(limitation.pattern, error.message, re.DOTALL | re.IGNORECASE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, not_applicable, passed, wide
-from pytest_ddl.checks.diagnosis import Case, Diagnosis, diagnose
+from pytest_ddl.checks.case import Case
+from pytest_ddl.checks.diagnosis import Diagnosis, diagnose
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import Place, compare, shared_steps
 from pytest_ddl.checks.tolerance import Tolerance

@@ -8,7 +8,8 @@ import numpy as np
 
 from pytest_ddl.checks.arrays import difference, same
 from pytest_ddl.checks.build import failed, finding_at, inconclusive, not_applicable, passed
-from pytest_ddl.checks.diagnosis import DIVERGING, Case, Diagnosis, diagnose
+from pytest_ddl.checks.case import Case
+from pytest_ddl.checks.diagnosis import DIVERGING, Diagnosis, diagnose
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import Place, read_locally
 from pytest_ddl.checks.tolerance import Bound, Tolerance

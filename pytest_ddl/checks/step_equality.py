@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, passed, wide
+from pytest_ddl.checks.case import Case
 from pytest_ddl.checks.causes import fix_of
-from pytest_ddl.checks.diagnosis import Case, diagnose
+from pytest_ddl.checks.diagnosis import diagnose
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import WEIGHTS, Comparison, Place, compare, of_kind, shared_steps
 from pytest_ddl.checks.tolerance import Tolerance
