@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,8 +18,10 @@ from pathlib import Path
 
 from benchmarks import clusters, sessions, training
 from benchmarks.tensorflow_runner import TensorFlowRunner
-
 from pytest_ddl.harness import Harness
+
+WIDTH = 76
+"""Columns of the names in the table."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def measure_starts(harness: Harness, rounds: int) -> list[Figure]:
         if theirs[workers]:
             yardstick = statistics.median(theirs[workers])
             note = f"of {len(theirs[workers])}"
-            figures.append(Figure(f"  the same with TensorFlow's MultiProcessRunner, median", yardstick, "s", note=note))
+            figures.append(Figure("  the same with TensorFlow's MultiProcessRunner, median", yardstick, "s", note=note))
             ratio = yardstick / statistics.median(ours[workers])
             figures.append(Figure("  times faster", ratio, "x", 4.0 if workers == 2 else None, at_least=True))
         else:
@@ -78,7 +82,9 @@ def measure_tests(rounds: int, count: int) -> list[Figure]:
         for kind, medians in costs.items():
             medians.append(sessions.steady(sessions.per_test_seconds(kind, count)))
     plain = statistics.median(costs["plain"]) * 1e3
-    figures = [Figure("pytest's own cost of an empty test, median", plain, "ms", note=f"{rounds} runs of {count} tests")]
+    figures = [
+        Figure("pytest's own cost of an empty test, median", plain, "ms", note=f"{rounds} runs of {count} tests")
+    ]
     for kind, target, processes in (("mirrored", 10.0, "1 process"), ("multi_worker_mirrored", 20.0, "2 workers")):
         cost = statistics.median(costs[kind]) * 1e3 - plain
         figures.append(Figure(f"next test in a warm cluster on top of that, {processes}, median", cost, "ms", target))
@@ -109,7 +115,9 @@ def measure_unused(pairs: int) -> list[Figure]:
         cpus.append((used[1] - blocked[1]) * 1e3)
     note = f"paired with -p no:ddl, of {pairs}"
     return [
-        Figure("start-up cost of the plugin installed and unused, median", statistics.median(walls), "ms", 10.0, note=note),
+        Figure(
+            "start-up cost of the plugin installed and unused, median", statistics.median(walls), "ms", 10.0, note=note
+        ),
         Figure("  the same in CPU time", statistics.median(cpus), "ms"),
     ]
 
@@ -117,7 +125,9 @@ def measure_unused(pairs: int) -> list[Figure]:
 def measure_verdicts(harness: Harness, rounds: int) -> list[Figure]:
     verdicts = [clusters.verdict_seconds(harness)[0] for _ in range(rounds)]
     note = f"of {rounds}"
-    return [Figure("failing rank beside a peer in a collective: to the verdict, worst", max(verdicts), "s", 1.0, note=note)]
+    return [
+        Figure("failing rank beside a peer in a collective: to the verdict, worst", max(verdicts), "s", 1.0, note=note)
+    ]
 
 
 def measure_equivalence(harness: Harness, rounds: int) -> list[Figure]:
@@ -132,13 +142,13 @@ def measure_equivalence(harness: Harness, rounds: int) -> list[Figure]:
 def measure_leaks(harness: Harness, count: int) -> list[Figure]:
     """Many fresh clusters one after the other; whatever is left of them afterwards is a leak."""
     clusters.start_seconds(harness, "mwms")
-    before = clusters.settled(clusters.traces(), patience=0.0)
+    before = clusters.traces(harness)
     seconds = []
     for number in range(count):
         seconds.append(clusters.start_seconds(harness, "mwms")[0])
         if sys.stderr.isatty() or (number + 1) % 100 == 0:
             print(f"{number + 1} of {count} clusters", file=sys.stderr)
-    after = clusters.settled(before)
+    after = clusters.settled(harness, before)
     figures = [
         Figure(f"{count} consecutive fresh clusters: median", statistics.median(seconds), "s"),
         Figure("  p99", percentile(seconds, 0.99), "s", note=f"slowest {max(seconds):.3f} s"),
@@ -150,25 +160,38 @@ def measure_leaks(harness: Harness, count: int) -> list[Figure]:
 
 
 def show(figures: Sequence[Figure]) -> None:
-    width = max(len(figure.name) for figure in figures)
     for figure in figures:
         target = ""
         if figure.target is not None:
             target = f"{'>=' if figure.at_least else '<='} {figure.target:g}"
         verdict = {True: "ok", False: "MISSED", None: ""}[figure.met]
         value = f"{figure.value:10.3f} {figure.unit:<3}"
-        print(f"{figure.name:<{width}} {value} {target:>8} {verdict:<7}{figure.note}".rstrip())
+        print(f"{figure.name:<{WIDTH}} {value} {target:>8} {verdict:<7}{figure.note}".rstrip(), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="fresh clusters of each size (default: 20)")
     parser.add_argument("--tests", type=int, default=200, help="empty tests in a run (default: 200)")
-    parser.add_argument("--pairs", type=int, default=30, help="pairs of pytest runs for the start-up cost (default: 30)")
-    parser.add_argument("--clusters", type=int, default=1000, help="consecutive fresh clusters (default: 1000; 0: none)")
-    parser.add_argument("--only", nargs="+", metavar="PART", help="starts, tests, memory, unused, verdicts, equivalence, leaks")
+    parser.add_argument(
+        "--pairs", type=int, default=30, help="pairs of pytest runs for the start-up cost (default: 30)"
+    )
+    parser.add_argument(
+        "--clusters", type=int, default=1000, help="consecutive fresh clusters (default: 1000; 0: none)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="PART", help="starts, tests, memory, unused, verdicts, equivalence, leaks"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ddl-benchmark-") as folder:
+        # A folder of this run's own, so that what it leaves behind can be told from everybody else's.
+        tempfile.tempdir = os.environ["TMPDIR"] = folder
+        report(options, parser)
+
+
+def report(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Measure what was asked for, and show it."""
     started = time.monotonic()
     harness = clusters.warm_harness()
     parts: dict[str, Callable[[], list[Figure]]] = {
@@ -183,11 +206,13 @@ def main() -> None:
     unknown = set(options.only or ()) - parts.keys()
     if unknown:
         parser.error(f"--only has no part {', '.join(sorted(unknown))}; valid: {', '.join(parts)}")
-    figures = []
+    figures: list[Figure] = []
     for name, measure in parts.items():
         if not options.only or name in options.only:
-            figures += measure()
-    show(figures)
+            measured = measure()
+            show(measured)
+            figures += measured
+    harness.close()
     print(f"{clusters.machine()}, {time.monotonic() - started:.0f} s")
     if options.json is not None:
         rows = [{**asdict(figure), "met": figure.met} for figure in figures]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,10 @@ from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.cluster.rank_session import ExampleResult
 from pytest_ddl.cluster.ship import ShippingError
 from pytest_ddl.hypothesis_adapter import adapt_settings
+
+
+SHRINK_MARGIN = 1.0
+"""Seconds before the deadline at which shrinking ends, so that it is not the shrinking that fails."""
 
 
 class FixtureOnRanks:
@@ -43,6 +48,7 @@ class ExampleDispatcher:
         self._item = item
         self._deadline = deadline
         self._seen: dict[bytes, RankError | None] = {}
+        self._failed = False
         self._output: list[tuple[str, str]] = []
         self.examples = 0
 
@@ -55,7 +61,9 @@ class ExampleDispatcher:
         fixtures = {name: FixtureOnRanks(name) for name in inspect.signature(test).parameters}
         handle = test.hypothesis
         original = handle.inner_test
-        handle.inner_test = self._dispatch(original, frozenset(fixtures))
+        # Hypothesis passes the instance of a method by name too; the ranks have their own.
+        instance = list(inspect.signature(original).parameters)[:1] if inspect.ismethod(test) else []
+        handle.inner_test = self._dispatch(original, frozenset([*fixtures, *instance]))
         try:
             with adapt_settings(test):
                 test(**fixtures)
@@ -68,18 +76,19 @@ class ExampleDispatcher:
         """Report sections: the output of the last example, by rank."""
         return self._output
 
-    def _dispatch(self, original: Callable[..., Any], fixtures: frozenset[str]) -> Callable[..., None]:
+    def _dispatch(self, original: Callable[..., Any], not_drawn: frozenset[str]) -> Callable[..., None]:
         @functools.wraps(original)
         def run_on_ranks(*_self: Any, **kwargs: Any) -> None:
             __tracebackhide__ = True
-            drawn = {name: value for name, value in kwargs.items() if name not in fixtures}
+            drawn = {name: value for name, value in kwargs.items() if name not in not_drawn}
             self._run_example(_pickle(drawn))
 
         return run_on_ranks
 
     def _run_example(self, example: bytes) -> None:
         __tracebackhide__ = True
-        if self._cluster.dirty:
+        # Shrinking goes on as long as the test may take; then the best example found so far stands.
+        if self._cluster.dirty or (self._failed and time.monotonic() > self._deadline - SHRINK_MARGIN):
             known = self._seen.get(example)
             if known is None:
                 hypothesis.reject()
@@ -99,6 +108,7 @@ class ExampleDispatcher:
         error = _error(answers, rejecting)
         self._seen[example] = error
         if error is not None:
+            self._failed = True
             raise error
 
 

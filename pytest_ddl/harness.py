@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 HARNESS = pytest.StashKey["Harness"]()
 CPU_SLOTS_PER_CORE = 2
 """Ranks that may run at once per core: tracing keeps one core busy, waiting for peers none."""
+START_TIMEOUT = 120.0
+"""Seconds for making a cluster: a machine that is busy with other ranks is slow, which is no test's fault."""
 
 
 class Harness:
@@ -66,6 +68,12 @@ class Harness:
         return self._folder
 
     @property
+    def address(self) -> str | None:
+        """Where other processes of this session find the launcher, if it was started and can be shared."""
+        launcher = self.pool.started if "pool" in self.__dict__ else None
+        return getattr(launcher, "address", None)
+
+    @property
     def machine(self) -> Machine:
         """What this machine offers.
 
@@ -75,6 +83,9 @@ class Harness:
             if tensorflow_version() is None:
                 raise pytest.UsageError(MISSING_TENSORFLOW)
             self._machine = look_around(self._probe)
+            if "pool" in self.__dict__:
+                # The probe ran in this pool, before anybody knew of GPUs.
+                self.pool.ledger.capacity["gpu"] = self._machine.gpus
         return self._machine
 
     @cached_property
@@ -84,7 +95,7 @@ class Harness:
 
         cores = os.cpu_count() or 1
         ledger = Ledger(self.folder, {"cpu": CPU_SLOTS_PER_CORE * max(cores, 2), "gpu": self._machine_gpus()})
-        return Pool(self.make_launcher, ledger, keep_gpus=not self._shared)
+        return Pool(self.make_launcher, ledger, self.worker_environ, keep_gpus=not self._shared)
 
     def _machine_gpus(self) -> int:
         return self._machine.gpus if self._machine is not None else 0
@@ -94,15 +105,23 @@ class Harness:
         make = self._launchers.get(self.settings["launcher"])
         if make is None:
             raise self.settings.error("launcher", f"no such launcher; valid: {', '.join(self._launchers)}")
-        launcher: Launcher = make(self.worker_environ(), self.folder, self._address)
+        folder = self.folder
+        if self._shared and self._address is None:
+            # A zygote removes the folder of its socket when it ends; this one is other xdist workers' too.
+            folder = Path(tempfile.mkdtemp(prefix="zygote-", dir=folder))
+        launcher: Launcher = make(self.worker_environ(), folder, self._address)
         return launcher
 
     def worker_environ(self) -> dict[str, str]:
         """The environment of workers: this process's, with TensorFlow quiet unless told otherwise."""
         environ = dict(os.environ)
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        if self.settings["keras"] == "tf_keras":
-            environ["TF_USE_LEGACY_KERAS"] = "1"
+        if self.settings.origin("keras") != "default":
+            environ["TF_USE_LEGACY_KERAS"] = "1" if self.settings["keras"] == "tf_keras" else "0"
+        # Workers are killed, so what they leave in their temporary folder is removed with the session's.
+        folder = self.folder / "tmp"
+        folder.mkdir(exist_ok=True)
+        environ["TMPDIR"] = str(folder)
         return environ
 
     def warm_up(self) -> None:
@@ -149,7 +168,7 @@ class Harness:
             spec,
             self.registry[spec.name],
             device=self.device_for(spec, mark),
-            timeout=self.timeout(mark),
+            timeout=START_TIMEOUT,
             fresh=fresh or mark.isolation == "fresh",
         ) as cluster:
             yield cluster
@@ -177,7 +196,7 @@ class Harness:
         spec = self.registry.default("one_device")
         deadline = time.monotonic() + self.settings["timeout"]
         with self.pool.lease(
-            spec, self.registry[spec.name], device="cpu", timeout=self.settings["timeout"], fresh=True
+            spec, self.registry[spec.name], device="cpu", timeout=START_TIMEOUT, fresh=True
         ) as cluster:
             (answer,) = cluster.ask(Kind.CALL, ship.pack(count_devices), deadline=deadline)
         if not answer.ok:

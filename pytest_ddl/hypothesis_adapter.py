@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 _ATTRIBUTE = "_hypothesis_internal_use_settings"
 _ABOUT_SPEED = (HealthCheck.too_slow, HealthCheck.differing_executors)
@@ -25,7 +25,10 @@ def adapt_settings(test: Any) -> Iterator[None]:
     current = original or settings()
     deadline = None if current.deadline == settings().deadline else current.deadline
     suppressed = [*current.suppress_health_check, *(c for c in _ABOUT_SPEED if c not in current.suppress_health_check)]
-    setattr(function, _ATTRIBUTE, settings(current, deadline=deadline, suppress_health_check=suppressed))
+    # What Hypothesis would explain are lines of the tool: the body's own run in the ranks.
+    phases = [phase for phase in current.phases if phase is not Phase.explain]
+    adapted = settings(current, deadline=deadline, suppress_health_check=suppressed, phases=phases)
+    setattr(function, _ATTRIBUTE, adapted)
     try:
         yield
     finally:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from pytest_ddl.cluster.cluster import Answer, Fate
-from pytest_ddl.cluster.explain import name_ranks, sections, summarise
+from pytest_ddl.cluster.explain import explain, name_ranks, sections
 
 
 @dataclass
@@ -40,20 +41,32 @@ def merge_phase(item: pytest.Item, when: Any, answers: Sequence[Answer]) -> list
     The phase fails where a rank failed, ended, did not answer, skipped alone, or passed without
     having entered and left the body once.
     """
-    phases = [_read(item, answer) for answer in answers if answer.ok]
-    merged = _merge_subtests(phases, len(answers))
+    total = len(answers)
+    phases = [_read(item, answer, total) for answer in answers if answer.ok]
+    merged = _merge_subtests(phases, total)
     report = _merge_main(item, when, answers, phases)
+    failed = sum(subtest.failed for subtest in merged)
+    if failed and report.passed:
+        # pytest counts failed subtests where they ran, which was not here.
+        report.outcome, report.longrepr = "failed", f"contains {failed} failed subtest{'s' if failed > 1 else ''}"
     report.duration = max((answer.seconds for answer in answers), default=0.0)
     for answer in answers:
-        where = f" [rank {answer.rank}]" if len(answers) > 1 else ""
+        where = _label(answer.rank, total)
         for stream, text in (("stdout", answer.stdout), ("stderr", answer.stderr)):
             if text:
                 report.sections.append((f"Captured {stream} {when}{where}", text))
     return [*merged, report]
 
 
+def _label(rank: int, total: int) -> str:
+    return f" [rank {rank}]" if total > 1 else ""
+
+
 def failed_report(item: pytest.Item, when: Any, text: str) -> pytest.TestReport:
-    """A failed report of a phase with a message instead of a traceback."""
+    """A failed report of a phase with a message instead of a traceback.
+
+    For what no test can be expected to do (``xfail``): not to run, or not to be the same test everywhere.
+    """
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -64,11 +77,20 @@ def failed_report(item: pytest.Item, when: Any, text: str) -> pytest.TestReport:
     )
 
 
-def _read(item: pytest.Item, answer: Answer) -> _RankPhase:
+def _lost_report(item: pytest.Item, when: Any, text: str) -> pytest.TestReport:
+    """The report of a phase in which ranks died or hung; a test may be expected to do so (``xfail``)."""
+    call = pytest.CallInfo.from_call(lambda: pytest.fail(text, pytrace=False), when=when)
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    return report
+
+
+def _read(item: pytest.Item, answer: Answer, total: int) -> _RankPhase:
     hook = item.config.hook
     reports = [
         hook.pytest_report_from_serializable(config=item.config, data=dict(data)) for data in answer.body.reports
     ]
+    for report in reports:
+        report.sections = [(title + _label(answer.rank, total), text) for title, text in report.sections]
     return _RankPhase(answer, reports[-1], reports[:-1])
 
 
@@ -85,8 +107,7 @@ def _merge_main(
         # The test as a whole failed as it was expected to, on whichever ranks.
         return xfailed[0].report
     if lost or not phases:
-        text = "\n\n".join(f"{title}\n{text}" for title, text in sections(answers))
-        return failed_report(item, when, f"{summarise(answers)}\n\n{text}")
+        return _lost_report(item, when, explain(answers))
     outcomes = {phase.outcome for phase in phases}
     if len(outcomes) > 1:
         return failed_report(item, when, _disagreement(phases, total))
@@ -96,6 +117,7 @@ def _merge_main(
             return failed_report(item, when, _not_run(idle, total))
     report = phases[0].report
     for phase in phases[1:]:
+        report.sections += phase.report.sections
         report.user_properties += [pair for pair in phase.report.user_properties if pair not in report.user_properties]
     return report
 
@@ -166,9 +188,14 @@ def _not_run(idle: Sequence[Answer], total: int) -> str:
 def _merge_subtests(phases: Sequence[_RankPhase], total: int) -> list[pytest.TestReport]:
     """Fold each subtest over the ranks: failed where any rank's is; a rank that lacks it fails it too."""
     merged = []
-    keys = list(dict.fromkeys(_subtest_key(report) for phase in phases for report in phase.subtests))
-    for key in keys:
-        found = [(phase, report) for phase in phases for report in phase.subtests if _subtest_key(report) == key]
+    occurrences = [(phase, number, report) for phase in phases for number, report in _numbered(phase.subtests)]
+    keys = list(dict.fromkeys((_subtest_key(report), number) for _phase, number, report in occurrences))
+    for key, occurrence in keys:
+        found = [
+            (phase, report)
+            for phase, number, report in occurrences
+            if number == occurrence and _subtest_key(report) == key
+        ]
         worst = next((report for _phase, report in found if report.failed), found[0][1])
         ranks = {phase.answer.rank for phase, _report in found}
         missing = [phase.answer.rank for phase in phases if phase.answer.rank not in ranks]
@@ -177,6 +204,14 @@ def _merge_subtests(phases: Sequence[_RankPhase], total: int) -> list[pytest.Tes
             worst.longrepr = f"subtest {key} did not run on {name_ranks(missing, total)}"
         merged.append(worst)
     return merged
+
+
+def _numbered(subtests: Sequence[pytest.TestReport]) -> Iterator[tuple[int, pytest.TestReport]]:
+    """Number the subtests of equal name: a loop may give the same to all."""
+    seen: Counter[str] = Counter()
+    for report in subtests:
+        yield seen[_subtest_key(report)], report
+        seen[_subtest_key(report)] += 1
 
 
 def _subtest_key(report: Any) -> str:

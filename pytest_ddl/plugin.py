@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Helpers that users call in tests; in this module, as workers must not import pytest for it.
 pytest.register_assert_rewrite("pytest_ddl.assertions")
 
+_COMPARISONS = pytest.StashKey[int]()
+"""How often a test has called ``ddl_equivalence``."""
 MARKERS = (
     (
         "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None): "
@@ -44,7 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     settings = resolve(config)
     config.stash[SETTINGS] = settings
-    if settings.origin("strategy") != "default" or settings.origin("require") != "default":
+    # What was asked for by name is checked before anything runs, whether a test uses it or not.
+    if any(settings.origin(name) != "default" for name in ("strategy", "require", "launcher")):
         from pytest_ddl.session import prepare
 
         prepare(config)
@@ -63,14 +66,20 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
     # As --markers does: plugins are configured, nothing is collected.
     config._do_configure()
-    show_strategies(_harness(config))
-    config._ensure_unconfigure()
+    try:
+        show_strategies(_harness(config))
+    finally:
+        config._ensure_unconfigure()
     return 0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if any(metafunc.definition.get_closest_marker(name) for name in ("gpu", "tpu")):
+        from pytest_ddl.session import check_accelerator_marks
+
+        check_accelerator_marks(metafunc.definition)
     marked = metafunc.definition.get_closest_marker("ddl") is not None
-    if marked or "_ddl_spec" in metafunc.fixturenames:
+    if marked or "_ddl_spec" in metafunc.fixturenames or "ddl_strategy" in metafunc.fixturenames:
         from pytest_ddl.session import parametrize
 
         parametrize(metafunc, _harness(metafunc.config))
@@ -108,6 +117,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    result = yield
+    if pyfuncitem.stash.get(_COMPARISONS, 1) == 0:
+        pytest.fail("the test asked for ddl_equivalence and never called it, so nothing was compared", pytrace=False)
+    return result
+
+
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if config.stash[SETTINGS].origin("strategy") == "default":
@@ -119,12 +136,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    from pytest_ddl.harness import HARNESS
-
-    harness = node.config.stash.get(HARNESS, None)
-    if harness is not None:
-        node.workerinput["ddl_folder"] = str(harness.folder)
-        node.workerinput["ddl_address"] = harness.pool.launcher.address
+    # One folder makes one ledger of slots. Where no strategy was named there may be no ddl test at all, so
+    # nothing is started here, and the workers that need a zygote start one each.
+    harness = _harness(node.config)
+    node.workerinput["ddl_folder"] = str(harness.folder)
+    node.workerinput["ddl_address"] = harness.address
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -199,13 +215,13 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
     from pytest_ddl.selection import parse_mark
 
     harness, mark = _harness(request.config), parse_mark(request.node)
-    deadline = time.monotonic() + harness.timeout(mark)
     with harness.cluster(_ddl_spec, mark) as cluster:
-        yield ClusterHandle(cluster, deadline)
+        # The test's time begins when its cluster is there: how long that takes depends on what ran before.
+        yield ClusterHandle(cluster, time.monotonic() + harness.timeout(mark))
 
 
 @pytest.fixture
-def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iterator[Any]:
+def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Any:
     """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
 
     Returns the report of a pass; raises ``DivergenceError`` for a fail; skips, or fails in strict mode, where
@@ -215,14 +231,12 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     from pytest_ddl.session import assert_equivalence
 
     harness, mark = _harness(request.config), parse_mark(request.node)
-    calls: list[Any] = []
+    request.node.stash[_COMPARISONS] = 0
 
     @wraps(assert_equivalence)
     def compare(train: Any, **arguments: Any) -> Any:
         __tracebackhide__ = True
-        calls.append(train)
+        request.node.stash[_COMPARISONS] += 1
         return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
 
-    yield compare
-    if not calls:
-        pytest.fail("the test asked for ddl_equivalence and never called it, so nothing was compared", pytrace=False)
+    return compare

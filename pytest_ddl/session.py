@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -46,6 +46,11 @@ def harness_of(config: pytest.Config) -> Harness:
     return harness
 
 
+def fail_collection(node: Any, problem: object) -> NoReturn:
+    """End the collection of a test's file with one line."""
+    raise pytest.fail.Exception(f"{getattr(node, 'nodeid', node)}: {problem}", pytrace=False) from None
+
+
 def close(config: pytest.Config) -> None:
     """End what the run has started."""
     harness = config.stash.get(HARNESS, None)
@@ -69,8 +74,8 @@ def prepare(config: pytest.Config) -> None:
     _ = harness.machine
     if harness.settings["launcher"] not in harness._launchers:
         harness.make_launcher()
-    harness.warm_up()
     harness.check_required()
+    harness.warm_up()
 
 
 def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
@@ -78,19 +83,21 @@ def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
     fixtures = metafunc.fixturenames
     try:
         mark = parse_mark(metafunc.definition)
+        by_user = _is_parametrized_by_user(metafunc)
         if SPEC_FIXTURE not in fixtures:
+            _refuse_idle_marker(metafunc)
             return
         _refuse_conflicts(metafunc)
-        if _is_parametrized_by_user(metafunc):
+        if by_user:
             return
         specs = select(mark, fixtures, harness.settings["strategy"], harness.registry, metafunc.definition)
-    except ValueError as error:
-        pytest.fail(f"{metafunc.definition.nodeid}: {error}", pytrace=False)
+        unavailable = [harness.unavailable(spec, mark) for spec in specs]
+    except (ValueError, pytest.UsageError) as error:
+        fail_collection(metafunc.definition, error)
     chosen = harness.settings["strategy"] if mark.strategies is None else mark.strategies
     only_available = "available" in (chosen.split(",") if isinstance(chosen, str) else chosen)
     parameters = []
-    for spec in specs:
-        reason = harness.unavailable(spec, mark)
+    for spec, reason in zip(specs, unavailable, strict=True):
         if reason is None or not only_available:
             marks = [pytest.mark.skip(reason=f"{spec}: {reason}")] if reason else []
             parameters.append(pytest.param(spec, id=label(spec, harness.registry), marks=marks))
@@ -98,6 +105,14 @@ def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
         reason = "none of the selected strategies can run here; see pytest --ddl-list"
         parameters = [pytest.param(specs[0], id="unavailable", marks=[pytest.mark.skip(reason=reason)])]
     metafunc.parametrize(SPEC_FIXTURE, parameters, indirect=True, scope="session")
+
+
+def _refuse_idle_marker(metafunc: pytest.Metafunc) -> None:
+    """Refuse a marker on a test that runs under no strategy; on its class or module it may be for others."""
+    if any(mark.name == "ddl" for mark in metafunc.definition.own_markers):
+        raise ValueError(
+            "@pytest.mark.ddl has no effect: the test asks for none of ddl_strategy, ddl_cluster, ddl_equivalence"
+        )
 
 
 def _refuse_conflicts(metafunc: pytest.Metafunc) -> None:
@@ -187,13 +202,36 @@ def check_accelerator(harness: Harness, name: str, mark: pytest.Mark) -> None:
         if not machine.tpus:
             pytest.skip(f"needs a TPU: {machine.tpu_reason}")
         return
-    unknown = set(mark.kwargs) - {"min"}
-    if unknown or len(mark.args) > 1:
-        raise pytest.UsageError(f"@pytest.mark.gpu takes min=1 alone, not {sorted(unknown) or mark.args}")
-    wanted = mark.kwargs.get("min", mark.args[0] if mark.args else 1)
+    wanted = gpus_wanted(mark)
     if machine.gpus < wanted:
         reason = machine.gpu_reason if machine.gpus == 0 else f"this machine has {machine.gpus}"
         pytest.skip(f"needs {wanted} GPU{'s' if wanted > 1 else ''}: {reason}")
+
+
+def check_accelerator_marks(definition: Any) -> None:
+    """Fail the collection where a ``gpu`` or ``tpu`` marker has wrong arguments."""
+    try:
+        for mark in definition.iter_markers("gpu"):
+            gpus_wanted(mark)
+        for mark in definition.iter_markers("tpu"):
+            if mark.args or mark.kwargs:
+                raise ValueError(f"@pytest.mark.tpu takes no arguments, not {mark.args or mark.kwargs}")
+    except ValueError as error:
+        fail_collection(definition, error)
+
+
+def gpus_wanted(mark: pytest.Mark) -> int:
+    """The number of GPUs that a ``gpu`` marker asks for.
+
+    :raises ValueError: one line saying which argument is wrong.
+    """
+    unknown = sorted(set(mark.kwargs) - {"min"})
+    if unknown or len(mark.args) + len(mark.kwargs) > 1:
+        raise ValueError(f"@pytest.mark.gpu takes min=1 alone, not {unknown or mark.args}")
+    wanted: int = mark.kwargs.get("min", mark.args[0] if mark.args else 1)
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+        raise ValueError(f"@pytest.mark.gpu: min={wanted!r} must be a whole number, at least 1")
+    return wanted
 
 
 def auto_num_workers(harness: Harness) -> int:

@@ -75,72 +75,97 @@ class SpmdRunner:
     def __init__(self, harness: Harness, config: pytest.Config) -> None:
         self._harness = harness
         self._config = config
-        self._following: dict[StrategySpec, list[pytest.Item]] = {}
+        self._opened = 0
+        self._sections: list[tuple[str, str]] = []
+        """What the current item's reports have said so far: each report has the earlier ones' sections too."""
+        self._following: dict[tuple[str, str], list[pytest.Item]] = {}
+        """The items that still come, by the warm cluster in which they run."""
         for item in harness.items:
-            spec = spec_of(item)
-            if spec is not None and is_spmd(item):
-                self._following.setdefault(spec, []).append(item)
+            key = self._cluster_key(item)
+            if key is not None:
+                self._following.setdefault(key, []).append(item)
 
     def run(self, item: pytest.Function, nextitem: pytest.Item | None) -> None:
         """Run one item on all ranks and log one report for each phase."""
+        self._sections = []
+        self._run(item, nextitem)
+        # Nothing was set up here for this item, but for items before it whose next one it was.
+        runner = item.config.pluginmanager.get_plugin("runner")
+        call = pytest.CallInfo.from_call(
+            lambda: runner.pytest_runtest_teardown(item, nextitem), when="teardown", reraise=(KeyboardInterrupt,)
+        )
+        if call.excinfo is not None:
+            self._log(item, [item.ihook.pytest_runtest_makereport(item=item, call=call)])
+
+    def _run(self, item: pytest.Function, nextitem: pytest.Item | None) -> None:
         spec = spec_of(item)
         assert spec is not None
         mark = parse_mark(item)
-        deadline = time.monotonic() + self._harness.timeout(mark)
-        reason = self._harness.unavailable(spec, mark)
-        if reason is not None:
-            self._skip(item, f"{spec}: {reason}")
-            return
-        skip = next(item.iter_markers("skip"), None)
-        if skip is not None:
-            reason = skip.kwargs.get("reason") or (skip.args[0] if skip.args else "unconditional skip")
-            self._skip(item, str(reason))
+        started = time.monotonic()
+        if self._ends_here(item, spec, self._harness.unavailable(spec, mark)):
             return
         try:
             with self._harness.cluster(spec, mark) as cluster:
-                self._run_in(cluster, item, nextitem, deadline)
+                self._run_in(cluster, item, nextitem, started, self._harness.timeout(mark))
         except (ClusterError, LaunchError, ResourcesBusyError) as error:
             self._log(item, [failed_report(item, "setup", str(error))])
             self._log(item, [self._empty_report(item, "teardown")])
 
-    def _run_in(self, cluster: Cluster, item: pytest.Function, nextitem: pytest.Item | None, deadline: float) -> None:
+    def _run_in(
+        self, cluster: Cluster, item: pytest.Function, nextitem: pytest.Item | None, started: float, timeout: float
+    ) -> None:
+        # The test's time begins when its cluster is there: how long that takes depends on what ran before.
+        deadline = time.monotonic() + timeout
         problem = self._open_session(cluster, item, deadline)
         if problem is not None:
             self._log(item, [problem, self._empty_report(item, "teardown")])
             return
         following = self._next_in(cluster, item, nextitem)
-        passed = self._phase(cluster, item, "setup", Kind.SETUP, (item.nodeid, following), deadline)
-        if passed and not item.config.getoption("setuponly", False):
+        report = self._phase(cluster, item, "setup", Kind.SETUP, (item.nodeid, following), deadline, started)
+        if report.passed and not item.config.getoption("setuponly", False):
             if _is_given(item):
-                passed = self._examples(cluster, item, deadline)
+                report = self._examples(cluster, item, deadline)
             else:
-                passed = self._phase(cluster, item, "call", Kind.BODY, None, deadline)
+                report = self._phase(cluster, item, "call", Kind.BODY, None, deadline)
         if cluster.dirty:
             # Ranks that are gone or stuck cannot tear down; they are ended as a whole instead.
             self._log(item, [self._empty_report(item, "teardown")])
             return
         # After a failure the cluster is ended, so everything that it holds is torn down now.
-        passed = self._phase(cluster, item, "teardown", Kind.TEARDOWN, passed, deadline) and passed
-        if not passed:
+        clean = not (report.failed or hasattr(report, "wasxfail") or cluster.retired)
+        report = self._phase(cluster, item, "teardown", Kind.TEARDOWN, clean, deadline)
+        if report.failed or not clean:
             cluster.retired = cluster.retired or f"{item.nodeid} failed in it"
 
-    def _phase(self, cluster: Cluster, item: pytest.Item, when: Any, kind: Kind, body: Any, deadline: float) -> bool:
+    def _phase(
+        self,
+        cluster: Cluster,
+        item: pytest.Item,
+        when: Any,
+        kind: Kind,
+        body: Any,
+        deadline: float,
+        started: float | None = None,
+    ) -> pytest.TestReport:
         answers = cluster.ask(kind, body, deadline=deadline, patience=_patience)
         reports = merge_phase(item, when, answers)
+        if started is not None:
+            reports[-1].duration = time.monotonic() - started
         self._log(item, reports)
-        return bool(reports[-1].outcome == "passed")
+        return reports[-1]
 
-    def _examples(self, cluster: Cluster, item: pytest.Function, deadline: float) -> bool:
+    def _examples(self, cluster: Cluster, item: pytest.Function, deadline: float) -> pytest.TestReport:
         from pytest_ddl.given import ExampleDispatcher
 
         dispatcher = ExampleDispatcher(cluster, item, deadline)
         started = time.monotonic()
-        call = pytest.CallInfo.from_call(dispatcher.run_engine, when="call")
-        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        reraise = (pytest.exit.Exception, KeyboardInterrupt)
+        call = pytest.CallInfo.from_call(dispatcher.run_engine, when="call", reraise=reraise)
+        report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         report.duration = time.monotonic() - started
         report.sections += dispatcher.sections()
         self._log(item, [report])
-        return bool(report.outcome == "passed")
+        return report
 
     # ----- sessions in the ranks -----
 
@@ -149,7 +174,7 @@ class SpmdRunner:
         file = str(item.path)
         if cluster.session_plan is not None and file in cluster.session_plan.files:
             return None
-        plan = self._plan(cluster.spec, file)
+        plan = self._plan(cluster.spec, item)
         answers: Sequence[Answer] = cluster.ask(Kind.OPEN_SESSION, plan, deadline=deadline)
         if not all(answer.ok for answer in answers):
             report = merge_phase(item, "setup", answers)[-1]
@@ -158,13 +183,13 @@ class SpmdRunner:
         cluster.session_plan = plan
         return None
 
-    def _plan(self, spec: StrategySpec, file: str) -> SessionPlan:
-        files = [str(item.path) for item in self._following.get(spec, ())]
-        chosen = list(dict.fromkeys([file, *files]))[:MAX_FILES]
-        options = {name: value for name, value in vars(self._config.option).items() if _is_picklable(value)}
+    def _plan(self, spec: StrategySpec, item: pytest.Item) -> SessionPlan:
+        following = self._following.get(self._cluster_key(item) or ("", ""), ())
+        chosen = list(dict.fromkeys(str(one.path) for one in (item, *following)))[:MAX_FILES]
+        given = {name: value for name, value in vars(self._config.option).items() if name != "file_or_dir"}
+        options = {name: value for name, value in given.items() if _is_picklable(value)}
         options.update({name: value for name, value in RANK_OPTIONS.items() if name in options})
         options["plugins"] = [*options.get("plugins", []), *RANK_PLUGINS_OFF]
-        options["basetemp"] = None
         options["ddl_machine"] = self._harness.machine
         options["ddl_folder"] = str(self._harness.folder)
         args = ["--rootdir", str(self._config.rootpath)]
@@ -172,43 +197,70 @@ class SpmdRunner:
             args += ["-c", str(self._config.inipath)]
         for setting in self._config.option.override_ini or ():
             args += ["-o", setting]
-        return SessionPlan(options, tuple(args), tuple(chosen))
+        return SessionPlan(options, tuple(args), tuple(chosen), self._basetemp(spec))
+
+    def _basetemp(self, spec: StrategySpec) -> str | None:
+        """A place of their own for the ranks' ``tmp_path``, inside the controller's, as pytest-xdist has it."""
+        factory = getattr(self._config, "_tmp_path_factory", None)
+        self._opened += 1
+        return f"{factory.getbasetemp()}/{spec.name}-{self._opened}" if factory is not None else None
 
     def _next_in(self, cluster: Cluster, item: pytest.Item, nextitem: pytest.Item | None) -> str | None:
         """The item that these ranks run next, which decides which of their fixtures stay alive."""
-        if nextitem is None:
+        key = self._cluster_key(item)
+        if nextitem is None or key is None:
             return None
         files = cluster.session_plan.files
         # An xdist worker knows no more than its next item; others of this variant may go elsewhere.
         shared = hasattr(self._config, "workerinput")
-        items = [nextitem] if shared else self._later(cluster.spec, item)
-        if items and str(items[0].path) in files and spec_of(items[0]) == cluster.spec and is_spmd(items[0]):
+        items = [nextitem] if shared else self._later(key, item)
+        if items and str(items[0].path) in files and self._cluster_key(items[0]) == key:
             return items[0].nodeid
         return None
 
-    def _later(self, spec: StrategySpec, item: pytest.Item) -> list[pytest.Item]:
-        items = self._following.get(spec, [])
+    def _cluster_key(self, item: pytest.Item) -> tuple[str, str] | None:
+        """Which warm cluster the item shares with others; ``None`` where it has one of its own, or needs none."""
+        spec = spec_of(item)
+        if spec is None or not is_spmd(item):
+            return None
+        mark = parse_mark(item)
+        return None if mark.isolation == "fresh" else (str(spec), self._harness.device_for(spec, mark))
+
+    def _later(self, key: tuple[str, str], item: pytest.Item) -> list[pytest.Item]:
+        items = self._following.get(key, [])
         while items and items.pop(0) is not item:
             pass
         return items
 
     # ----- reports -----
 
-    def _skip(self, item: pytest.Item, reason: str) -> None:
-        def skip() -> None:
-            raise pytest.skip.Exception(reason, _use_item_location=True)
+    def _ends_here(self, item: pytest.Item, spec: StrategySpec, unavailable: str | None) -> bool:
+        """Skip what needs no cluster for that, and note ``xfail`` for the reports that are made here."""
 
-        call = pytest.CallInfo.from_call(skip, when="setup")
+        def evaluate() -> None:
+            if unavailable is not None:
+                raise pytest.skip.Exception(f"{spec}: {unavailable}", _use_item_location=True)
+            skipping = item.config.pluginmanager.get_plugin("skipping")
+            if skipping is not None:
+                skipping.pytest_runtest_setup(item)
+
+        call = pytest.CallInfo.from_call(evaluate, when="setup", reraise=(KeyboardInterrupt,))
+        if call.excinfo is None:
+            return False
         self._log(item, [item.ihook.pytest_runtest_makereport(item=item, call=call)])
         self._log(item, [self._empty_report(item, "teardown")])
+        return True
 
     def _empty_report(self, item: pytest.Item, when: Any) -> pytest.TestReport:
         return pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "passed", None, when)
 
     def _log(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
         for report in reports:
+            new = [section for section in report.sections if section not in self._sections]
+            self._sections += new
+            report.sections = list(self._sections)
             if self._config.getoption("capture") == "no":
-                _show(report)
+                _show(new)
             item.ihook.pytest_runtest_logreport(report=report)
 
 
@@ -231,9 +283,9 @@ def _is_picklable(value: object) -> bool:
     return True
 
 
-def _show(report: pytest.TestReport) -> None:
+def _show(sections: Sequence[tuple[str, str]]) -> None:
     """With ``-s``, print what the ranks printed, each line with its rank."""
-    for title, text in report.sections:
+    for title, text in sections:
         rank = title[title.index("[") :] + " " if "[" in title else ""
         for line in text.splitlines() if title.startswith("Captured") else ():
             sys.stdout.write(f"\n{rank}{line}")

@@ -1,11 +1,9 @@
-"""Measurements on clusters: starting one, what its processes weigh, a verdict on a failing rank, what is left behind."""
+"""Measurements on clusters: starting one, what a rank weighs, the verdict on a failing rank, what is left behind."""
 
 from __future__ import annotations
 
 import os
-import socket
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.cluster.explain import RankError
-from pytest_ddl.cluster.ports import FIRST_PORT, LAST_PORT
 from pytest_ddl.handle import ClusterHandle
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.selection import DdlMark
@@ -119,77 +116,78 @@ class Traces:
     """What a session holds: everything in here must be as it was once its clusters have ended."""
 
     processes: int
-    """Descendants of this process, the zygote among them."""
+    """The zygote and all that were forked from it, whoever their parent is by now."""
     threads: int
+    """Of this process and of those."""
     files: int
-    """Open file descriptors of this process and of its zygote."""
+    """Open file descriptors of this process and of those."""
     ports: int
-    """TCP listeners and UDP sockets in the range from which clusters take their ports."""
+    """TCP listeners and bound UDP sockets of this process and of those."""
     temporary: int
-    """Entries in the folder for temporary files that carry the plugin's name."""
+    """Entries in the folder for temporary files."""
 
 
-def traces() -> Traces:
-    children = _descendants(os.getpid())
-    own = [os.getpid(), *children]
+def traces(harness: Harness) -> Traces:
+    forked = _forked(harness)
+    pids = [os.getpid(), *forked]
     return Traces(
-        processes=len(children),
-        threads=threading.active_count() + sum(_threads(pid) for pid in children),
-        files=sum(_open_files(pid) for pid in own),
-        ports=_open_ports(),
-        temporary=len([*Path(tempfile.gettempdir()).glob("pytest-ddl-*")]),
+        processes=len(forked),
+        threads=sum(len(_entries(f"/proc/{pid}/task")) for pid in pids),
+        files=sum(len(_entries(f"/proc/{pid}/fd")) for pid in pids),
+        ports=len(_open_ports() & {target for pid in pids for target in _sockets(pid)}),
+        temporary=sum(1 for _ in Path(tempfile.gettempdir()).rglob("*")),
     )
 
 
-def settled(before: Traces, patience: float = 5.0) -> Traces:
-    """The traces once they equal those of before, or after some seconds: the kernel frees some things a little later."""
+def settled(harness: Harness, before: Traces, patience: float = 5.0) -> Traces:
+    """The traces once they equal those of before, or after some seconds: the kernel frees some things later."""
     deadline = time.monotonic() + patience
-    while (now := traces()) != before and time.monotonic() < deadline:
+    while (now := traces(harness)) != before and time.monotonic() < deadline:
         time.sleep(0.02)
     return now
 
 
-def _descendants(pid: int) -> list[int]:
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            parents.setdefault(parent, []).append(int(entry.name))
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        children = parents.get(waiting.pop(), [])
-        found += children
-        waiting += children
+def _forked(harness: Harness) -> list[int]:
+    """Workers keep the command line of their zygote, which has this session's own address in it."""
+    address = harness.pool.launcher.address.encode()
+    found = []
+    for pid in _entries("/proc"):
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes() if pid.isdigit() else b""
+        except OSError:
+            continue
+        if address in arguments.split(b"\0"):
+            found.append(int(pid))
     return found
 
 
-def _threads(pid: int) -> int:
+def _entries(folder: str) -> list[str]:
     try:
-        return len(os.listdir(f"/proc/{pid}/task"))
+        return os.listdir(folder)
     except OSError:
-        return 0
+        return []
 
 
-def _open_files(pid: int) -> int:
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return 0
+def _sockets(pid: int) -> Iterator[str]:
+    """The inodes of the sockets that a process holds."""
+    for fd in _entries(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            yield target.removeprefix("socket:[").removesuffix("]")
 
 
-def _open_ports() -> int:
-    found = 0
+def _open_ports() -> set[str]:
+    """The inodes of all sockets of the machine that occupy a port."""
+    found = set()
     for table in ("tcp", "tcp6", "udp", "udp6"):
         path = Path(f"/proc/net/{table}")
         for line in path.read_text().splitlines()[1:] if path.exists() else ():
             fields = line.split()
-            port = int(fields[1].rpartition(":")[2], 16)
-            listening = table.startswith("udp") or fields[3] == _LISTEN
-            found += FIRST_PORT <= port < LAST_PORT and listening
+            if table.startswith("udp") or fields[3] == _LISTEN:
+                found.add(fields[9])
     return found
 
 
@@ -209,6 +207,5 @@ def machine() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "host_kind": f"{platform.system()} {platform.machine()}",
-        "has_ipv6": socket.has_ipv6,
         **versions,
     }

@@ -1,7 +1,8 @@
-"""Measurements on whole pytest runs, each in a process of its own: the cost of one more test, and of the plugin unused."""
+"""Measurements on whole pytest runs, each a process of its own: the cost of one more test, and of the plugin unused."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -12,7 +13,7 @@ import textwrap
 import time
 from pathlib import Path
 
-_CLOCK = '''
+_CLOCK = """
 import json, time
 import pytest
 
@@ -26,7 +27,7 @@ def pytest_sessionfinish(session, exitstatus):
     _started.append(time.perf_counter())
     with open({out!r}, "w") as file:
         json.dump({{"status": int(exitstatus), "started": _started}}, file)
-'''
+"""
 _TEST = "def test_{number}({fixture}):\n    pass\n"
 FIXTURES = {"plain": "", "mirrored": "mirrored_strategy", "multi_worker_mirrored": "multi_worker_mirrored_strategy"}
 
@@ -48,7 +49,7 @@ def per_test_seconds(kind: str, count: int) -> list[float]:
     assert clock["status"] == 0, f"{kind}: pytest ended with status {clock['status']}"
     started = clock["started"]
     assert len(started) == count + 1
-    return [later - earlier for earlier, later in zip(started, started[1:])]
+    return [later - earlier for earlier, later in itertools.pairwise(started)]
 
 
 def steady(costs: list[float]) -> float:
@@ -75,4 +76,6 @@ def _pytest(folder: Path, *options: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode != 0:
-        raise RuntimeError(textwrap.dedent(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}{done.stderr}"))
+        raise RuntimeError(
+            textwrap.dedent(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+        )

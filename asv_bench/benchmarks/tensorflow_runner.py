@@ -7,13 +7,22 @@ away from other programs' options. Nothing else in the project touches it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from types import TracebackType
 from typing import Any
+
+if __name__ in ("__main__", "__mp_main__"):
+    # The fork server imports this file as __mp_main__: with TensorFlow in it, its workers start as fast as they can.
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
+    from tensorflow.python.distribute import multi_process_lib, multi_process_runner
 
 
 def _first_all_reduce() -> float:
@@ -32,9 +41,8 @@ def _first_all_reduce() -> float:
 
 
 def _serve() -> None:
+    results = open(int(sys.argv[1]), "w", buffering=1)  # noqa: SIM115
     sys.argv = sys.argv[:1]
-    from tensorflow.python.distribute import multi_process_lib, multi_process_runner
-
     from pytest_ddl.cluster.ports import PortLease
 
     multi_process_lib._test_main_called = True
@@ -45,7 +53,7 @@ def _serve() -> None:
         spec = {"worker": [f"127.0.0.1:{port}" for port in lease.ports]}
         result = multi_process_runner.run(_first_all_reduce, cluster_spec=spec, timeout=120)
         ready = max(result.return_value) - started
-        print("RESULT " + json.dumps([ready, time.monotonic() - started]), flush=True)
+        results.write(json.dumps([ready, time.monotonic() - started]) + "\n")
         lease.release()
 
 
@@ -54,14 +62,22 @@ class TensorFlowRunner:
 
     def __init__(self) -> None:
         self.reason = ""
+        # Results have a pipe of their own: the fork server keeps stdout open even when its parent has died,
+        # and nobody reads a pipe while TensorFlow's workers fill it with their log.
+        results, theirs = os.pipe()
+        self._results = open(results)  # noqa: SIM115
+        self._log = tempfile.TemporaryFile("w+", prefix="ddl-benchmark-")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__)],
+            [sys.executable, os.path.abspath(__file__), str(theirs)],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[theirs],
             text=True,
+            start_new_session=True,
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
         )
+        os.close(theirs)
 
     def __enter__(self) -> TensorFlowRunner:
         # The first run imports TensorFlow in a fork server, as our zygote has done by then.
@@ -73,24 +89,30 @@ class TensorFlowRunner:
         if self.reason:
             return None
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
+        with contextlib.suppress(OSError):
             self._process.stdin.write(f"{workers}\n")
             self._process.stdin.flush()
-        except OSError:
-            pass
-        for line in self._process.stdout:
-            if line.startswith("RESULT "):
-                ready, done = json.loads(line.removeprefix("RESULT "))
-                return float(ready), float(done)
-        self.reason = f"TensorFlow's runner ended with status {self._process.wait()}; it needs dill and tblib"
+        line = self._results.readline()
+        if line:
+            ready, done = json.loads(line)
+            return float(ready), float(done)
+        status = self._process.wait()
+        self._log.seek(0)
+        last = (self._log.read().strip().splitlines() or [""])[-1]
+        self.reason = f"TensorFlow's runner, which needs dill and tblib, ended with status {status}: {last}"
         return None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.communicate()
+        # With its fork server, which would hold our end of the pipes open.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._results, self._log):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def train(run: Any, attempt: int = 0) -> None:
     x, y = rng.normal(size=(64, 16)).astype("float32"), rng.normal(size=(64, 1)).astype("float32")
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def train_step(iterator: Any) -> Any:
         def replica_step(batch: Any) -> Any:
             x, y = batch
@@ -37,7 +37,7 @@ def train(run: Any, attempt: int = 0) -> None:
                 losses = tf.square(model(x) - y)[:, 0]
                 loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
             gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return loss
 
         return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)

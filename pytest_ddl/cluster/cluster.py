@@ -28,6 +28,11 @@ GRACE = 0.3
 ranks that fail alike to be heard, little enough to give a verdict within a second."""
 STACKS_WAIT = 0.3
 """Seconds to wait for a rank's stacks; faulthandler writes them within milliseconds."""
+STOP_WAIT = 5.0
+"""Seconds that open pytest sessions have for tearing their remaining fixtures down."""
+COLLECTIVE_TIMEOUT = 3600.0
+"""Seconds after which TensorFlow gives a collective up. Beyond any test's deadline, which the controller
+keeps: a cluster is used by many tests, and the first one's deadline must not cut the others' collectives."""
 START_ATTEMPTS = 3
 """A leased port can still be taken by a stranger before TensorFlow binds it."""
 
@@ -141,7 +146,7 @@ class Cluster:
         cluster = cls(spec, launcher, lease, (*topology.ranks, *topology.servers), len(topology.ranks))
         try:
             cluster.processes = launcher.launch(len(cluster.tasks), environ)
-            context = BuildContext(spec, topology, cluster.tasks[0], 0, lease.ports, device, timeout)
+            context = BuildContext(spec, topology, cluster.tasks[0], 0, lease.ports, device, COLLECTIVE_TIMEOUT)
             cluster._environ = environ
             cluster._boots = [
                 Boot(definition, replace(context, task=task, rank=index if index < cluster.num_ranks else -1))
@@ -191,6 +196,21 @@ class Cluster:
             # A rank that is gone already is found by the wait below.
             with contextlib.suppress(OSError):
                 send(self.processes[rank].connection, Request(self._next_id, kind, body))
+        try:
+            answers = self._collect(ranks, deadline, patience)
+        except BaseException:
+            # Ctrl-C, or the zygote is gone: the ranks are still busy with the request.
+            self.dirty = self.dirty or "interrupted"
+            raise
+        if any(not answer.ok for answer in answers.values()):
+            self.retired = self.retired or "a rank failed"
+        finished = time.monotonic() - started
+        return [self._with_output(answers[rank], offsets[rank], finished) for rank in ranks]
+
+    def _collect(
+        self, ranks: Sequence[int], deadline: float, patience: Callable[[Any], float | None] | None
+    ) -> dict[int, Answer]:
+        """Wait for the answers to the current request."""
         answers: dict[int, Answer] = {}
         limit = deadline
         while len(answers) < len(ranks):
@@ -206,10 +226,7 @@ class Cluster:
             if time.monotonic() >= limit:
                 fate = Fate.DEADLINE if limit == deadline else Fate.STOPPED
                 answers.update(self._stop(fate, [rank for rank in ranks if rank not in answers]))
-        if any(not answer.ok for answer in answers.values()):
-            self.retired = self.retired or "a rank failed"
-        finished = time.monotonic() - started
-        return [self._with_output(answers[rank], offsets[rank], finished) for rank in ranks]
+        return answers
 
     def _ready(self, ranks: Sequence[int], timeout: float) -> Iterator[int]:
         connections = {self.processes[rank].connection: rank for rank in ranks}
@@ -301,10 +318,17 @@ class Cluster:
             return all(process.exit_status is None for process in self.processes)
         return False
 
+    def _end_sessions(self) -> None:
+        """Have open pytest sessions end as sessions do: fixtures that wider scopes keep are torn down."""
+        if self.session_plan is not None and not self.dirty and self.alive:
+            with contextlib.suppress(LaunchError):
+                self.ask(Kind.STOP, deadline=time.monotonic() + STOP_WAIT)
+
     def close(self) -> None:
         """End all processes and give the ports back; may be called twice."""
         if self._closed:
             return
+        self._end_sessions()
         self._closed = True
         with contextlib.suppress(LaunchError):
             for process in self.processes:

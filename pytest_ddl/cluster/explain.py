@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from pytest_ddl.cluster.cluster import Answer, Fate
 
+_OWN_FRAMES = os.path.dirname(__file__)
 MAX_STACK_LINES = 40
 MAX_OUTPUT_LINES = 30
 
@@ -48,7 +50,10 @@ def summarise(answers: Sequence[Answer]) -> str:
 
 def explain(answers: Sequence[Answer]) -> str:
     """The summary, then every rank that did not succeed, with traceback, stacks and output."""
-    return "\n".join([summarise(answers), *(f"\n{title}\n{text}" for title, text in sections(answers))])
+    summary = summarise(answers)
+    # A rank that ended without a word is said by its title alone, and once is enough.
+    told = [(title, text) for title, text in sections(answers) if text or title != summary]
+    return "\n".join([summary, *(f"\n{title}\n{text}".rstrip() for title, text in told)])
 
 
 def sections(answers: Sequence[Answer]) -> list[tuple[str, str]]:
@@ -69,11 +74,22 @@ def sections(answers: Sequence[Answer]) -> list[tuple[str, str]]:
             title = f"rank {answer.rank} of {total} ({answer.task}) {answer.describe_end()}"
             parts = []
             if answer.stacks:
-                parts.append("stacks:\n" + shorten(answer.stacks, MAX_STACK_LINES))
+                parts.append("stacks:\n" + shorten(main_thread_first(answer.stacks), MAX_STACK_LINES))
             if answer.fate is Fate.DIED and (answer.stdout or answer.stderr):
                 parts.append("its last output:\n" + shorten_head(answer.stdout + answer.stderr, MAX_OUTPUT_LINES))
             found.append((title, "\n".join(parts)))
     return found
+
+
+def main_thread_first(stacks: str) -> str:
+    """Put the main thread, where the test's body is, before the threads of libraries; faulthandler puts it last.
+
+    Its outer frames, from the first of the rank's own on, are left out.
+    """
+    *others, main = stacks.strip().split("\n\n")
+    lines = main.splitlines()
+    own = next((number for number, line in enumerate(lines) if f'File "{_OWN_FRAMES}' in line), len(lines))
+    return "\n\n".join(["\n".join(lines[:own]), *others])
 
 
 def shorten(text: str, lines: int) -> str:

@@ -109,6 +109,10 @@ class LocalLauncher:
         """
         self._buffer = b""
         self._ready = False
+        self._error = ""
+        """Why no worker can ever be started."""
+        self._ended: dict[int, int] = {}
+        """Status by pid of workers that ended before :meth:`launch` had returned them."""
         self._running: dict[int, WorkerProcess] = {}
         self._forked: dict[int, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -154,6 +158,8 @@ class LocalLauncher:
     def launch(self, count: int, environ: Mapping[str, str]) -> list[WorkerProcess]:
         """Fork workers with the given environment; the first call waits for the zygote's imports."""
         self._wait_until(lambda: self._ready, START_TIMEOUT, "importing TensorFlow")
+        if self._error:
+            raise LaunchError(self._error + self._log_tail())
         workers = {}
         for _ in range(count):
             worker = WorkerProcess()
@@ -166,14 +172,18 @@ class LocalLauncher:
                 "argv": sys.argv[:1],
             }
             data = json.dumps(request).encode() + b"\n"
-            sent = socket.send_fds(self._socket, [data], worker.fds)
-            self._socket.sendall(data[sent:])
+            try:
+                sent = socket.send_fds(self._socket, [data], worker.fds)
+                self._socket.sendall(data[sent:])
+            except OSError:
+                raise self._ended_error() from None
             workers[self._next_id] = worker
             self._next_id += 1
         self._wait_until(lambda: workers.keys() <= self._forked.keys(), START_TIMEOUT, "forking workers")
         for number, worker in workers.items():
             worker.started(self._forked.pop(number))
             self._running[worker.pid] = worker
+            worker.exit_status = self._ended.pop(worker.pid, None)
         return list(workers.values())
 
     def signal(self, process: WorkerProcess, number: int) -> None:
@@ -196,15 +206,14 @@ class LocalLauncher:
         finally:
             self._socket.settimeout(None)
         if not data:
-            raise LaunchError(f"the zygote has ended{self._log_tail()}")
+            raise self._ended_error()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
             self._take(json.loads(line))
 
     def _take(self, message: dict[str, Any]) -> None:
         if message["event"] == "ready":
-            if message["error"]:
-                raise LaunchError(message["error"] + self._log_tail())
+            self._error = message["error"]
             self._ready = True
         elif message["event"] == "forked":
             self._forked[message["id"]] = message["pid"]
@@ -212,6 +221,11 @@ class LocalLauncher:
             worker = self._running.pop(message["pid"], None)
             if worker is not None:
                 worker.exit_status = message["status"]
+            else:
+                self._ended[message["pid"]] = message["status"]
+
+    def _ended_error(self) -> LaunchError:
+        return LaunchError(f"the zygote, from which worker processes are forked, has ended{self._log_tail()}")
 
     def _wait_until(self, done: Any, timeout: float, what: str) -> None:
         deadline = time.monotonic() + timeout
@@ -230,6 +244,9 @@ class LocalLauncher:
         with contextlib.suppress(OSError):
             self._socket.close()
         if self._process is not None:
+            if not self._ready:
+                # It is still importing, and would only hear of its end afterwards; it has no workers yet.
+                self._process.kill()
             try:
                 self._process.wait(timeout=10)
             except subprocess.TimeoutExpired:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pytest_ddl.cluster.cluster import Cluster
 from pytest_ddl.cluster.launcher import Launcher
-from pytest_ddl.cluster.resources import Ledger, Slots
+from pytest_ddl.cluster.resources import Ledger, ResourcesBusyError, Slots
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import StrategySpec
 
@@ -35,10 +35,13 @@ class _Warm:
 class Pool:
     """Starts clusters on demand and keeps clean ones warm, one for each variant and device."""
 
-    def __init__(self, make_launcher: Callable[[], Launcher], ledger: Ledger, *, keep_gpus: bool) -> None:
+    def __init__(
+        self, make_launcher: Callable[[], Launcher], ledger: Ledger, make_environ: Callable[[], Mapping[str, str]], *, keep_gpus: bool
+    ) -> None:
         self._make_launcher = make_launcher
         self._launcher: Launcher | None = None
-        self._ledger = ledger
+        self.ledger = ledger
+        self._make_environ = make_environ
         self._keep_gpus = keep_gpus
         self._warm: OrderedDict[tuple[str, str], _Warm] = OrderedDict()
 
@@ -47,6 +50,11 @@ class Pool:
         """The launcher, started at first use."""
         if self._launcher is None:
             self._launcher = self._make_launcher()
+        return self._launcher
+
+    @property
+    def started(self) -> Launcher | None:
+        """The launcher, if it was started."""
         return self._launcher
 
     @contextmanager
@@ -67,7 +75,7 @@ class Pool:
         """
         key = (str(spec), device)
         topology = definition.topology(spec)
-        cpus = self._ledger.acquire("cpu", len(topology.ranks), time.monotonic() + timeout)
+        cpus = self.ledger.acquire("cpu", len(topology.ranks), time.monotonic() + timeout)
         warm: _Warm | None = None
         try:
             warm = None if fresh or environ else self._take(key)
@@ -94,12 +102,11 @@ class Pool:
         environ: Mapping[str, str] | None,
     ) -> _Warm:
         gpus = Slots()
-        environment = {**os.environ, **(environ or {})}
+        environment = {**self._make_environ(), **(environ or {})}
         if device == "gpu":
             topology = definition.topology(spec)
-            needed = topology.devices_per_process * len(topology.ranks)
-            gpus = self._ledger.acquire("gpu", needed, time.monotonic() + timeout)
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus.numbers))
+            gpus = self._acquire_gpus(topology.devices_per_process * len(topology.ranks), timeout)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(_device_ids(gpus.numbers, environment))
         try:
             cluster = Cluster.start(
                 spec, definition, self.launcher, device=device, environ=environment, timeout=timeout
@@ -108,6 +115,15 @@ class Pool:
             gpus.release()
             raise
         return _Warm(cluster, gpus)
+
+    def _acquire_gpus(self, count: int, timeout: float) -> Slots:
+        """Take GPUs, ending idle clusters of this pool that hold them before waiting for other processes."""
+        while any(warm.gpus.numbers for warm in self._warm.values()):
+            with contextlib.suppress(ResourcesBusyError):
+                return self.ledger.acquire("gpu", count, deadline=0.0)
+            key = next(key for key, warm in self._warm.items() if warm.gpus.numbers)
+            self._warm.pop(key).close()
+        return self.ledger.acquire("gpu", count, time.monotonic() + timeout)
 
     def _take(self, key: tuple[str, str]) -> _Warm | None:
         warm = self._warm.pop(key, None)
@@ -137,3 +153,9 @@ class Pool:
         if self._launcher is not None:
             self._launcher.close()
             self._launcher = None
+
+
+def _device_ids(numbers: Sequence[int], environ: Mapping[str, str]) -> list[str]:
+    """Names of GPUs for ``CUDA_VISIBLE_DEVICES``; slots count those that this process may see."""
+    visible = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return [visible[number] if number < len(visible) else str(number) for number in numbers]

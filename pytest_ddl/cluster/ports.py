@@ -28,12 +28,13 @@ class PortLease:
         order = random.Random(os.urandom(8)).sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT)
         for port in order:
             if len(self._held) == count:
-                return
+                break
             held = _lease(port)
             if held is not None:
                 self._held[port] = held
-        self.release()
-        raise OSError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT} on this machine")
+        if len(self._held) < count:
+            self.release()
+            raise OSError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT} on this machine")
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -19,11 +19,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddl.cluster.protocol import Failure, Kind, Request
-from pytest_ddl.cluster.worker import current_strategy
+from pytest_ddl.cluster.worker import current_rank, current_strategy
 from pytest_ddl.strategies.parameter_server import join_scheduled
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.worker import Worker
+
+
+_NO_REWRITE_WARNING = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
+"""A rank has imported this package before pytest starts in it; where warnings are errors, pytest would not start."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class SessionPlan:
     """``--rootdir``, ``-c`` and the like."""
     files: tuple[str, ...]
     """The test files to collect."""
+    basetemp: str | None = None
+    """Where ``tmp_path`` folders lie; each rank adds its number."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,8 @@ class _Proof:
         return proved
 
 
-@dataclass
+# By identity: pluggy keeps plugins in sets.
+@dataclass(eq=False)
 class RankSession:
     """One pytest session in this process, from its opening request until another request ends it."""
 
@@ -112,7 +119,11 @@ class RankSession:
         :raises RuntimeError: when pytest refused to start, with what it said in the rank's output.
         """
         plan: SessionPlan = self.opening.body
-        config = pytest.Config.fromdictargs(dict(plan.options), [*plan.args, *plan.files])
+        context = current_rank()
+        options = dict(plan.options)
+        if plan.basetemp is not None and context is not None:
+            options["basetemp"] = f"{plan.basetemp}-rank{context.rank}"
+        config = pytest.Config.fromdictargs(options, [*_NO_REWRITE_WARNING, *plan.args, *plan.files])
         config.pluginmanager.register(self, "ddl-rank-session")
         status = config.hook.pytest_cmdline_main(config=config)
         if not self._opened:

@@ -35,7 +35,8 @@ class Ledger:
 
     def __init__(self, folder: Path, capacity: dict[str, int]) -> None:
         self._folder = folder
-        self._capacity = capacity
+        self.capacity = capacity
+        """Slots by kind of resource; may be corrected once the machine is known."""
 
     def acquire(self, kind: str, count: int, deadline: float) -> Slots:
         """Take ``count`` slots at once, or as many as there are where fewer exist; wait for them.
@@ -45,7 +46,7 @@ class Ledger:
         :param deadline: in seconds of :func:`time.monotonic`.
         :raises ResourcesBusyError: when they are not free by the deadline.
         """
-        wanted = min(count, self._capacity.get(kind, 0))
+        wanted = min(count, self.capacity.get(kind, 0))
         while True:
             slots = self._try(kind, wanted)
             if slots is not None:
@@ -57,7 +58,7 @@ class Ledger:
     def _try(self, kind: str, wanted: int) -> Slots | None:
         taken = Slots()
         numbers: list[int] = []
-        for number in range(self._capacity.get(kind, 0)):
+        for number in range(self.capacity.get(kind, 0)):
             if len(numbers) == wanted:
                 break
             lock = os.open(self._folder / f"{kind}-{number}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)

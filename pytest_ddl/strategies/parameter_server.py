@@ -82,10 +82,9 @@ def _start_server(cluster: Any, task: Task, workers: int) -> Any:
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto()
-    # Every closure occupies an inter-op thread of the worker; with fewer threads than workers a
-    # small machine deadlocks (TensorFlow's parameter server tutorial, "In-process cluster").
-    if (os.cpu_count() or 1) < workers + 1:
-        config.inter_op_parallelism_threads = workers + 1
+    # Every closure occupies an inter-op thread, and the servers of one process share them: with few
+    # threads they wait for each other for ever (TensorFlow's tutorial, "In-process cluster").
+    config.inter_op_parallelism_threads = max(os.cpu_count() or 1, workers + 2)
     server = tf.distribute.Server(
         cluster, job_name=task.type, task_index=task.index, config=config, protocol="grpc", start=True
     )

@@ -1,0 +1,107 @@
+"""What asv tracks over commits; ``asv_bench/harness.py`` measures the same against targets, in one run.
+
+``version`` pins what a benchmark means: results stay comparable until somebody changes it on purpose.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks import clusters, sessions, training
+from pytest_ddl.harness import Harness
+
+
+class FreshCluster:
+    """A cluster of this many workers, up to its first all-reduce."""
+
+    version = "1"
+    unit = "s"
+    params = (2, 4)
+    param_names = ("workers",)
+    rounds = 20
+    timeout = 300
+
+    def setup(self, workers: int) -> None:
+        self.harness: Harness = clusters.warm_harness()
+
+    def track_median(self, workers: int) -> float:
+        starts = (clusters.start_seconds(self.harness, f"mwms[workers={workers}]")[0] for _ in range(self.rounds))
+        return statistics.median(starts)
+
+
+class Rank:
+    """A rank that waits for its first test."""
+
+    version = "1"
+    unit = "MB"
+    params = ("mirrored", "multi_worker_mirrored")
+    param_names = ("strategy",)
+    timeout = 120
+
+    def setup(self, strategy: str) -> None:
+        self.harness: Harness = clusters.warm_harness()
+
+    def track_proportional_memory(self, strategy: str) -> float:
+        return max(rank.proportional for rank in clusters.memory(self.harness, strategy))
+
+    def track_private_memory(self, strategy: str) -> float:
+        return max(rank.private for rank in clusters.memory(self.harness, strategy))
+
+
+class NextTest:
+    """One more empty test; ``plain`` is what pytest alone takes for it."""
+
+    version = "1"
+    unit = "ms"
+    params = tuple(sessions.FIXTURES)
+    param_names = ("kind",)
+    timeout = 300
+
+    def track_median(self, kind: str) -> float:
+        return sessions.steady(sessions.per_test_seconds(kind, 200)) * 1e3
+
+
+class Equivalence:
+    """The comparison of a small model with one device, the reference included."""
+
+    version = "1"
+    params = ("mirrored", "multi_worker_mirrored")
+    param_names = ("strategy",)
+    timeout = 300
+    number = 1
+    rounds = 1
+    repeat = (3, 10, 60.0)
+
+    def setup(self, strategy: str) -> None:
+        self.harness: Harness = clusters.warm_harness()
+        training.equivalence_seconds(self.harness, strategy)
+
+    def time_warm(self, strategy: str) -> None:
+        training.equivalence_seconds(self.harness, strategy)
+
+
+class FailingRank:
+    """From a rank's exception to the verdict, while its peer sits in a collective."""
+
+    version = "1"
+    unit = "s"
+    timeout = 120
+
+    def setup(self) -> None:
+        self.harness: Harness = clusters.warm_harness()
+
+    def track_verdict(self) -> float:
+        return statistics.median(clusters.verdict_seconds(self.harness)[0] for _ in range(5))
+
+
+class Unused:
+    """A pytest run of one plain test, with the plugin installed and with it blocked, in turns."""
+
+    version = "1"
+    unit = "ms"
+    pairs = 10
+    timeout = 300
+
+    def track_start_up_cost(self) -> float:
+        costs = [sessions.unused_seconds(True)[0] - sessions.unused_seconds(False)[0] for _ in range(self.pairs)]
+        return statistics.median(costs) * 1e3

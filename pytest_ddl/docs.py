@@ -1,0 +1,129 @@
+"""The tables of the documentation, generated from the registries: ``python -m pytest_ddl.docs [--check] [FOLDER]``.
+
+A page holds a table between ``<!-- table: NAME -->`` and ``<!-- end -->``; what is between is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pytest_ddl.checks.causes import CAUSES
+from pytest_ddl.checks.limitations import LIMITATIONS
+from pytest_ddl.checks.registry import CHECKS
+from pytest_ddl.config import OPTIONS
+from pytest_ddl.plugin import MARKERS
+from pytest_ddl.strategies.registry import StrategyRegistry
+
+_BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(_cell(cell) for cell in line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def options_table() -> str:
+    """Every option with its environment variable, its ini value and its default."""
+    rows = []
+    for option in OPTIONS:
+        value = "|".join(option.choices) or option.metavar
+        flag = option.flag if option.is_flag else f"{option.flag}={value}"
+        default = "off" if option.is_flag else _code(str(option.default))
+        rows.append((_code(flag), _code(option.env), _code(option.ini), default, option.help))
+    return _table(("option", "environment", "ini", "default", "what it does"), rows)
+
+
+def markers_table() -> str:
+    """Every marker with its signature."""
+    rows = []
+    for marker in MARKERS:
+        signature, _, told = marker.partition(": ")
+        rows.append((_code(f"@pytest.mark.{signature}"), told))
+    return _table(("marker", "what it says"), rows)
+
+
+def strategies_table() -> str:
+    """Every strategy with its aliases, its settings and the processes that its default shape takes."""
+    registry = StrategyRegistry()
+    rows = []
+    for definition in registry:
+        spec = registry.default(definition.name)
+        topology = definition.topology(spec)
+        names = ", ".join(_code(name) for name in (definition.name, *definition.aliases))
+        processes = str(len(topology.ranks) + len(topology.servers))
+        rows.append((names, _code(str(spec)), processes, definition.summary))
+    return _table(("name", "default shape", "processes", "what it is"), rows)
+
+
+def checks_table() -> str:
+    """Every check with what it asserts."""
+    rows = ((_code(check.name), check.title, check.needs) for check in CHECKS)
+    return _table(("check", "what holds where it passes", "needs"), rows)
+
+
+def causes_table() -> str:
+    """Every cause with what happened and what to do."""
+    rows = []
+    for cause in CAUSES.values():
+        legitimate = " Can be legitimate: declare it with `expect=`." if cause.legitimate else ""
+        rows.append((_code(cause.id), cause.title, cause.fix + legitimate))
+    return _table(("cause", "what happened", "what to do"), rows)
+
+
+def limitations_table() -> str:
+    """What TensorFlow and Keras are known not to be able to do, as reports say it."""
+    rows = ((limit.reason, f"<{limit.link}>" if limit.link else "") for limit in LIMITATIONS)
+    return _table(("what the framework cannot do", "more"), rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "options": options_table,
+    "markers": markers_table,
+    "strategies": strategies_table,
+    "checks": checks_table,
+    "causes": causes_table,
+    "limitations": limitations_table,
+}
+"""Every table by the name that pages use."""
+
+
+def with_tables(page: str) -> str:
+    """The text of a page with its tables generated anew.
+
+    :raises KeyError: for a table that does not exist.
+    """
+    return _BLOCK.sub(lambda match: match[1] + TABLES[match["name"]]() + match[4], page)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rewrite the pages of a folder, or with ``--check`` say which are out of date."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_ddl.docs", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail where a table is out of date")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs"))
+    options = parser.parse_args(arguments)
+    status = 0
+    for path in sorted(options.folder.glob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        generated = with_tables(page)
+        if generated != page and options.check:
+            sys.stdout.write(f"{path}: a table is out of date; run python -m pytest_ddl.docs\n")
+            status = 1
+        elif generated != page:
+            path.write_text(generated, encoding="utf-8")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Property tests: what must hold for all models, optimizers, batch sizes and payloads."""

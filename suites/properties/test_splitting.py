@@ -1,0 +1,49 @@
+"""How a global batch is split over replicas is invisible: the summed gradient is that of the whole batch."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ddl import generators
+
+
+@given(
+    model=generators.models(max_layers=1),
+    owners=st.lists(st.integers(0, 11), min_size=1, max_size=8),
+)
+def test_any_split_has_the_gradient_of_the_whole_batch(model, owners, synchronous_strategy, float64):
+    """``owners`` says which replica gets each example; replicas with none, and all on one, are splits too."""
+    import keras
+    import tensorflow as tf
+
+    strategy = synchronous_strategy
+    inputs, targets = model.examples(len(owners))
+    owner = np.array(owners) % strategy.num_replicas_in_sync
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        distributed = model.build()
+    single = model.build()
+    single.set_weights(distributed.get_weights())
+
+    def gradient(trained, part_inputs, part_targets):
+        with tf.GradientTape() as tape:
+            errors = tf.reduce_sum(tf.square(trained(part_inputs) - tf.cast(part_targets, "float64")), axis=-1)
+            loss = tf.reduce_sum(errors) / len(owners)
+        return [tf.convert_to_tensor(part) for part in tape.gradient(loss, trained.trainable_variables)]
+
+    def share(values):
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(values[owner == context.replica_id_in_sync_group])
+        )
+
+    @tf.function
+    def summed(*parts):
+        gradients = strategy.run(lambda *part: gradient(distributed, *part), args=parts)
+        return [strategy.reduce("SUM", value, axis=None) for value in gradients]
+
+    expected = gradient(single, tf.constant(inputs), tf.constant(targets))
+    for actual, desired in zip(summed(share(inputs), share(targets)), expected, strict=True):
+        # Rounding is near 1e-15 in float64, a share that is lost or counted twice is not.
+        np.testing.assert_allclose(actual.numpy(), desired.numpy(), rtol=1e-9, atol=1e-9)

@@ -1,0 +1,151 @@
+"""The pool: what is handed out, kept and ended, with clusters that are only names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ddl.cluster import pool as module
+from pytest_ddl.cluster.pool import Pool
+from pytest_ddl.cluster.resources import Ledger
+from pytest_ddl.strategies.registry import StrategyRegistry
+
+
+class FakeCluster:
+    """Stands for a cluster: notes what it was started with and whether it was closed."""
+
+    def __init__(self, spec: Any, environ: dict[str, str]) -> None:
+        self.spec, self.environ = spec, environ
+        self.dirty = self.retired = ""
+        self.alive = True
+        self.closed = False
+        self.processes = [None]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[FakeCluster]:
+    found: list[FakeCluster] = []
+
+    def start(spec: Any, _definition: Any, _launcher: Any, *, environ: dict[str, str], **_rest: Any) -> FakeCluster:
+        found.append(FakeCluster(spec, environ))
+        return found[-1]
+
+    monkeypatch.setattr(module.Cluster, "start", start)
+    return found
+
+
+Lease = Callable[..., Any]
+
+
+@pytest.fixture
+def make_pool(tmp_path: Path) -> Callable[..., tuple[Pool, Lease]]:
+    def make(gpus: int = 0, environ: dict[str, str] | None = None, keep_gpus: bool = True) -> tuple[Pool, Lease]:
+        registry = StrategyRegistry()
+        launcher: Any = SimpleNamespace(close=lambda: None)
+        ledger = Ledger(tmp_path, {"cpu": 4, "gpu": gpus})
+        pool = Pool(lambda: launcher, ledger, lambda: environ or {}, keep_gpus=keep_gpus)
+
+        def lease(text: str = "mirrored", device: str = "cpu", **rest: Any) -> Any:
+            spec = registry.parse_variant(text)
+            return pool.lease(spec, registry[spec.name], device=device, timeout=1.0, **rest)
+
+        return pool, lease
+
+    return make
+
+
+def test_a_clean_cluster_is_used_again(started: list[FakeCluster], make_pool: Any) -> None:
+    _pool, lease = make_pool()
+    with lease() as first:
+        pass
+    with lease() as second:
+        assert second is first
+    with lease("one_device") as other:
+        assert other is not first
+
+
+@pytest.mark.parametrize("spoil", [{"dirty": "a rank died"}, {"retired": "a test failed"}, {"alive": False}])
+def test_a_spoiled_cluster_is_ended(started: list[FakeCluster], make_pool: Any, spoil: dict[str, Any]) -> None:
+    _pool, lease = make_pool()
+    with lease() as first:
+        vars(first).update(spoil)
+    with lease() as second:
+        assert first.closed
+        assert second is not first
+
+
+def test_a_fresh_cluster_is_for_one_use(started: list[FakeCluster], make_pool: Any) -> None:
+    _pool, lease = make_pool()
+    with lease() as warm, lease(fresh=True) as fresh:
+        assert fresh is not warm
+    assert (warm.closed, fresh.closed) == (False, True)
+
+
+def test_an_exception_in_the_controller_ends_the_cluster(started: list[FakeCluster], make_pool: Any) -> None:
+    _pool, lease = make_pool()
+    with contextlib.suppress(KeyboardInterrupt), lease() as cluster:
+        raise KeyboardInterrupt
+    assert cluster.closed
+
+
+def test_closing_ends_all(started: list[FakeCluster], make_pool: Any) -> None:
+    pool, lease = make_pool()
+    for text in ("mirrored", "one_device"):
+        with lease(text):
+            pass
+    pool.close()
+    assert [cluster.closed for cluster in started] == [True, True]
+
+
+def test_many_variants_do_not_stay_warm_for_ever(
+    started: list[FakeCluster], make_pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_WARM_PROCESSES", 2)
+    _pool, lease = make_pool()
+    for replicas in range(1, 6):
+        with lease(f"mirrored[replicas={replicas}]"):
+            pass
+    assert sum(not cluster.closed for cluster in started) == 2
+
+
+def test_a_worn_out_cluster_is_replaced(
+    started: list[FakeCluster], make_pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_USES", 2)
+    _pool, lease = make_pool()
+    for _ in range(3):
+        with lease():
+            pass
+    assert [cluster.closed for cluster in started] == [True, False]
+
+
+def test_idle_clusters_make_way_for_one_that_needs_their_gpus(started: list[FakeCluster], make_pool: Any) -> None:
+    _pool, lease = make_pool(gpus=2)
+    with lease("mirrored", "gpu") as first:
+        assert first.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+    with lease("one_device", "gpu") as second:
+        assert first.closed
+        assert second.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    with lease("one_device", "gpu") as again:
+        assert again is second
+
+
+def test_xdist_workers_keep_no_gpus(started: list[FakeCluster], make_pool: Any) -> None:
+    _pool, lease = make_pool(gpus=2, keep_gpus=False)
+    with lease("mirrored", "gpu") as first:
+        pass
+    assert first.closed
+
+
+def test_gpus_are_those_that_the_user_allows(started: list[FakeCluster], make_pool: Any) -> None:
+    _pool, lease = make_pool(gpus=2, environ={"CUDA_VISIBLE_DEVICES": "5, 7"})
+    with lease("mirrored", "gpu") as cluster:
+        assert cluster.environ["CUDA_VISIBLE_DEVICES"] == "5,7"

@@ -1,0 +1,83 @@
+"""Shipping functions: what travels, what does not, and what the message says."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.ship import ShippingError
+
+counter = 0
+
+
+def count() -> int:
+    global counter
+    counter += 1
+    return counter
+
+
+def elsewhere(job: ship.Job, folder: Path) -> Any:
+    """Run a job in a fresh process and return its result."""
+    (folder / "job").write_bytes(pickle.dumps(job))
+    code = (
+        "import pickle, sys; from pathlib import Path; folder = Path(sys.argv[1]);"
+        "(folder / 'result').write_bytes(pickle.dumps(pickle.loads((folder / 'job').read_bytes()).call()))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=60)
+    return ship.unpack(pickle.loads((folder / "result").read_bytes()))
+
+
+def test_a_function_of_a_test_module_travels(tmp_path: Path) -> None:
+    assert elsewhere(ship.pack(count), tmp_path) == 1
+
+
+def test_a_closure_and_a_lambda_travel(tmp_path: Path) -> None:
+    base = 5
+
+    def add(number: int, *, more: int) -> int:
+        return base + number + more
+
+    assert elsewhere(ship.pack(add, (1,), {"more": 2}), tmp_path) == 8
+    assert elsewhere(ship.pack(lambda: base), tmp_path) == 5
+
+
+def test_an_argument_that_cannot_travel_is_named() -> None:
+    with pytest.raises(ShippingError, match=r"count with its arguments cannot be sent .*lock"):
+        ship.pack(count, (threading.Lock(),))
+
+
+def test_a_result_that_cannot_travel_is_named() -> None:
+    job = ship.pack(lambda: threading.Lock())
+    with pytest.raises(ShippingError, match=r"the result of .*<lambda> \(a lock\) cannot be sent"):
+        job.call()
+
+
+def test_a_failed_result_is_marked() -> None:
+    class Verdict:
+        failed = True
+
+    assert ship.pack(Verdict).call().failed
+    assert not ship.pack(lambda: None).call().failed
+
+
+def test_calls_do_not_see_what_earlier_calls_left_in_modules(tmp_path: Path) -> None:
+    (tmp_path / "job").write_bytes(pickle.dumps(ship.pack(count)))
+    code = (
+        "import pickle, sys; from pathlib import Path; job = pickle.loads((Path(sys.argv[1]) / 'job').read_bytes());"
+        "print([pickle.loads(job.call().data) for _ in range(3)])"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60, capture_output=True)
+    assert result.stdout.decode().strip() == "[1, 1, 1]"
+
+
+def test_installed_packages_are_not_user_modules() -> None:
+    modules = ship.user_modules()
+    assert __name__ in modules
+    assert not [name for name in modules if name.split(".")[0] in ("pytest", "json", "pytest_ddl", "cloudpickle")]

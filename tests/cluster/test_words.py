@@ -1,0 +1,59 @@
+"""How the ends of ranks are put into words, without any process."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddl.cluster.cluster import Answer, Fate
+from pytest_ddl.cluster.explain import explain, main_thread_first, name_ranks, summarise
+from pytest_ddl.cluster.protocol import Failure
+
+
+def raised(rank: int, message: str) -> Answer:
+    return Answer(rank, f"worker:{rank}", Fate.REPLIED, failure=Failure("ValueError", message, f"Traceback {message}"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "total", "words"),
+    [([0], 1, "the rank"), ([0, 1], 2, "all 2 ranks"), ([1], 2, "rank 1 of 2"), ([0, 2], 4, "ranks 0, 2 of 4")],
+)
+def test_ranks_are_named(ranks: list[int], total: int, words: str) -> None:
+    assert name_ranks(ranks, total) == words
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "exited with status 0 before it had finished"),
+        (-9, "was killed by SIGKILL"),
+        (None, "closed its connection and did not end"),
+    ],
+)
+def test_ends_are_described(status: int | None, words: str) -> None:
+    assert Answer(0, "worker:0", Fate.DIED, exit_status=status).describe_end() == words
+
+
+def test_the_exception_is_the_cause_and_not_the_stopped_rank() -> None:
+    answers = [Answer(0, "worker:0", Fate.STOPPED, stacks="Thread 1:\n  File x"), raised(1, "here")]
+    assert summarise(answers) == "ValueError on rank 1 of 2: here"
+    text = explain(answers)
+    assert text.index("Traceback here") < text.index("stopped because another rank had failed")
+
+
+def test_equal_exceptions_are_told_once_and_different_ones_all() -> None:
+    assert explain([raised(0, "same"), raised(1, "same")]).count("Traceback same") == 1
+    text = explain([raised(0, "one"), raised(1, "two")])
+    assert "Traceback one" in text
+    assert "Traceback two" in text
+
+
+def test_a_rank_without_last_words_is_told_once() -> None:
+    answers = [Answer(0, "worker:0", Fate.REPLIED), Answer(1, "worker:1", Fate.DIED, exit_status=0)]
+    assert explain(answers) == "rank 1 of 2 (worker:1) exited with status 0 before it had finished"
+
+
+def test_the_main_thread_comes_first_without_the_frames_of_the_tool() -> None:
+    from pytest_ddl.cluster import worker
+
+    stacks = f'Thread 1:\n  File "a" in pool\n\nThread 2:\n  File "test.py" in test_x\n  File "{worker.__file__}" in run\n'
+    assert main_thread_first(stacks) == 'Thread 2:\n  File "test.py" in test_x\n\nThread 1:\n  File "a" in pool'

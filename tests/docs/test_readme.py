@@ -1,0 +1,79 @@
+"""The examples of the README and of the documentation run, and fail, as they say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+_BLOCK = re.compile(r"<!-- (?P<name>[^>]+) -->\n```\w*\n(?P<text>.*?)```", re.DOTALL)
+_PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+
+
+def blocks() -> dict[str, str]:
+    return {match["name"]: match["text"] for match in _BLOCK.finditer(README.read_text(encoding="utf-8"))}
+
+
+def with_the_mistake(program: str, diff: str) -> str:
+    """Apply the README's one-line diff."""
+    removed, added = (line[1:] for line in diff.splitlines())
+    assert program.count(removed) == 1
+    return program.replace(removed, added)
+
+
+def normalised(text: str) -> list[str]:
+    """The words of a report with its numbers taken out; where lines break depends on how long the numbers are."""
+    lines = (line.removeprefix("E ") for line in text.splitlines())
+    return re.sub(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "N", " ".join(lines)).split()
+
+
+def run(pytester: pytest.Pytester, program: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(test_train=program)
+    pytester.makeini("[pytest]\n")
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=120)
+
+
+def test_example_passes(pytester: pytest.Pytester) -> None:
+    result = run(pytester, blocks()["example: test_train.py"], "--ddl-strategy=mirrored,multi_worker_mirrored")
+    result.assert_outcomes(passed=2)
+
+
+def test_mistake_fails_as_shown(pytester: pytest.Pytester) -> None:
+    found = blocks()
+    program = with_the_mistake(found["example: test_train.py"], found["example: the mistake"])
+    result = run(pytester, program, "--ddl-strategy=mirrored")
+    result.assert_outcomes(failed=1)
+    shown = normalised(found["example: the failure"])
+    printed = normalised("\n".join(line for line in result.outlines if line.startswith("E")))
+    assert shown == printed
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/writing-tests.md"])
+def test_other_examples_pass(page: str, pytester: pytest.Pytester) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    examples = [
+        example for example in _PYTHON.findall(text) if "def test_" in example and "ddl_equivalence" not in example
+    ]
+    assert examples
+    result = run(pytester, "import pytest\n" + "\n\n".join(examples), "--ddl-strategy=mirrored,multi_worker_mirrored")
+    outcomes = result.parseoutcomes()
+    assert set(outcomes) <= {"passed", "warnings"}
+    assert outcomes["passed"] >= len(examples)
+
+
+@pytest.mark.parametrize("page", [README, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = _LINK.findall(page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["command: main job", "command: tests"])
+def test_commands_set_everything_up(name: str) -> None:
+    command = shlex.split(blocks()[name])
+    assert command[:4] == ["python3", "-m", "venv", ".venv"]
+    assert {".venv/bin/pip", ".venv/bin/pytest"} <= set(command)

@@ -1,0 +1,51 @@
+"""The tables in the documentation are those that the code generates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl import docs
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_tables_are_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert docs.with_tables(text) == text, "run python -m pytest_ddl.docs"
+
+
+def test_every_table_is_on_a_page() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
+    assert [name for name in docs.TABLES if f"<!-- table: {name} -->" not in text] == []
+
+
+def test_check_fails_on_a_page_that_is_out_of_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "options.md"
+    page.write_text("<!-- table: options -->\n| old |\n<!-- end -->\n", encoding="utf-8")
+    assert docs.main(["--check", str(tmp_path)]) == 1
+    assert "options.md: a table is out of date" in capsys.readouterr().out
+    assert "| old |" in page.read_text(encoding="utf-8")
+    assert docs.main([str(tmp_path)]) == 0
+    assert "--ddl-strategy" in page.read_text(encoding="utf-8")
+    assert docs.main(["--check", str(tmp_path)]) == 0
+
+
+def test_cells_cannot_break_a_table() -> None:
+    assert "auto\\|cpu" in docs.options_table()
+    for table in docs.TABLES.values():
+        lines = table().splitlines()
+        assert len(lines) > 2
+        widths = {line.replace("\\|", "").count("|") for line in lines}
+        assert len(widths) == 1
+
+
+@pytest.mark.parametrize("name", ["writing-tests.md"])
+def test_every_fixture_is_described(name: str) -> None:
+    from pytest_ddl.selection import CONTROLLER_FIXTURES, SINGLE_STRATEGY_FIXTURES
+
+    text = (DOCS / name).read_text(encoding="utf-8")
+    fixtures = ["ddl_strategy", "virtual_gpus", *CONTROLLER_FIXTURES, *SINGLE_STRATEGY_FIXTURES]
+    assert [fixture for fixture in fixtures if f"`{fixture}`" not in text] == []

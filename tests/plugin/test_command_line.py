@@ -1,0 +1,175 @@
+"""The plugin together with pytest's own options, with xdist, with Ctrl-C and with ``kill -9``."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+PROJECT = {
+    "test_some.py": """
+        import os, pathlib, signal
+        import pytest
+        from pytest_ddl import current_rank
+
+        pytestmark = pytest.mark.ddl(strategies="multi_worker_mirrored")
+
+        @pytest.fixture(scope="module")
+        def kept_for_the_module(ddl_strategy):
+            yield
+            with open(os.environ["ENDS"], "a") as file:
+                file.write("torn down\\n")
+
+        def test_first(kept_for_the_module):
+            print(f"said on {current_rank().rank}")
+
+        def test_second(ddl_strategy):
+            assert not os.environ.get("FAIL"), "as asked"
+
+        def test_third(kept_for_the_module):
+            pass
+
+        @pytest.mark.skipif("WAIT" not in os.environ, reason="for the tests that interrupt")
+        def test_waits(ddl_strategy):
+            pathlib.Path(os.environ["WAIT"]).touch()
+            while True:
+                signal.pause()
+    """,
+    "test_mirrored.py": """
+        import os
+        import pytest
+
+        pytestmark = pytest.mark.ddl(strategies="mirrored")
+
+        def test_keras(ddl_strategy):
+            import tensorflow as tf
+            assert tf.keras.__name__.startswith(os.environ.get("KERAS", "keras")), tf.keras.__name__
+            assert tf.keras.__version__.startswith(os.environ.get("KERAS_VERSION", "3")), tf.keras.__version__
+
+        @pytest.mark.skipif("HANG" not in os.environ, reason="for the test of the deadline")
+        def test_deadline(ddl_strategy):
+            import signal
+            while True:
+                signal.pause()
+    """,
+}
+
+
+@pytest.fixture(scope="module")
+def project(new_project: Callable[..., Any]) -> Any:
+    return new_project(PROJECT)
+
+
+def clean(outcome: Any) -> bool:
+    return (outcome.processes, outcome.files) == ([], [])
+
+
+def passed(outcome: Any) -> list[str]:
+    return [name.split("[")[0] for name, case in outcome.cases.items() if case.outcome == "passed"]
+
+
+def test_stop_at_first_failure_tears_wider_fixtures_down(project: Any, tmp_path: Path) -> None:
+    ends = tmp_path / "ends"
+    outcome = project.pytest("-x", "-s", "--durations=3", "test_some.py", env={"FAIL": "1", "ENDS": str(ends)})
+    assert outcome.status == pytest.ExitCode.TESTS_FAILED
+    assert clean(outcome)
+    assert passed(outcome) == ["test_first"]
+    assert ends.read_text().count("torn down") == 2, "on each rank"
+    assert "[rank 0] said on 0" in outcome.stdout
+    assert "[rank 1] said on 1" in outcome.stdout
+    assert "setup    test_some.py::test_first" in outcome.stdout, "starting a cluster is time of the set-up"
+
+
+def test_options_of_the_plugin_take_effect(project: Any) -> None:
+    env = {"HANG": "1", "KERAS": "tf_keras", "KERAS_VERSION": "2"}
+    outcome = project.pytest("test_mirrored.py", "--ddl-keras=tf_keras", "--ddl-timeout=2", env=env)
+    assert "ddl: timeout=2.0 (from command line), keras=tf_keras (from command line)" in outcome.stdout
+    assert outcome["test_keras[mirrored]"].outcome == "passed", outcome["test_keras[mirrored]"].text
+    assert "deadline exceeded" in outcome["test_deadline[mirrored]"].text
+    assert clean(outcome)
+
+
+@pytest.mark.slow
+def test_in_process_for_debuggers(project: Any) -> None:
+    outcome = project.pytest("--ddl-in-process", "-rs", env={"ENDS": "/dev/null"})
+    assert outcome.status == 0
+    assert outcome["test_keras[mirrored]"].outcome == "passed"
+    skipped = outcome["test_first[multi_worker_mirrored]"]
+    assert (skipped.outcome, "run one" in skipped.text) == ("skipped", True)
+    assert clean(outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--ddl-strategy=mirrored",)])
+def test_xdist(project: Any, tmp_path: Path, options: tuple[str, ...]) -> None:
+    outcome = project.pytest("-n", "2", *options, env={"ENDS": str(tmp_path / "ends")})
+    assert outcome.status == 0, outcome.stdout
+    assert sorted(passed(outcome)) == ["test_first", "test_keras", "test_second", "test_third"]
+    assert clean(outcome)
+
+
+@pytest.mark.slow
+def test_last_failed_and_keywords(project: Any, tmp_path: Path) -> None:
+    env = {"FAIL": "1", "ENDS": str(tmp_path / "ends")}
+    cache = ["-p", "cacheprovider", "-o", f"cache_dir={tmp_path / 'cache'}"]
+    first = project.finish(project.start(*cache, "-k", "second or third", env=env))
+    assert "1 failed, 1 passed, 4 deselected" in first.stdout
+    again = project.finish(project.start(*cache, "--lf", env=env))
+    assert "1 failed" in again.stdout
+    assert "passed" not in again.stdout
+    assert clean(again)
+
+
+def wait_until(what: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 90
+    while not (value := what()):
+        assert time.monotonic() < deadline
+        psutil.wait_procs([psutil.Process()], timeout=0.1)
+    return value
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)], ids=["ctrl-c", "kill-9"]
+)
+def test_an_interrupted_run_leaves_nothing(project: Any, tmp_path: Path, number: signal.Signals) -> None:
+    waits = tmp_path / "waits"
+    process = project.start("-k", "test_waits", env={"WAIT": str(waits), "ENDS": str(tmp_path / "ends")})
+    wait_until(waits.exists)
+    # The zygote and two ranks, besides pytest itself.
+    assert len(project.running()) >= 4
+    process.send_signal(number)
+    outcome = project.finish(process, timeout=60)
+    assert outcome.status == (pytest.ExitCode.INTERRUPTED if number == signal.SIGINT else -signal.SIGKILL)
+    assert clean(outcome), (outcome.processes, outcome.files)
+
+
+@pytest.mark.slow
+def test_an_ended_zygote_fails_the_tests_and_not_the_session(new_project: Callable[..., Any]) -> None:
+    project = new_project(
+        {
+            "test_zygote.py": """
+                import os, signal
+                import pytest
+
+                pytestmark = pytest.mark.ddl(strategies="mirrored")
+
+                def test_kills_it(ddl_strategy):
+                    os.kill(os.getppid(), signal.SIGKILL)
+                    signal.pause()
+
+                def test_next(ddl_strategy):
+                    pass
+            """
+        }
+    )
+    outcome = project.pytest()
+    assert outcome.status == pytest.ExitCode.TESTS_FAILED
+    assert [case.outcome for case in outcome.cases.values()] == ["error", "error"]
+    assert "the zygote, from which worker processes are forked, has ended" in outcome["test_next[mirrored]"].text
+    assert "INTERNALERROR" not in outcome.stdout
+    assert clean(outcome)
