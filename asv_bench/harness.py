@@ -105,6 +105,7 @@ def measure_memory(harness: Harness) -> list[Figure]:
 
 def measure_unused(pairs: int) -> list[Figure]:
     """What having the plugin installed costs a run that does not use it."""
+    sessions.unused_seconds(True)
     walls, cpus = [], []
     for number in range(pairs):
         # Alternating which side comes first takes a drift of the machine's speed out of the difference.

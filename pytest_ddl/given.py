@@ -20,7 +20,6 @@ from pytest_ddl.cluster.rank_session import ExampleResult
 from pytest_ddl.cluster.ship import ShippingError
 from pytest_ddl.hypothesis_adapter import adapt_settings
 
-
 SHRINK_MARGIN = 1.0
 """Seconds before the deadline at which shrinking ends, so that it is not the shrinking that fails."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Generator, Iterator
 from functools import wraps
@@ -144,9 +145,11 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    from pytest_ddl.session import close
+    # A run without ddl tests has nothing to end, and does not pay for importing what would end it.
+    if "pytest_ddl.session" in sys.modules:
+        from pytest_ddl.session import close
 
-    close(config)
+        close(config)
 
 
 def _harness(config: pytest.Config) -> Harness:

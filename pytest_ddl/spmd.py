@@ -90,7 +90,7 @@ class SpmdRunner:
         self._sections = []
         self._run(item, nextitem)
         # Nothing was set up here for this item, but for items before it whose next one it was.
-        runner = item.config.pluginmanager.get_plugin("runner")
+        runner: Any = item.config.pluginmanager.get_plugin("runner")
         call = pytest.CallInfo.from_call(
             lambda: runner.pytest_runtest_teardown(item, nextitem), when="teardown", reraise=(KeyboardInterrupt,)
         )

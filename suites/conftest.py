@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 unmatched.discard(entry)
                 item.stash[_KNOWN] = entry
                 if "ddl_equivalence" not in item.fixturenames:  # type: ignore[attr-defined]
-                    reason = f"{', '.join(entry.causes)}: {entry.reason} ({entry.link})"
+                    reason = f"{', '.join(entry.causes)}: {entry.explanation}"
                     item.add_marker(pytest.mark.xfail(reason=reason, raises=RankError, strict=True))
     if not any(_holds_the_suite(config.invocation_params.dir / argument) for argument in config.args):
         return
@@ -78,7 +78,7 @@ def ddl_equivalence(ddl_equivalence: Callable[..., Any], request: pytest.Fixture
             causes = {finding.cause for finding in error.report.findings}
             if not causes <= set(known.causes):
                 raise
-            pytest.xfail(f"{', '.join(sorted(causes))}: {known.reason} ({known.link})")
+            pytest.xfail(f"{', '.join(sorted(causes))}: {known.explanation}")
         versions = ", ".join(f"{name} {number}" for name, number in installed().items())
         pytest.fail(
             f"{FILE.name}: {known} passes with {versions}: take the entry out, or narrow its versions", pytrace=False

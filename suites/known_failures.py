@@ -28,13 +28,18 @@ class KnownFailure:
     test: str
     causes: tuple[str, ...]
     reason: str
-    link: str
+    link: str = ""
     strategies: tuple[str, ...] = ()
     tensorflow: str = ""
     keras: str = ""
 
     def __str__(self) -> str:
         return f"{self.test!r} under {', '.join(self.strategies) or 'every strategy'}"
+
+    @property
+    def explanation(self) -> str:
+        """The reason and where it is tracked."""
+        return f"{self.reason} ({self.link or 'not reported yet'})"
 
     def applies(self, versions: Mapping[str, str]) -> bool:
         """Whether the entry is about the installed versions."""
@@ -55,7 +60,7 @@ def load(text: str) -> tuple[KnownFailure, ...]:
     found = []
     for entry in tomllib.loads(text).get("failure", []):
         unknown = [key for key in entry if key not in valid]
-        missing = [key for key in ("test", "causes", "reason", "link") if not entry.get(key)]
+        missing = [key for key in ("test", "causes", "reason") if not entry.get(key)]
         if unknown or missing:
             raise ValueError(f"{FILE.name}: {entry}: unknown {unknown}, missing {missing}; keys: {', '.join(valid)}")
         given: dict[str, Any] = {

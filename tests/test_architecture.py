@@ -57,10 +57,13 @@ def under(name: str, *packages: str) -> bool:
         ("pytest_ddl", ("pytest_ddl.plugin",)),
         (
             "pytest_ddl.checks",
-            ("pytest", "_pytest", "tensorflow", "keras", "pytest_ddl.cluster", "pytest_ddl.training", "pytest_ddl.harness"),
+            ("pytest", "_pytest", "tensorflow", "keras", "pytest_ddl.cluster", "pytest_ddl.training"),
         ),
         ("pytest_ddl.records", ("pytest", "tensorflow", "keras", "pytest_ddl.cluster", "pytest_ddl.checks")),
-        ("pytest_ddl.cluster", ("pytest_ddl.checks", "pytest_ddl.training", "pytest_ddl.session", "pytest_ddl.harness")),
+        (
+            "pytest_ddl.cluster",
+            ("pytest_ddl.checks", "pytest_ddl.training", "pytest_ddl.session", "pytest_ddl.harness"),
+        ),
         ("pytest_ddl.training", ("pytest", "pytest_ddl.cluster", "pytest_ddl.checks", "pytest_ddl.session")),
         ("pytest_ddl.strategies", ("pytest", "pytest_ddl.cluster", "pytest_ddl.checks", "pytest_ddl.training")),
         ("pytest_ddl.cluster.zygote", ("pytest", "numpy", "cloudpickle")),

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from types import TracebackType
-from typing import Any
 
 if __name__ in ("__main__", "__mp_main__"):
     # The fork server imports this file as __mp_main__: with TensorFlow in it, its workers start as fast as they can.
@@ -26,11 +25,14 @@ if __name__ in ("__main__", "__mp_main__"):
 
 
 def _first_all_reduce() -> float:
+    # dill sends the function without this module's globals.
+    import time
+
     import tensorflow as tf
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
-    def reduce() -> Any:
+    def reduce() -> object:
         context = tf.distribute.get_replica_context()
         return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
 

@@ -36,7 +36,12 @@ class Pool:
     """Starts clusters on demand and keeps clean ones warm, one for each variant and device."""
 
     def __init__(
-        self, make_launcher: Callable[[], Launcher], ledger: Ledger, make_environ: Callable[[], Mapping[str, str]], *, keep_gpus: bool
+        self,
+        make_launcher: Callable[[], Launcher],
+        ledger: Ledger,
+        make_environ: Callable[[], Mapping[str, str]],
+        *,
+        keep_gpus: bool,
     ) -> None:
         self._make_launcher = make_launcher
         self._launcher: Launcher | None = None

@@ -74,7 +74,8 @@ def test_all_reduce_mean_equals_numpy(shape, dtype, synchronous_strategy):
         np.testing.assert_allclose(result, expected, rtol=eps)
 
 
-@given(shape=SHAPES.filter(len), dtype=generators.dtypes())
+# TensorFlow 2.21 has no kernel that gathers bfloat16.
+@given(shape=SHAPES.filter(len), dtype=generators.dtypes(sorted({*generators.DTYPES} - {"bfloat16"})))
 def test_all_gather_keeps_the_order_of_replicas(shape, dtype, synchronous_strategy):
     import tensorflow as tf
 

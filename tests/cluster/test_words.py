@@ -55,5 +55,6 @@ def test_a_rank_without_last_words_is_told_once() -> None:
 def test_the_main_thread_comes_first_without_the_frames_of_the_tool() -> None:
     from pytest_ddl.cluster import worker
 
-    stacks = f'Thread 1:\n  File "a" in pool\n\nThread 2:\n  File "test.py" in test_x\n  File "{worker.__file__}" in run\n'
+    main = f'Thread 2:\n  File "test.py" in test_x\n  File "{worker.__file__}" in run\n'
+    stacks = f'Thread 1:\n  File "a" in pool\n\n{main}'
     assert main_thread_first(stacks) == 'Thread 2:\n  File "test.py" in test_x\n\nThread 1:\n  File "a" in pool'

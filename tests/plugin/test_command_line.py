@@ -48,8 +48,8 @@ PROJECT = {
 
         def test_keras(ddl_strategy):
             import tensorflow as tf
-            assert tf.keras.__name__.startswith(os.environ.get("KERAS", "keras")), tf.keras.__name__
-            assert tf.keras.__version__.startswith(os.environ.get("KERAS_VERSION", "3")), tf.keras.__version__
+            home = tf.keras.Sequential.__module__.split(".")[0]
+            assert home == os.environ.get("KERAS", "keras")
 
         @pytest.mark.skipif("HANG" not in os.environ, reason="for the test of the deadline")
         def test_deadline(ddl_strategy):
@@ -85,8 +85,9 @@ def test_stop_at_first_failure_tears_wider_fixtures_down(project: Any, tmp_path:
     assert "setup    test_some.py::test_first" in outcome.stdout, "starting a cluster is time of the set-up"
 
 
+@pytest.mark.slow
 def test_options_of_the_plugin_take_effect(project: Any) -> None:
-    env = {"HANG": "1", "KERAS": "tf_keras", "KERAS_VERSION": "2"}
+    env = {"HANG": "1", "KERAS": "tf_keras"}
     outcome = project.pytest("test_mirrored.py", "--ddl-keras=tf_keras", "--ddl-timeout=2", env=env)
     assert "ddl: timeout=2.0 (from command line), keras=tf_keras (from command line)" in outcome.stdout
     assert outcome["test_keras[mirrored]"].outcome == "passed", outcome["test_keras[mirrored]"].text

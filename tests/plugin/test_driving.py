@@ -1,4 +1,4 @@
-"""Tests in the controlling process that drive ranks (``ddl_cluster``), and ``@given`` over ranks: one project, one run."""
+"""Tests that drive ranks from the controlling process (``ddl_cluster``), and ``@given`` over ranks: one run."""
 
 from __future__ import annotations
 

@@ -200,6 +200,13 @@ def test_unavailable_strategies_are_kept_and_skipped_with_the_reason(pytester: p
     result.stdout.fnmatch_lines(["SKIPPED*tpu*TPU_NAME is not set*"])
 
 
+def test_a_device_that_is_not_there_is_a_reason_to_skip(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(USES)
+    result = run(pytester, "--ddl-strategy=mirrored", "--ddl-device=tpu", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*runs on CPUs and GPUs only*"])
+
+
 def test_the_list_of_strategies(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--ddl-list")
     assert result.ret == 0

@@ -1,0 +1,59 @@
+"""The list of known failures says what it means, and says so where it is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from suites.known_failures import FILE, load
+
+ENTRY = """
+[[failure]]
+test = 'test_training\\.py::test_fit\\[.*uneven'
+strategies = ["mirrored"]
+causes = ["reported-loss-wrong"]
+keras = ">=3.15,<3.16"
+reason = "why"
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "strategy", "expected"),
+    [
+        ("suites/test_training.py::test_fit[mirrored-mlp-uneven]", "mirrored", True),
+        ("suites/test_training.py::test_fit[mirrored-mlp-even]", "mirrored", False),
+        ("suites/test_training.py::test_fit[central_storage-mlp-uneven]", "central_storage", False),
+    ],
+)
+def test_an_entry_is_about_a_test_under_a_strategy(nodeid, strategy, expected):
+    (entry,) = load(ENTRY)
+    assert entry.matches(nodeid, strategy) is expected
+
+
+@pytest.mark.parametrize(("keras", "expected"), [("3.14.9", False), ("3.15.1", True), ("3.16", False)])
+def test_an_entry_is_about_versions(keras, expected):
+    (entry,) = load(ENTRY)
+    assert entry.applies({"keras": keras, "tensorflow": "2.21.0"}) is expected
+
+
+def test_an_entry_without_report_says_so():
+    (entry,) = load(ENTRY)
+    assert entry.explanation == "why (not reported yet)"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (ENTRY.replace("keras =", "kera ="), r"unknown \['kera'\]"),
+        (ENTRY.replace("reason =", "link ="), r"missing \['reason'\]"),
+    ],
+)
+def test_a_wrong_entry_is_shown(text, told):
+    with pytest.raises(ValueError, match=told):
+        load(text)
+
+
+def test_every_cause_exists():
+    from pytest_ddl.checks.causes import CAUSES
+
+    named = {cause for entry in load(FILE.read_text()) for cause in entry.causes}
+    assert named <= set(CAUSES)

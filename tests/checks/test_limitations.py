@@ -1,0 +1,70 @@
+"""Exceptions that TensorFlow 2.21 and Keras 3.15.1 raised in the suite are known limits; a program's own are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddl.checks.limitations import known_limitation
+from pytest_ddl.records import ErrorRecord
+
+TF = "/venv/site-packages/tensorflow/python/eager/execute.py"
+KERAS = "/venv/site-packages/keras/src/utils/traceback_utils.py"
+USER = "/project/train.py"
+
+NOT_BUILT = """Graph execution error:
+
+Detected at node cond/Placeholder defined at (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "/project/train.py", line 8, in train
+
+  (0) INVALID_ARGUMENT:  You must feed a value for placeholder tensor 'cond/else/_1/cond/Placeholder' with dtype int32
+\t [[{{node cond/Placeholder}}]]"""
+
+SEEN = {
+    "optimizer not built": (NOT_BUILT, [USER, TF], "optimizer.build"),
+    "fit under parameter servers": (
+        "To use this dataset, you need to pass this dataset to ClusterCoordinator.create_per_worker_dataset.",
+        [USER, KERAS, "/venv/site-packages/tensorflow/python/distribute/input_lib.py"],
+        "without the coordinator",
+    ),
+    "fit under DTensor": (
+        "<frozen runpy>:198:1: error: 'tf.IteratorGetNext' op ComputeLayoutForward error: Could not find `tf._elem",
+        [USER, KERAS, TF],
+        "custom loop",
+    ),
+    "LSTM under DTensor": (
+        "<frozen runpy>:198:1: error: 'tf.EmptyTensorList' op does not implement layout propagation. Please file",
+        [USER, TF],
+        "unroll=True",
+    ),
+}
+
+
+def raised(message: str, files: list[str]) -> ErrorRecord:
+    frames = "".join(f'  File "{file}", line 1, in function\n    code\n' for file in files)
+    trace = f"Traceback (most recent call last):\n{frames}SomeError: {message}\n"
+    return ErrorRecord(type="SomeError", message=message, traceback=trace, step=0)
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_what_the_suite_has_seen_is_known(name):
+    message, files, told = SEEN[name]
+    limitation = known_limitation(raised(message, files))
+    assert limitation is not None
+    assert told in limitation.reason
+    assert limitation.link
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_the_same_words_from_the_program_are_its_own(name):
+    message, files, _told = SEEN[name]
+    assert known_limitation(raised(message, [*files, USER])) is None
+
+
+def test_a_missing_placeholder_of_the_program_is_its_own():
+    message = "You must feed a value for placeholder tensor 'learning_rate' with dtype float"
+    assert known_limitation(raised(message, [USER, TF])) is None
+
+
+def test_an_error_without_words_is_not_known():
+    assert known_limitation(raised("", [TF])) is None

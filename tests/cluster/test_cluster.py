@@ -1,0 +1,196 @@
+"""Clusters: how answers are gathered (with pipes that are filled by hand), and real ones started and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.cluster import Cluster, ClusterError, Fate
+from pytest_ddl.cluster.launcher import LocalLauncher, WorkerProcess
+from pytest_ddl.cluster.ports import PortLease
+from pytest_ddl.cluster.protocol import Failure, Kind, Reply, send
+from pytest_ddl.harness import Harness, process_harness
+from pytest_ddl.selection import DdlMark
+from pytest_ddl.strategies.spec import StrategySpec, Task
+
+SOON = 0.05
+FAR = 60.0
+
+
+class HandLauncher:
+    """Starts nothing: the worker's end of each pipe is in the test's hands."""
+
+    def __init__(self) -> None:
+        self.signals: list[tuple[int, int]] = []
+        self._news, self._write = os.pipe()
+
+    def signal(self, process: Any, number: int) -> None:
+        self.signals.append((process.pid, number))
+        if number == signal.SIGKILL:
+            process.exit_status = -9
+
+    def fileno(self) -> int:
+        return self._news
+
+    def poll(self, timeout: float = 0.0) -> None:
+        pass
+
+
+Ends = list[Connection]
+
+
+@pytest.fixture
+def by_hand() -> Iterator[tuple[Cluster, Ends]]:
+    """A cluster of two ranks, and the workers' ends of its pipes."""
+    launcher: Any = HandLauncher()
+    tasks = [Task("worker", 0), Task("worker", 1)]
+    cluster = Cluster(StrategySpec("hand"), launcher, PortLease(1), tasks, num_ranks=2)
+    ends = []
+    for pid in (101, 102):
+        process = WorkerProcess()
+        process.pid = pid
+        ends.append(Connection(os.dup(process.fds[0])))
+        process._control.close()
+        cluster.processes.append(process)
+    yield cluster, ends
+    cluster.close()
+
+
+def ask(cluster: Cluster, seconds: float = FAR, **arguments: Any) -> list[Fate]:
+    answers = cluster.ask(Kind.CALL, deadline=time.monotonic() + seconds, **arguments)
+    return [answer.fate for answer in answers]
+
+
+def test_all_answer(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+    for end in ends:
+        send(end, Reply(1, "done"))
+    assert ask(cluster) == [Fate.REPLIED, Fate.REPLIED]
+    assert (cluster.dirty, cluster.retired) == ("", "")
+
+
+def test_an_answer_to_an_older_request_is_dropped(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+    send(ends[0], Reply(1, "first"))
+    assert ask(cluster, ranks=[0]) == [Fate.REPLIED]
+    for end in ends:
+        send(end, Reply(1, "late"))
+        send(end, Reply(2, "in time"))
+    answers = cluster.ask(Kind.CALL, deadline=time.monotonic() + FAR)
+    assert [answer.body for answer in answers] == ["in time", "in time"]
+    assert "answered an older request" in cluster.dirty
+    with pytest.raises(ClusterError, match="has ended"):
+        ask(cluster)
+
+
+def test_an_exception_ends_the_wait_for_the_others(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+    send(ends[1], Reply(1, failure=Failure("ValueError", "no", "")))
+    started = time.monotonic()
+    assert ask(cluster) == [Fate.STOPPED, Fate.REPLIED]
+    assert time.monotonic() - started < FAR / 2
+    assert cluster.dirty
+
+
+def test_a_closed_pipe_is_a_death(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+    cluster.processes[0].exit_status = 0
+    ends[0].close()
+    send(ends[1], Reply(1, "done"))
+    answers = cluster.ask(Kind.CALL, deadline=time.monotonic() + FAR)
+    assert [answer.fate for answer in answers] == [Fate.DIED, Fate.REPLIED]
+    assert answers[0].describe_end() == "exited with status 0 before it had finished"
+    assert cluster.dirty == "rank 0 died"
+
+
+def test_silence_meets_the_deadline(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+    send(ends[0], Reply(1, "done"))
+    assert ask(cluster, SOON) == [Fate.REPLIED, Fate.DEADLINE]
+    assert cluster.dirty == "deadline exceeded"
+
+
+def test_a_reply_may_limit_the_patience(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+    send(ends[0], Reply(1, "skipped"))
+    assert ask(cluster, patience=lambda body: SOON if body == "skipped" else None) == [Fate.REPLIED, Fate.STOPPED]
+
+
+def test_an_interrupted_request_leaves_the_cluster_dirty(
+    by_hand: tuple[Cluster, Ends], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, _ends = by_hand
+
+    def interrupt(*_arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster, "_ready", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ask(cluster)
+    assert cluster.dirty == "interrupted"
+
+
+# ----- with real processes -----
+
+
+@pytest.fixture(scope="module")
+def harness() -> Harness:
+    return process_harness()
+
+
+def pids(cluster: Cluster) -> list[int]:
+    answers = cluster.ask(Kind.CALL, ship.pack(os.getpid), deadline=time.monotonic() + FAR)
+    return [ship.unpack(answer.body) for answer in answers]
+
+
+def test_two_clusters_at_once_share_no_port_and_end_without_a_trace(harness: Harness) -> None:
+    spec = harness.registry.parse_variant("multi_worker_mirrored")
+    fresh = DdlMark(isolation="fresh")
+    with harness.cluster(spec, fresh) as one, harness.cluster(spec, fresh) as two:
+        assert not set(one._lease.ports) & set(two._lease.ports)
+        found = [*pids(one), *pids(two)]
+        assert len(set(found)) == 4
+        held = {connection.laddr.port for connection in psutil.Process().net_connections("udp4")}
+        assert {*one._lease.ports, *two._lease.ports} <= held
+        leased = {*one._lease.ports, *two._lease.ports}
+    assert not [pid for pid in found if psutil.pid_exists(pid)]
+    assert not leased & {connection.laddr.port for connection in psutil.Process().net_connections("udp4")}
+
+
+def test_what_a_rank_started_ends_with_it(harness: Harness) -> None:
+    def start_child() -> int:
+        import subprocess
+
+        return subprocess.Popen(["sleep", "1000"]).pid
+
+    with harness.cluster(harness.registry.parse_variant("one_device"), DdlMark(isolation="fresh")) as cluster:
+        (answer,) = cluster.ask(Kind.CALL, ship.pack(start_child), deadline=time.monotonic() + FAR)
+        child = psutil.Process(ship.unpack(answer.body))
+    _gone, alive = psutil.wait_procs([child], timeout=10)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_strategy_that_cannot_be_built_says_why(harness: Harness) -> None:
+    # On a CPU, TensorFlow gives a multi-worker task one replica.
+    spec = StrategySpec("multi_worker_mirrored", {"workers": 1, "replicas": 2})
+    expected = pytest.raises(ClusterError, match=r"could not be started; worker:0: .*expected 2")
+    with expected, harness.cluster(spec, DdlMark(device="cpu")):
+        pass
+
+
+def test_a_launcher_may_be_closed_before_tensorflow_is_imported(tmp_path: Path) -> None:
+    launcher = LocalLauncher(os.environ, tmp_path)
+    assert launcher._process is not None
+    zygote = launcher._process.pid
+    launcher.close()
+    launcher.close()
+    assert not psutil.pid_exists(zygote)
