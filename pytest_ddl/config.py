@@ -104,6 +104,18 @@ OPTIONS: tuple[Option, ...] = (
 """The registry of options; the docs' table is generated from it."""
 
 
+MARKERS = (
+    (
+        "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None): "
+        "how a test that asks for a strategy runs; see pytest --ddl-list"
+    ),
+    "virtual_gpus(count, memory_mb=1024): the virtual GPUs that the fixture virtual_gpus makes",
+    "gpu(min=1): needs that many GPUs, else it is skipped with the reason",
+    "tpu: needs a TPU, else it is skipped with the reason",
+)
+"""The markers with their signatures, as ``pytest --markers`` shows them."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """All options, resolved once when pytest is configured."""

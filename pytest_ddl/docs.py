@@ -14,8 +14,7 @@ from pathlib import Path
 from pytest_ddl.checks.causes import CAUSES
 from pytest_ddl.checks.limitations import LIMITATIONS
 from pytest_ddl.checks.registry import CHECKS
-from pytest_ddl.config import OPTIONS
-from pytest_ddl.plugin import MARKERS
+from pytest_ddl.config import MARKERS, OPTIONS
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)

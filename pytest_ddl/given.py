@@ -15,8 +15,7 @@ import pytest
 
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
 from pytest_ddl.cluster.explain import RankError, explain, name_ranks
-from pytest_ddl.cluster.protocol import Kind
-from pytest_ddl.cluster.rank_session import ExampleResult
+from pytest_ddl.cluster.protocol import ExampleResult, Kind
 from pytest_ddl.cluster.ship import ShippingError
 from pytest_ddl.hypothesis_adapter import adapt_settings
 

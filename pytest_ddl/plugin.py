@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddl.config import SETTINGS, add_options, resolve
+from pytest_ddl.config import MARKERS, SETTINGS, add_options, resolve
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
@@ -21,15 +21,6 @@ pytest.register_assert_rewrite("pytest_ddl.assertions")
 
 _COMPARISONS = pytest.StashKey[int]()
 """How often a test has called ``ddl_equivalence``."""
-MARKERS = (
-    (
-        "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None): "
-        "how a test that asks for a strategy runs; see pytest --ddl-list"
-    ),
-    "virtual_gpus(count, memory_mb=1024): the virtual GPUs that the fixture virtual_gpus makes",
-    "gpu(min=1): needs that many GPUs, else it is skipped with the reason",
-    "tpu: needs a TPU, else it is skipped with the reason",
-)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:

@@ -100,17 +100,32 @@ def select(
     single = [name for fixture, name in SINGLE_STRATEGY_FIXTURES.items() if fixture in fixtures]
     if len(single) > 1:
         raise ValueError(f"asks for {' and '.join(single)} at once; a test runs under one strategy at a time")
+    # A marker on a module or a class may be meant for others of its tests.
+    own = any(known.name == "ddl" for known in getattr(node, "own_markers", ()))
     if single:
-        return [registry.parse_variant(single[0], mark.overrides)]
+        if own and mark.strategies is not None:
+            raise ValueError(
+                f"@pytest.mark.ddl: strategies={mark.strategies!r} has no effect on a test that asks for "
+                f"{single[0]}_strategy; ask for ddl_strategy instead"
+            )
+        return _overridden(mark if own else DdlMark(), [registry.parse_variant(single[0], mark.overrides)])
     chosen: str | Sequence[str] = default if mark.strategies is None else mark.strategies
     if not chosen:
         raise ValueError("@pytest.mark.ddl: strategies= is empty, so the test would never run")
     text = chosen if isinstance(chosen, str) else ",".join(chosen)
     try:
-        return registry.parse_selection(text, mark.overrides)
+        return _overridden(mark if own else DdlMark(), registry.parse_selection(text, mark.overrides))
     except UnknownStrategyError as error:
         origin = "" if mark.strategies is None else "@pytest.mark.ddl(strategies=…): "
         raise ValueError(f"{origin}{error}") from None
+
+
+def _overridden(mark: DdlMark, specs: list[StrategySpec]) -> list[StrategySpec]:
+    """The same specs, once every setting of the marker is known to have an effect on one of them."""
+    for key, value in mark.overrides.items():
+        if not any(key in spec.shape for spec in specs):
+            raise ValueError(f"@pytest.mark.ddl: {key}={value!r} is no setting of {', '.join(s.name for s in specs)}")
+    return specs
 
 
 def _virtual_gpus(node: Any, registry: StrategyRegistry) -> StrategySpec:

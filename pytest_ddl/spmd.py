@@ -9,15 +9,15 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, ClusterError
 from pytest_ddl.cluster.launcher import LaunchError
-from pytest_ddl.cluster.protocol import Kind
-from pytest_ddl.cluster.rank_session import PhaseResult, SessionPlan
+from pytest_ddl.cluster.protocol import Kind, PhaseResult, RankWarning, SessionPlan
 from pytest_ddl.cluster.resources import ResourcesBusyError
 from pytest_ddl.harness import Harness
 from pytest_ddl.merge import failed_report, merge_phase
@@ -149,6 +149,7 @@ class SpmdRunner:
     ) -> pytest.TestReport:
         answers = cluster.ask(kind, body, deadline=deadline, patience=_patience)
         reports = merge_phase(item, when, answers)
+        self._record_warnings(warning for answer in answers if answer.ok for warning in answer.body.warnings)
         if started is not None:
             reports[-1].duration = time.monotonic() - started
         self._log(item, reports)
@@ -250,6 +251,24 @@ class SpmdRunner:
         self._log(item, [item.ihook.pytest_runtest_makereport(item=item, call=call)])
         self._log(item, [self._empty_report(item, "teardown")])
         return True
+
+    def _record_warnings(self, found: Iterable[RankWarning]) -> None:
+        """Hand the ranks' warnings to this process's summary, equal ones of several ranks once."""
+        for warning in dict.fromkeys(found):
+            try:
+                message = pickle.loads(warning.message)
+            except Exception as error:
+                message = f"a warning of a rank that cannot be shown here: {error}"
+            message = message if isinstance(message, Warning) else UserWarning(message)
+            recorded = warnings.WarningMessage(message, type(message), warning.filename, warning.lineno)
+            self._config.hook.pytest_warning_recorded.call_historic(
+                kwargs={
+                    "warning_message": recorded,
+                    "when": warning.when,
+                    "nodeid": warning.nodeid,
+                    "location": None,
+                }
+            )
 
     def _empty_report(self, item: pytest.Item, when: Any) -> pytest.TestReport:
         return pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "passed", None, when)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as generators
 from hypothesis.errors import UnsatisfiedAssumption
 
-from pytest_ddl.cluster.rank_session import ExampleResult
+from pytest_ddl.cluster.protocol import ExampleResult
 from pytest_ddl.cluster.worker import current_strategy, describe
 from pytest_ddl.strategies.parameter_server import join_scheduled
 

@@ -7,6 +7,7 @@ stale: the controller drops it and never uses that cluster again.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from multiprocessing.connection import Connection
@@ -21,7 +22,7 @@ class Kind(str, Enum):
     CALL = "call"
     """Call a shipped function. Body: :class:`pytest_ddl.cluster.ship.Job`."""
     OPEN_SESSION = "open-session"
-    """Start a pytest session. Body: :class:`pytest_ddl.cluster.rank_session.SessionPlan`."""
+    """Start a pytest session. Body: :class:`SessionPlan`."""
     SETUP = "setup"
     """Set an item of the session up. Body: ``(nodeid, nodeid of the next item or None)``."""
     BODY = "body"
@@ -67,6 +68,61 @@ class Failure:
     traceback: str
     skipped: bool = False
     """True where the exception was pytest's or unittest's way of skipping."""
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """What a rank needs to collect the same items as the controller."""
+
+    options: Mapping[str, Any]
+    """Values of the controller's command line options, made fit for a rank."""
+    args: tuple[str, ...]
+    """``--rootdir``, ``-c`` and the like."""
+    files: tuple[str, ...]
+    """The test files to collect."""
+    basetemp: str | None = None
+    """Where ``tmp_path`` folders lie; each rank adds its number."""
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """What one phase of an item left on a rank."""
+
+    reports: tuple[Mapping[str, Any], ...]
+    """Serialised reports: those of subtests, then the phase's own as the last."""
+    failed: bool
+    entered: int = 0
+    """How often the test's body was entered in this phase: the rank's proof that it ran it."""
+    finished: int = 0
+    """How often the body was left without an exception."""
+    warnings: tuple[RankWarning, ...] = ()
+    """What pytest recorded since the last phase; with the tear-down, all of the item's."""
+
+
+@dataclass(frozen=True)
+class ExampleResult:
+    """What became of one Hypothesis example on a rank."""
+
+    failure: Failure | None = None
+    rejected: bool = False
+    """The body called ``assume(False)`` or ``reject()``."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        return self.failure is not None
+
+
+@dataclass(frozen=True)
+class RankWarning:
+    """A warning that pytest recorded on a rank."""
+
+    message: bytes
+    """Pickled: the warning, or its text where its class cannot be pickled."""
+    filename: str
+    lineno: int
+    when: str
+    nodeid: str
 
 
 def send(connection: Connection, message: Request | Reply) -> None:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
+import warnings
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddl.cluster.protocol import Failure, Kind, Request
+from pytest_ddl.cluster.protocol import ExampleResult, Failure, Kind, PhaseResult, RankWarning, Request, SessionPlan
 from pytest_ddl.cluster.worker import current_rank, current_strategy
 from pytest_ddl.strategies.parameter_server import join_scheduled
 
@@ -28,47 +29,6 @@ if TYPE_CHECKING:
 
 _NO_REWRITE_WARNING = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 """A rank has imported this package before pytest starts in it; where warnings are errors, pytest would not start."""
-
-
-@dataclass(frozen=True)
-class SessionPlan:
-    """What a rank needs to collect the same items as the controller."""
-
-    options: Mapping[str, Any]
-    """Values of the controller's command line options, made fit for a rank."""
-    args: tuple[str, ...]
-    """``--rootdir``, ``-c`` and the like."""
-    files: tuple[str, ...]
-    """The test files to collect."""
-    basetemp: str | None = None
-    """Where ``tmp_path`` folders lie; each rank adds its number."""
-
-
-@dataclass(frozen=True)
-class PhaseResult:
-    """What one phase of an item left on a rank."""
-
-    reports: tuple[Mapping[str, Any], ...]
-    """Serialised reports: those of subtests, then the phase's own as the last."""
-    failed: bool
-    entered: int = 0
-    """How often the test's body was entered in this phase: the rank's proof that it ran it."""
-    finished: int = 0
-    """How often the body was left without an exception."""
-
-
-@dataclass(frozen=True)
-class ExampleResult:
-    """What became of one Hypothesis example on a rank."""
-
-    failure: Failure | None = None
-    rejected: bool = False
-    """The body called ``assume(False)`` or ``reject()``."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def failed(self) -> bool:
-        return self.failure is not None
 
 
 @dataclass
@@ -110,8 +70,10 @@ class RankSession:
     _errors: list[str] = field(default_factory=list)
     _reports: list[Any] = field(default_factory=list)
     _proof: _Proof = field(default_factory=_Proof)
+    _warnings: list[RankWarning] = field(default_factory=list)
     _opened: bool = False
     _request: Request | None = None
+    _torn_down: tuple[Request, PhaseResult] | None = None
 
     def run(self) -> None:
         """Collect, serve until a request that is not the session's, and end the session.
@@ -153,20 +115,27 @@ class RankSession:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(report)
 
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:
+        self._warnings.append(
+            RankWarning(
+                _pickled(warning_message.message), warning_message.filename, warning_message.lineno, when, nodeid
+            )
+        )
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         assert self._request is not None
-        self._phase(self._request, item, "setup")
+        self._reply(self._request, self._phase(item, "setup"))
         while True:
             request = self.worker.next_request()
             if request.kind is Kind.TEARDOWN:
                 keep = nextitem if request.body else None
-                self._phase(request, item, "teardown", {"nextitem": keep})
+                self._torn_down = request, self._phase(item, "teardown", {"nextitem": keep})
                 return True
             if request.kind is not Kind.BODY:
                 self.worker.answer(request)
             elif request.body is None:
-                self._phase(request, item, "call")
+                self._reply(request, self._phase(item, "call"))
             else:
                 self.worker.reply(request, self._example(item, pickle.loads(request.body)))
 
@@ -193,10 +162,12 @@ class RankSession:
             return
         self._request = request
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=self._items.get(next_nodeid))
+        if self._torn_down is not None:
+            # Only now: pytest hands the warnings of an item over when all of it is done.
+            self._reply(*self._torn_down)
+            self._torn_down = None
 
-    def _phase(
-        self, request: Request, item: pytest.Item, when: Any, arguments: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
+    def _phase(self, item: pytest.Item, when: Any, arguments: Mapping[str, Any] = MappingProxyType({})) -> PhaseResult:
         self._reports.clear()
         self._proof = _Proof()
         hook = getattr(item.ihook, f"pytest_runtest_{when}")
@@ -205,11 +176,22 @@ class RankSession:
         item.ihook.pytest_runtest_logreport(report=report)
         serialise = functools.partial(item.config.hook.pytest_report_to_serializable, config=item.config)
         reports = tuple(serialise(report=one) for one in self._reports)
-        result = PhaseResult(reports, bool(report.failed), self._proof.entered, self._proof.finished)
-        self.worker.reply(request, result)
+        return PhaseResult(reports, bool(report.failed), self._proof.entered, self._proof.finished)
+
+    def _reply(self, request: Request, result: PhaseResult) -> None:
+        self.worker.reply(request, replace(result, warnings=tuple(self._warnings)))
+        self._warnings.clear()
 
     def _example(self, item: pytest.Item, drawn: Mapping[str, Any]) -> ExampleResult:
         from pytest_ddl.cluster.examples import run_example
 
         assert isinstance(item, pytest.Function)
         return run_example(item, drawn)
+
+
+def _pickled(message: Warning | str) -> bytes:
+    """The warning itself where its class can be sent, else its text."""
+    try:
+        return pickle.dumps(message)
+    except Exception:
+        return pickle.dumps(str(message))

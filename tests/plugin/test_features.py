@@ -155,6 +155,10 @@ PROJECT = {
             with pytest.warns(UserWarning):
                 warnings.warn("expected")
 
+        def test_warning_is_summarised(ddl_strategy):
+            import warnings
+            warnings.warn("seen on all ranks, told once")
+
         @pytest.mark.ddl(strategies="multi_worker_mirrored", isolation="fresh")
         def test_fresh(one_test):
             assert one_test == ["session up", "module up", "test up"]
@@ -219,6 +223,7 @@ def test_the_run_leaves_nothing(run: Any) -> None:
         f"test_caplog[{LABEL}]",
         f"test_tmp_path[{LABEL}]",
         f"test_warns[{LABEL}]",
+        f"test_warning_is_summarised[{LABEL}]",
         f"test_fresh[{LABEL}]",
         "test_shape[mirrored[replicas=3]]",
         "test_plain",
@@ -297,3 +302,7 @@ def test_a_subtest_that_fails_on_one_rank_fails(run: Any) -> None:
 
 def test_a_subtest_that_a_rank_lacks_fails(run: Any) -> None:
     assert "did not run on rank 1 of 2" in run.stdout
+
+
+def test_warnings_of_ranks_are_in_the_summary_once(run: Any) -> None:
+    assert run.stdout.count("UserWarning: seen on all ranks, told once") == 1

@@ -147,6 +147,14 @@ def test_a_wrong_marker_fails_at_collection_with_one_line(
     ("body", "words"),
     [
         ("@pytest.mark.ddl(strategies='mirrored')\ndef test_x(): pass", "has no effect"),
+        (
+            "@pytest.mark.ddl(strategies='mirrored')\ndef test_x(one_device_strategy): pass",
+            "strategies='mirrored' has no effect on a test that asks for one_device_strategy",
+        ),
+        (
+            "@pytest.mark.ddl(strategies='parameter_server', replicas=4)\ndef test_x(ddl_strategy): pass",
+            "replicas=4 is no setting of parameter_server",
+        ),
         ("def test_x(ddl_strategy, ddl_cluster): pass", "use one of them"),
         ("def test_x(mirrored_strategy, one_device_strategy): pass", "one strategy at a time"),
         ("@pytest.mark.parametrize('ddl_strategy', ['mirrored'])\ndef test_x(ddl_strategy): pass", "add indirect=True"),
