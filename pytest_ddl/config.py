@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Literal
 
 import pytest
@@ -204,6 +203,9 @@ def _warn_about_unknown(config: pytest.Config, environ: Mapping[str, str]) -> No
     known = [option.env for option in OPTIONS]
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX) and name not in known:
+            # Here, as every pytest run with this plugin installed imports this module.
+            from difflib import get_close_matches
+
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
             message = f"environment variable {name} is not known to pytest-ddl and has no effect; {hint}"

@@ -199,7 +199,6 @@ class Zygote:
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
-        gc.unfreeze()
         from pytest_ddl.cluster.worker import Worker
 
         os._exit(Worker(control, stacks).main())
