@@ -12,14 +12,14 @@ import pickle
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.checks.compare import judge, needs_noise, parse_expectations
-from pytest_ddl.checks.registry import select
+from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.slices import slices_to_recompute
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
@@ -44,8 +44,9 @@ TrainFunction = Callable[[Any], Any]
 class Comparer:
     """Compares training functions with their references on the clusters of a harness."""
 
-    def __init__(self, harness: Harness) -> None:
+    def __init__(self, harness: Harness, checks: Sequence[Check] = CHECKS) -> None:
         self._harness = harness
+        self._checks = checks
         self._references = _ReferenceStore(harness)
 
     def compare(
@@ -70,11 +71,12 @@ class Comparer:
 
         _validate(train, global_batch_size, steps, precision, timeout)
         # Wrong names are the caller's mistake: say so before anything runs.
-        _validate_names(expect, checks)
+        parse_expectations(expect)
+        select(checks, self._checks)
         deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
 
         def compare_once(settings: RunSettings, checks: Collection[str] | None) -> Report:
-            decide = partial(judge, expect=expect, strict=strict, checks=checks)
+            decide = partial(judge, expect=expect, strict=strict, checks=checks, known=self._checks)
             return self._compare_once(train, spec, mark, settings, precision, decide, deadline)
 
         settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=SEED)
@@ -240,11 +242,6 @@ def _validate(train: object, global_batch_size: object, steps: object, precision
         raise ValueError(f"precision={precision!r} is not one of {', '.join(PRECISIONS)}")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout={timeout!r} must be a positive number of seconds")
-
-
-def _validate_names(expect: Mapping[str, str] | Collection[str], checks: Collection[str] | None) -> None:
-    parse_expectations(expect)
-    select(checks)
 
 
 def check_training(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_ddl.checks.registry import Check
     from pytest_ddl.strategies.registry import StrategyRegistry
 
 
@@ -19,8 +20,11 @@ def pytest_ddl_register_strategies(registry: StrategyRegistry) -> None:
 
 
 @pytest.hookspec()
-def pytest_ddl_register_checks(registry: Any) -> None:
-    """Add checks to :class:`pytest_ddl.checks.registry.CheckRegistry` with ``registry.add(check)``."""
+def pytest_ddl_register_checks(checks: list[Check]) -> None:
+    """Append to the checks that ``ddl_equivalence`` runs; their names must differ.
+
+    Called before the first comparison, in the process that compares.
+    """
 
 
 @pytest.hookspec()

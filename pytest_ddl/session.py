@@ -15,6 +15,7 @@ from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyErro
 
 if TYPE_CHECKING:
     from pytest_ddl.checks.findings import Report
+    from pytest_ddl.checks.registry import Check
     from pytest_ddl.selection import DdlMark
     from pytest_ddl.spmd import SpmdRunner
     from pytest_ddl.strategies.spec import StrategySpec
@@ -242,6 +243,18 @@ def auto_num_workers(harness: Harness) -> int:
     return max(1, (os.cpu_count() or 1) // widest)
 
 
+def _registered_checks(config: pytest.Config) -> list[Check]:
+    from pytest_ddl.checks.registry import CHECKS
+
+    checks = list(CHECKS)
+    config.hook.pytest_ddl_register_checks(checks=checks)
+    names = [check.name for check in checks]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise pytest.UsageError(f"pytest_ddl_register_checks: the check {twice.pop()!r} is there twice; rename yours")
+    return checks
+
+
 def assert_equivalence(
     harness: Harness, item: pytest.Item, spec: StrategySpec, mark: DdlMark, train: Any, **arguments: Any
 ) -> Report:
@@ -254,7 +267,7 @@ def assert_equivalence(
     from pytest_ddl.equivalence import Comparer
 
     if _COMPARER not in item.config.stash:
-        item.config.stash[_COMPARER] = Comparer(harness)
+        item.config.stash[_COMPARER] = Comparer(harness, _registered_checks(item.config))
     strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
     report: Report = item.config.stash[_COMPARER].compare(train, spec, mark, strict=strict, **arguments)
     item.user_properties.append(("ddl_verdict", report.verdict))

@@ -8,7 +8,7 @@ from pytest_ddl.checks.causes import CAUSES
 from pytest_ddl.checks.diagnosis import DIVERGING
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
 from pytest_ddl.checks.observe import sizes
-from pytest_ddl.checks.registry import select
+from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.records import TrainingRecord
 
@@ -35,6 +35,7 @@ def judge(
     expect: Mapping[str, str] | Collection[str] = (),
     strict: bool = False,
     checks: Collection[str] | None = None,
+    known: Sequence[Check] = CHECKS,
     slices: Mapping[int, TrainingRecord] | None = None,
     slice_step: int | None = None,
 ) -> Report:
@@ -45,7 +46,7 @@ def judge(
     examples alone: with them the means of replicas can be recomputed instead of guessed.
     """
     expected = parse_expectations(expect)
-    selected = select(checks)
+    selected = select(checks, known)
     tolerance = Tolerance(reference, perturbed, slices, slice_step)
     results = tuple(check.function(reference, distributed, tolerance) for check in selected)
     found = [finding for result in results for finding in result.findings]

@@ -1,12 +1,12 @@
 """The checks by name, in the order in which their findings explain each other.
 
-``pytest_ddl_register_checks`` hands further :class:`Check` entries to :func:`register`; a check is a
-plain function over records and may be used without this registry.
+``pytest_ddl_register_checks`` lets a plugin add further :class:`Check` entries; a check is a plain
+function over records and may be used without this registry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pytest_ddl.checks.batch import check_batch
@@ -35,7 +35,7 @@ class Check:
     needs: str
 
 
-CHECKS: list[Check] = [
+CHECKS: tuple[Check, ...] = (
     Check("RUN", check_run, "every rank runs the training function to its end", "nothing"),
     Check("BATCH", check_batch, "per-replica batches add up to the global batch", "batch sizes"),
     Check(
@@ -60,24 +60,20 @@ CHECKS: list[Check] = [
         "a watched optimizer",
     ),
     Check("MOVES", check_moves, "trainable variables move, frozen ones do not", "snapshots"),
-]
+)
 
 
-def register(check: Check) -> None:
-    """Add a check; a name that is taken is an error."""
-    if check.name in {known.name for known in CHECKS}:
-        raise ValueError(f"check {check.name!r} is registered already")
-    CHECKS.append(check)
+def select(names: Collection[str] | None, known: Sequence[Check] = CHECKS) -> list[Check]:
+    """The checks of some names, all for ``None``; RUN is always among them.
 
-
-def select(names: Collection[str] | None) -> list[Check]:
-    """The checks of some names, all for ``None``; RUN is always among them."""
+    :raises ValueError: naming what is no check's name, and the valid ones.
+    """
     if names is None:
-        return list(CHECKS)
+        return list(known)
     if isinstance(names, str):
         raise ValueError(f"checks={names!r} must be a collection of names, for example [{names!r}]")
-    known = [check.name for check in CHECKS]
+    valid = [check.name for check in known]
     for name in names:
-        if name not in known:
-            raise ValueError(f"checks= names an unknown check {name!r}; valid: {', '.join(known)}")
-    return [check for check in CHECKS if check.name in names or check.name == "RUN"]
+        if name not in valid:
+            raise ValueError(f"checks= names an unknown check {name!r}; valid: {', '.join(valid)}")
+    return [check for check in known if check.name in names or check.name == "RUN"]

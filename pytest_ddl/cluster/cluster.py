@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 from pytest_ddl.cluster.launcher import Launcher, LaunchError, WorkerProcess
 from pytest_ddl.cluster.ports import PortLease
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, receive, send
+from pytest_ddl.cluster.ship import user_modules
 from pytest_ddl.cluster.worker import STACKS_SIGNAL
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
@@ -148,8 +150,9 @@ class Cluster:
             cluster.processes = launcher.launch(len(cluster.tasks), environ)
             context = BuildContext(spec, topology, cluster.tasks[0], 0, lease.ports, device, COLLECTIVE_TIMEOUT)
             cluster._environ = environ
+            pickled, modules = pickle.dumps(definition), user_modules()
             cluster._boots = [
-                Boot(definition, replace(context, task=task, rank=index if index < cluster.num_ranks else -1))
+                Boot(pickled, replace(context, task=task, rank=index if index < cluster.num_ranks else -1), modules)
                 for index, task in enumerate(cluster.tasks)
             ]
             answers = cluster._gather(Kind.BOOT, cluster._boots, range(len(cluster.tasks)), time.monotonic() + timeout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from multiprocessing.connection import Connection
 from typing import Any
@@ -37,10 +37,12 @@ class Kind(str, Enum):
 class Boot:
     """How to build the strategy of a rank."""
 
-    definition: Any
-    """The :class:`~pytest_ddl.strategies.base.StrategyDefinition`."""
+    definition: bytes
+    """Pickled: the :class:`~pytest_ddl.strategies.base.StrategyDefinition`, which may be of the user's own module."""
     context: Any
     """The :class:`~pytest_ddl.strategies.spec.BuildContext`."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Name -> file of the modules that unpickling may need."""
     restarted: bool = False
     """The rank joins a cluster that is running, so that no first all-reduce can prove its connection."""
 

@@ -11,7 +11,8 @@ import importlib.util
 import pickle
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -47,16 +48,14 @@ class Job:
         Modules of the user that the call imports are forgotten afterwards, so that the next call
         finds their globals as they were written, whatever ran before.
         """
-        finder = _UserModules(self.modules)
         before = set(sys.modules)
-        sys.meta_path.insert(0, finder)
         try:
-            function, args, kwargs = pickle.loads(self.payload)
-            result = function(*args, **kwargs)
-            data = _dumps(result, f"the result of {_name(function)} (a {type(result).__name__})")
-            return Shipped(data, bool(getattr(result, "failed", False)))
+            with importable(self.modules):
+                function, args, kwargs = pickle.loads(self.payload)
+                result = function(*args, **kwargs)
+                data = _dumps(result, f"the result of {_name(function)} (a {type(result).__name__})")
+                return Shipped(data, bool(getattr(result, "failed", False)))
         finally:
-            sys.meta_path.remove(finder)
             for name in set(sys.modules) - before:
                 if name in self.modules:
                     del sys.modules[name]
@@ -74,6 +73,17 @@ def pack(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping
 def unpack(result: Shipped) -> Any:
     """Return what the worker's function returned."""
     return pickle.loads(result.data)
+
+
+@contextmanager
+def importable(modules: Mapping[str, str]) -> Iterator[None]:
+    """Let modules be imported under the names that they have in the controller, given as name -> file."""
+    finder = _UserModules(modules)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def user_modules() -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import pickle
 import queue
 import signal
 import sys
@@ -20,7 +21,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, receive, send
-from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.cluster.ship import importable
+from pytest_ddl.strategies.base import RankContext, StrategyDefinition
 
 _HERE = os.path.dirname(__file__)
 STACKS_SIGNAL = signal.SIGUSR1
@@ -119,10 +121,12 @@ class Worker:
     def _boot(self, boot: Boot) -> dict[str, Any]:
         global _current
         context = boot.context
-        strategy = boot.definition.build(context)
+        with importable(boot.modules):
+            definition = pickle.loads(boot.definition)
+            strategy = definition.build(context)
         if context.rank < 0:
             return {"num_replicas": 0}
-        num_replicas = _prove_connected(strategy, boot)
+        num_replicas = _prove_connected(strategy, definition, boot)
         _current = RankContext(
             spec=context.spec,
             strategy=strategy,
@@ -135,13 +139,13 @@ class Worker:
         return {"num_replicas": num_replicas}
 
 
-def _prove_connected(strategy: Any, boot: Boot) -> int:
+def _prove_connected(strategy: Any, definition: StrategyDefinition, boot: Boot) -> int:
     """Check that the strategy spans the cluster; a rank that trains alone must not look like a cluster.
 
     In a cluster of several ranks a first all-reduce must also see every replica.
     """
     num_replicas = getattr(strategy, "num_replicas_in_sync", 0)
-    expected = boot.definition.num_replicas(boot.context.spec)
+    expected = definition.num_replicas(boot.context.spec)
     if expected and num_replicas != expected:
         raise RuntimeError(
             f"{boot.context.spec} has num_replicas_in_sync={num_replicas} on {boot.context.task}, expected {expected}"

@@ -82,9 +82,7 @@ class OneDevice:
         return dataset
 
 
-def train(
-    strategy: Any, build: Any, make_optimizer: Any, constant: Any
-) -> tuple[list[float], list[Any], Any]:
+def train(strategy: Any, build: Any, make_optimizer: Any, constant: Any) -> tuple[list[float], list[Any], Any]:
     keras.backend.clear_session()
     keras.utils.set_random_seed(7)
     with strategy.scope():
