@@ -164,7 +164,8 @@ def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
             return rank.spec
         raise pytest.UsageError(
             "ddl_strategy, ddl_cluster and ddl_equivalence must be arguments of the test or of its fixtures: "
-            "request.getfixturevalue() comes too late to choose the strategies"
+            "request.getfixturevalue() comes too late to choose the strategies, and before pytest 9 so does a fixture "
+            "of your own that overrides ddl_strategy"
         )
     spec: StrategySpec = request.param
     return spec
