@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.explain import RankError
     from pytest_ddl.cluster.ship import ShippingError
     from pytest_ddl.cluster.worker import current_rank, current_strategy
-    from pytest_ddl.equivalence import check_training
+    from pytest_ddl.comparison.comparer import check_training
 
 __version__ = "0.1.0"
 
@@ -25,7 +25,7 @@ _HOMES = {
     "RankError": "pytest_ddl.cluster.explain",
     "Report": "pytest_ddl.checks.findings",
     "ShippingError": "pytest_ddl.cluster.ship",
-    "check_training": "pytest_ddl.equivalence",
+    "check_training": "pytest_ddl.comparison.comparer",
     "current_rank": "pytest_ddl.cluster.worker",
     "current_strategy": "pytest_ddl.cluster.worker",
 }

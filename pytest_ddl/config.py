@@ -1,6 +1,6 @@
 """Options: what can be set, from where, and what it resolved to, with the origin of each value.
 
-Precedence, low to high: ini, environment (``PYTEST_DDL_*``), command line, marker (see ``selection``).
+Precedence, low to high: ini, environment (``PYTEST_DDL_*``), command line, marker (see ``items.selection``).
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddl.config import Settings
-from pytest_ddl.machine import MISSING_TENSORFLOW, count_devices, look_around, tensorflow_version
-from pytest_ddl.selection import DdlMark
+from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
+from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, count_devices, look_around, tensorflow_version
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec
 

@@ -206,8 +206,8 @@ def virtual_gpus(ddl_strategy: Any) -> list[str]:
 @pytest.fixture
 def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A handle on a cluster of the selected strategy, for a test in the controlling process."""
-    from pytest_ddl.handle import ClusterHandle
-    from pytest_ddl.selection import parse_mark
+    from pytest_ddl.cluster.handle import ClusterHandle
+    from pytest_ddl.items.selection import parse_mark
 
     harness, mark = _harness(request.config), parse_mark(request.node)
     with harness.cluster(_ddl_spec, mark) as cluster:
@@ -222,7 +222,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     Returns the report of a pass; raises ``DivergenceError`` for a fail; skips, or fails in strict mode, where
     the comparison is inconclusive.
     """
-    from pytest_ddl.selection import parse_mark
+    from pytest_ddl.items.selection import parse_mark
     from pytest_ddl.session import assert_equivalence
 
     harness, mark = _harness(request.config), parse_mark(request.node)

@@ -10,14 +10,14 @@ import pytest
 
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.harness import HARNESS, Harness, built_in_launchers
-from pytest_ddl.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
+from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 
 if TYPE_CHECKING:
     from pytest_ddl.checks.findings import Report
     from pytest_ddl.checks.registry import Check
-    from pytest_ddl.selection import DdlMark
-    from pytest_ddl.spmd import SpmdRunner
+    from pytest_ddl.items.selection import DdlMark
+    from pytest_ddl.items.spmd import SpmdRunner
     from pytest_ddl.strategies.spec import StrategySpec
 
 _RUNNER = pytest.StashKey["SpmdRunner"]()
@@ -141,7 +141,7 @@ def _is_parametrized_by_user(metafunc: pytest.Metafunc) -> bool:
 
 def after_collection(harness: Harness, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Note each item's variant and start importing TensorFlow, unless that has happened."""
-    from pytest_ddl.spmd import SPEC
+    from pytest_ddl.items.spmd import SPEC
 
     harness.items = items
     for item in items:
@@ -160,7 +160,7 @@ def after_collection(harness: Harness, config: pytest.Config, items: list[pytest
 
 def runs_in_ranks(item: pytest.Item) -> bool:
     """Whether this process sends the item to ranks (rather than being one, or being debugged)."""
-    from pytest_ddl.spmd import is_spmd
+    from pytest_ddl.items.spmd import is_spmd
 
     return is_spmd(item) and not _in_rank() and not in_process(item.config)
 
@@ -173,7 +173,7 @@ def in_process(config: pytest.Config) -> bool:
 def spmd_runner(harness: Harness, config: pytest.Config) -> SpmdRunner:
     """The runner of this process."""
     if _RUNNER not in config.stash:
-        from pytest_ddl.spmd import SpmdRunner
+        from pytest_ddl.items.spmd import SpmdRunner
 
         config.stash[_RUNNER] = SpmdRunner(harness, config)
     return config.stash[_RUNNER]
@@ -264,7 +264,7 @@ def assert_equivalence(
     """
     __tracebackhide__ = True
     from pytest_ddl.checks.findings import DivergenceError
-    from pytest_ddl.equivalence import Comparer
+    from pytest_ddl.comparison.comparer import Comparer
 
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, _registered_checks(item.config))

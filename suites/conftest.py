@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pytest_ddl import DivergenceError, RankError
-from pytest_ddl.selection import SPEC_FIXTURE
+from pytest_ddl.items.selection import SPEC_FIXTURE
 from suites.known_failures import FILE, KnownFailure, installed, known_failures
 
 # Fixed examples: a run that is red for one commit must not be green for the next by another draw. The fixture

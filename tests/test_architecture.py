@@ -19,8 +19,6 @@ MODULES = {
 }
 HEAVY = ("tensorflow", "keras", "tf_keras", "numpy", "hypothesis", "cloudpickle")
 MAX_LINES = 450
-GENERATORS = ("pytest_ddl.docs",)
-"""Read the whole package to write it down."""
 
 
 def imports(path: Path, *, whole: bool) -> Iterator[str]:
@@ -64,6 +62,8 @@ def under(name: str, *packages: str) -> bool:
             "pytest_ddl.cluster",
             ("pytest_ddl.checks", "pytest_ddl.training", "pytest_ddl.session", "pytest_ddl.harness"),
         ),
+        ("pytest_ddl.items", ("pytest_ddl.checks", "pytest_ddl.training", "pytest_ddl.comparison")),
+        ("pytest_ddl.comparison", ("pytest", "tensorflow", "keras", "pytest_ddl.session", "pytest_ddl.items.spmd")),
         ("pytest_ddl.training", ("pytest", "pytest_ddl.cluster", "pytest_ddl.checks", "pytest_ddl.session")),
         ("pytest_ddl.strategies", ("pytest", "pytest_ddl.cluster", "pytest_ddl.checks", "pytest_ddl.training")),
         ("pytest_ddl.cluster.zygote", ("pytest", "numpy", "cloudpickle")),
@@ -73,7 +73,7 @@ def test_imports_point_one_way(layer: str, forbidden: tuple[str, ...]) -> None:
     found = [
         f"{name} imports {imported}"
         for name, path in MODULES.items()
-        if under(name, layer) and name not in GENERATORS
+        if under(name, layer)
         for imported in imports(path, whole=True)
         if under(imported, *forbidden)
     ]
@@ -92,7 +92,9 @@ def test_strategies_import_tensorflow_only_inside_functions() -> None:
     assert [line for line in found if "model_parallel_" not in line] == []
 
 
-@pytest.mark.parametrize("name", ["plugin", "config", "session", "selection", "harness", "machine", "hookspecs"])
+@pytest.mark.parametrize(
+    "name", ["plugin", "config", "session", "items/selection", "harness", "strategies/machine", "hookspecs"]
+)
 def test_what_every_pytest_run_loads_is_light(name: str) -> None:
     assert [imported for imported in imports(ROOT / f"{name}.py", whole=False) if under(imported, *HEAVY)] == []
 

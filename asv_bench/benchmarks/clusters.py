@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.cluster.explain import RankError
-from pytest_ddl.handle import ClusterHandle
+from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.harness import Harness, process_harness
-from pytest_ddl.selection import DdlMark
+from pytest_ddl.items.selection import DdlMark
 
 TIMEOUT = 60.0
 """Seconds after which a cluster counts as hung."""

@@ -7,9 +7,9 @@ import itertools
 import time
 from typing import Any
 
-from pytest_ddl.equivalence import Comparer
+from pytest_ddl.comparison.comparer import Comparer
 from pytest_ddl.harness import Harness
-from pytest_ddl.selection import DdlMark
+from pytest_ddl.items.selection import DdlMark
 
 _attempts = itertools.count()
 

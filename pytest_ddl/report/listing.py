@@ -6,7 +6,7 @@ import sys
 from typing import TextIO
 
 from pytest_ddl.harness import Harness
-from pytest_ddl.selection import DdlMark
+from pytest_ddl.items.selection import DdlMark
 
 
 def show_strategies(harness: Harness, stream: TextIO | None = None) -> None:

@@ -19,7 +19,7 @@ from pytest_ddl.cluster.launcher import LocalLauncher, WorkerProcess
 from pytest_ddl.cluster.ports import PortLease
 from pytest_ddl.cluster.protocol import Failure, Kind, Reply, send
 from pytest_ddl.harness import Harness, process_harness
-from pytest_ddl.selection import DdlMark
+from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec, Task
 
 SOON = 0.05

@@ -44,7 +44,7 @@ def test_cells_cannot_break_a_table() -> None:
 
 @pytest.mark.parametrize("name", ["writing-tests.md"])
 def test_every_fixture_is_described(name: str) -> None:
-    from pytest_ddl.selection import CONTROLLER_FIXTURES, SINGLE_STRATEGY_FIXTURES
+    from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SINGLE_STRATEGY_FIXTURES
 
     text = (DOCS / name).read_text(encoding="utf-8")
     fixtures = ["ddl_strategy", "virtual_gpus", *CONTROLLER_FIXTURES, *SINGLE_STRATEGY_FIXTURES]

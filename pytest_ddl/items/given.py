@@ -17,7 +17,7 @@ from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
 from pytest_ddl.cluster.explain import RankError, explain, name_ranks
 from pytest_ddl.cluster.protocol import ExampleResult, Kind
 from pytest_ddl.cluster.ship import ShippingError
-from pytest_ddl.hypothesis_adapter import adapt_settings
+from pytest_ddl.items.hypothesis_adapter import adapt_settings
 
 SHRINK_MARGIN = 1.0
 """Seconds before the deadline at which shrinking ends, so that it is not the shrinking that fails."""

@@ -24,14 +24,14 @@ from pytest_ddl.checks.slices import slices_to_recompute
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
 from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.comparison.remote import run_training
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
-from pytest_ddl.remote import run_training
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from pytest_ddl.checks.findings import Report
     from pytest_ddl.harness import Harness
-    from pytest_ddl.selection import DdlMark
+    from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
 
 SEED = 20_201
@@ -67,7 +67,7 @@ class Comparer:
 
         :raises ValueError: for an argument that cannot be used, naming it.
         """
-        from pytest_ddl.probes import PROBES
+        from pytest_ddl.comparison.probes import PROBES
 
         _validate(train, global_batch_size, steps, precision, timeout)
         # Wrong names are the caller's mistake: say so before anything runs.
@@ -272,7 +272,7 @@ def check_training(
     :raises ClusterError: when the strategy cannot be built on this machine.
     """
     from pytest_ddl.harness import process_harness
-    from pytest_ddl.selection import DdlMark
+    from pytest_ddl.items.selection import DdlMark
 
     harness = process_harness()
     spec = harness.registry.parse_variant(strategy)

@@ -20,8 +20,8 @@ from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.protocol import Kind, PhaseResult, RankWarning, SessionPlan
 from pytest_ddl.cluster.resources import ResourcesBusyError
 from pytest_ddl.harness import Harness
-from pytest_ddl.merge import failed_report, merge_phase
-from pytest_ddl.selection import parse_mark
+from pytest_ddl.items.merge import failed_report, merge_phase
+from pytest_ddl.items.selection import parse_mark
 from pytest_ddl.strategies.spec import StrategySpec
 
 SKIP_PATIENCE = 10.0
@@ -156,7 +156,7 @@ class SpmdRunner:
         return reports[-1]
 
     def _examples(self, cluster: Cluster, item: pytest.Function, deadline: float) -> pytest.TestReport:
-        from pytest_ddl.given import ExampleDispatcher
+        from pytest_ddl.items.given import ExampleDispatcher
 
         dispatcher = ExampleDispatcher(cluster, item, deadline)
         started = time.monotonic()
