@@ -16,7 +16,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-PRELOAD = ("tensorflow", "keras", "pytest", "cloudpickle", "?hypothesis", "pytest_ddl.cluster.rank_session")
+PRELOAD = (
+    "tensorflow",
+    "keras",
+    "pytest",
+    "cloudpickle",
+    "?hypothesis",
+    "pytest_ddl.cluster.rank_session",
+    "pytest_ddl.comparison.remote",
+)
 START_TIMEOUT = 120.0
 """Seconds for importing TensorFlow and Keras; a cold disk can take tens of them."""
 
