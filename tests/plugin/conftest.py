@@ -7,6 +7,7 @@ once, and its tests look at one behaviour each.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -80,7 +81,14 @@ class Project:
         environ = {**kept, "TMPDIR": str(self.temporary), MARK: self.marks[-1], **(env or {})}
         command = [sys.executable, *args] if python else [sys.executable, "-m", "pytest", *args]
         return subprocess.Popen(
-            command, cwd=self.folder, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            cwd=self.folder,
+            env=environ,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A job in the background of a shell ignores Ctrl-C, and so would what it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def pytest(self, *args: str, env: Mapping[str, str] | None = None, timeout: float = 200.0) -> Outcome:
