@@ -135,6 +135,11 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["ddl_address"] = harness.address
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if "pytest_ddl.session" in sys.modules:
+        sys.modules["pytest_ddl.session"].show_tolerated(terminalreporter)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     # A run without ddl tests has nothing to end, and does not pay for importing what would end it.
     if "pytest_ddl.session" in sys.modules:

@@ -149,6 +149,8 @@ class RankRecord:
     initial: Snapshot = field(default_factory=dict)
     """Values at the first ``watch`` (a later-built variable: at the end of the step that built it)."""
     steps: tuple[StepRecord, ...] = ()
+    final: Snapshot = field(default_factory=dict)
+    """Values when the program ended, of the variables that it changed after the last recorded step."""
     layers: tuple[LayerRecord, ...] = ()
     optimizers: tuple[OptimizerRecord, ...] = ()
     results: Mapping[str, Any] = field(default_factory=dict)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pytest_ddl.strategies.spec import StrategySpec
 
 _RUNNER = pytest.StashKey["SpmdRunner"]()
+TOLERATED = "ddl_tolerated"
+"""Property of a test's report, one for each approximation that was not held against it."""
 _COMPARER = pytest.StashKey[Any]()
 
 
@@ -260,7 +262,8 @@ def assert_equivalence(
 ) -> Report:
     """Compare, and turn the verdict into an outcome of the test.
 
-    :raises DivergenceError: for a fail; for an inconclusive verdict in strict mode.
+    :raises DivergenceError: for a fail; for an inconclusive verdict in strict mode, or where the program is to
+        blame for it: it fails on one device too, or records nothing.
     """
     __tracebackhide__ = True
     from pytest_ddl.checks.findings import DivergenceError
@@ -271,7 +274,9 @@ def assert_equivalence(
     strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
     report: Report = item.config.stash[_COMPARER].compare(train, spec, mark, strict=strict, **arguments)
     item.user_properties.append(("ddl_verdict", report.verdict))
-    if report.verdict == "fail" or (strict and not report.passed):
+    for finding in report.approximations:
+        item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
+    if report.verdict == "fail" or (not report.passed and (strict or not report.comparable)):
         raise DivergenceError(report)
     if not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
@@ -283,3 +288,17 @@ def _in_rank() -> bool:
 
     worker = sys.modules.get("pytest_ddl.cluster.worker")
     return worker is not None and worker.current_rank() is not None
+
+
+def show_tolerated(terminalreporter: Any) -> None:
+    """Say in the summary which tests passed with a named approximation, as they print nothing themselves."""
+    told = [
+        (report.nodeid, text)
+        for report in terminalreporter.getreports("passed")
+        for name, text in report.user_properties
+        if name == TOLERATED
+    ]
+    if told:
+        terminalreporter.section("tolerated approximations (--ddl-strict fails on them)")
+        for nodeid, text in told:
+            terminalreporter.write_line(f"{nodeid}: {text}")

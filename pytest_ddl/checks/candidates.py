@@ -270,6 +270,9 @@ def _of_parts(case: Case, told: str) -> Fit:
         return Fit("gradient-clipped-before-aggregation", told)
     if case.layers("BatchNormalization*"):
         return Fit("per-replica-normalization", told)
+    if case.layers(*_RANDOM_LAYERS):
+        # A replica's examples alone draw what the replica drew: all replicas began the same stream.
+        return Fit("random-stream-repeated-across-replicas", told)
     if is_uneven(case.distributed, case.step):
         return Fit("mean-of-replica-means", told, approximation=True)
     return Fit("masked-loss-normalised-per-replica", told, also=("batch-coupled-loss",))

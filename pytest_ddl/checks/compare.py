@@ -10,7 +10,7 @@ from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
 from pytest_ddl.checks.observe import sizes
 from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.tolerance import UNMEASURED, Tolerance
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import TrainingRecord, VariableKind
 
 _DATA = ("BATCH", "DATA-COVER")
 _NUMERIC = ("REPLICA-EQ", "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE")
@@ -25,6 +25,15 @@ _UNSPECIFIC = (
 )
 
 _ORDER = ("RUN", "BATCH", "DATA-COVER", "STEP-EQ", "UNEVEN-EQ", "REPLICA-EQ", "OPT-STATE", "MOVES", "LOSS-EQ")
+
+
+_CHANGES_THE_FORWARD_PASS = (
+    "per-replica-normalization",
+    "random-stream-differs-across-replicas",
+    "random-stream-repeated-across-replicas",
+    "batch-coupled-loss",
+)
+"""Causes by which the loss of the very step differs as well."""
 
 
 def judge(
@@ -115,7 +124,11 @@ def _explains(earlier: Finding, later: Finding) -> bool:
         # The loss of the step in which weights begin to differ is a defect of its own,
         # unless it is off by the same formula.
         same_step = earlier.step == later.step
-        return (earlier.cause in later.also) if same_step else (later.step or 0) > (earlier.step or 0)
+        return (
+            (earlier.cause in later.also or earlier.cause in _CHANGES_THE_FORWARD_PASS)
+            if same_step
+            else (later.step or 0) > (earlier.step or 0)
+        )
     if later.check == "REPLICA-EQ":
         # What is wrong alike on all replicas (and perhaps declared) does not explain why they differ.
         return later.cause != "state-not-aggregated" and earlier.cause in (
@@ -179,6 +192,22 @@ def _notes(
     numeric = [f.step for f in excused if f.check in _NUMERIC and f.step is not None]
     if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
         notes.append(f"weights are not compared after step {min(numeric)}, where the tolerated difference begins")
+    kinds = {variable.kind for variable in distributed.variables}
+    unread = [
+        text
+        for text, there in (
+            ("metrics", VariableKind.METRIC in kinds),
+            ("non-trainable state against one device", VariableKind.STATE in kinds),
+            ("named values", any(step.values for rank in distributed.ranks for step in rank.steps)),
+            (
+                "results of evaluate and predict",
+                any(set(rank.results) - {"fit", "restart"} for rank in distributed.ranks),
+            ),
+        )
+        if there
+    ]
+    if unread:
+        notes.append(f"recorded, and not compared yet: {', '.join(unread)}")
     hidden = len(found) - len(roots)
     if hidden and roots:
         notes.append(f"{hidden} further difference(s) follow from the above and are not listed")

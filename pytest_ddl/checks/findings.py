@@ -109,6 +109,12 @@ class Report:
     def passed(self) -> bool:
         return self.verdict == "pass"
 
+    @property
+    def comparable(self) -> bool:
+        """False where there was nothing to compare with: the program fails on one device, or records nothing there."""
+        reference = self.reference
+        return reference is not None and not reference.errors and reference.num_steps > 0 and bool(reference.variables)
+
     def __str__(self) -> str:
         from pytest_ddl.report.text import render_report
 

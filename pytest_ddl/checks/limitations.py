@@ -76,6 +76,12 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "https://keras.io/guides/distributed_training_with_tensorflow/",
     ),
     Limitation(
+        r"must specify an aggregation method to update an? AggregatingVariable",
+        "Keras 3 makes state (moving statistics, averages) without an aggregation, which CentralStorageStrategy does "
+        "not update from several replicas",
+        "https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
+    ),
+    Limitation(
         r"'tf\.\w+' op does not implement layout propagation",
         "DTensor cannot lay out this operation (the TensorList operations of a recurrent layer's loop; "
         "unroll=True avoids them)",

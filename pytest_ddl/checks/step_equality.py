@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_ddl.checks.arrays import difference, magnitude
 from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, passed, wide
 from pytest_ddl.checks.case import Case
 from pytest_ddl.checks.causes import fix_of
@@ -42,9 +43,42 @@ def _without_difference(
         return inconclusive(CHECK, "no weight was recorded on both sides")
     if found.undecided is not None:
         return inconclusive(CHECK, wide(found.undecided))
+    afterwards = _changed_afterwards(reference, distributed, tolerance)
+    if afterwards is not None:
+        return failed(CHECK, [afterwards])
     if not any(tolerance.moved(variable.index, steps) for variable in of_kind(reference, VariableKind.TRAINABLE)):
         return inconclusive(CHECK, "no trainable variable moved on one device, so equality shows nothing")
     return passed(CHECK, f"{found.compared} components over {steps} steps")
+
+
+def _changed_afterwards(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> Finding | None:
+    """A weight that the program changed after the last step that it recorded, and not as on one device."""
+    steps = shared_steps(reference, distributed)
+    for variable in of_kind(reference, *WEIGHTS):
+        last = reference.value(variable.index, steps)
+        if last is None or not any(variable.index in rank.final for rank in (*reference.ranks, *distributed.ranks)):
+            continue
+        ours = reference.ranks[0].final.get(variable.index, (last,))[0]
+        # The bound is that of the last step, for values that may have been multiplied since.
+        grown = max(1.0, magnitude(ours) / magnitude(last)) if magnitude(last) else 1.0
+        bound = tolerance.variable(variable.index, steps)
+        for rank in distributed.ranks:
+            for value in rank.final.get(variable.index, rank.steps[steps - 1].snapshot.get(variable.index, ())):
+                error = difference(value, ours).error
+                if error > grown * bound.value:
+                    return Finding(
+                        check=CHECK,
+                        message=f"{variable.name} differs from one device when the program ends, and did not after "
+                        f"step {steps}: it was changed after the last recorded step",
+                        step=steps,
+                        variable=variable.name,
+                        worker=rank.rank,
+                        error=error,
+                        tolerance=grown * bound.value,
+                        origin=bound.origin,
+                        fix="Look at what the program does to its weights after its last step.",
+                    )
+    return None
 
 
 def initial_weights(first: tuple[Place, ...], check: str = CHECK) -> Finding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -82,10 +81,6 @@ class ClusterHandle:
         """The Python stacks of all threads of the ranks that run, by task."""
         alive = [rank for rank in range(self._cluster.num_ranks) if rank not in self._killed]
         return {self.tasks[rank]: text for rank, text in self._cluster.stacks(alive).items()}
-
-    def remaining(self) -> float:
-        """Seconds until the test's deadline."""
-        return max(0.0, self._deadline - time.monotonic())
 
     def _index(self, task: str | int) -> int:
         if isinstance(task, int) and 0 <= task < len(self.tasks):

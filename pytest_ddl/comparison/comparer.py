@@ -81,6 +81,10 @@ class Comparer:
 
         settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=SEED)
         report = compare_once(settings, checks)
+        done = report.reference.num_steps if report.reference is not None else 0
+        if steps is not None and 0 < done < steps:
+            note = f"steps={steps} is the most that is compared: the program's loops ended after {done}"
+            report = replace(report, notes=(*report.notes, note))
         for name in checks or ():
             if name in PROBES:
                 report = PROBES[name](report, settings, compare_once)
@@ -135,7 +139,10 @@ class Comparer:
         settings = replace(settings, tmp_path=str(folder))
         try:
             ranks, num_replicas = self._attempt(train, spec, mark, settings, deadline)
-            if all(rank.results.get("restart") for rank in ranks):
+            restarting = [rank.rank for rank in ranks if rank.results.get("restart")]
+            if restarting and len(restarting) < len(ranks):
+                ranks = [_alone(rank) if rank.rank in restarting else rank for rank in ranks]
+            elif restarting:
                 again = replace(settings, attempt=2, first_step=min(rank.num_steps for rank in ranks))
                 later, num_replicas = self._attempt(train, spec, mark, again, deadline, fresh=True)
                 ranks = [
@@ -197,6 +204,12 @@ class _ReferenceStore:
                 file.write(pickle.dumps(record, protocol=5))
         self._known[digest] = record
         return record
+
+
+def _alone(rank: RankRecord) -> RankRecord:
+    """A rank that left the program by ``run.restart()`` while others went on."""
+    message = "run.restart() was called on this rank and not on all; interrupt the program on every rank or on none"
+    return replace(rank, error=ErrorRecord("RuntimeError", message, "", rank.num_steps))
 
 
 def _patience(body: ship.Shipped) -> float | None:

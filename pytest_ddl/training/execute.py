@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,6 +16,8 @@ from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.signals import RestartRequested
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankContext) -> RankRecord:
@@ -58,10 +61,11 @@ def _attempt(
 def _describe(error: BaseException, step: int) -> ErrorRecord:
     kind = type(error)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    message = f"exit with status {error.code!r}" if isinstance(error, SystemExit) else str(error)
+    # Keras colours its messages.
+    message = f"exit with status {error.code!r}" if isinstance(error, SystemExit) else _COLOURS.sub("", str(error))
     return ErrorRecord(
         type=f"{module}{kind.__qualname__}",
         message=message,
-        traceback="".join(traceback.format_exception(error)),
+        traceback=_COLOURS.sub("", "".join(traceback.format_exception(error))),
         step=step,
     )

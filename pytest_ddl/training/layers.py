@@ -18,7 +18,7 @@ _REGULARIZERS = (
 
 
 def layer_records(model: Any) -> Iterator[LayerRecord]:
-    """The layers of a model that synchronise, draw random numbers, regularise or are frozen."""
+    """The layers that synchronise, draw random numbers, regularise, compute in less precision or are frozen."""
     for layer in flatten_layers(model):
         settings = _settings(layer)
         if settings:
@@ -31,6 +31,9 @@ def _settings(layer: Any) -> dict[str, Any]:
         value = getattr(layer, name, None)
         if isinstance(value, bool | int | float):
             found[name] = value
+    compute_dtype = getattr(layer, "compute_dtype", None)
+    if compute_dtype is not None and compute_dtype != getattr(layer, "variable_dtype", compute_dtype):
+        found["compute_dtype"] = str(compute_dtype)
     for name in _REGULARIZERS:
         value = getattr(layer, name, None)
         if value is not None:

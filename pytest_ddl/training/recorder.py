@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.records import Array, BatchRecord, ErrorRecord, RankRecord, StepRecord, VariableKind
+from pytest_ddl.records import Array, BatchRecord, ErrorRecord, RankRecord, Snapshot, StepRecord, VariableKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import values
 from pytest_ddl.training.data import move_by_ulp
@@ -105,6 +105,7 @@ class Recorder:
             variables=tuple(item.record for item in self._watcher.watched),
             initial=self._initial,
             steps=tuple(self._steps),
+            final=self._changed_since() if error is None and not self.restart else {},
             layers=self._watcher.layer_records(),
             optimizers=self._watcher.optimizer_records(),
             results=results,
@@ -112,6 +113,12 @@ class Recorder:
             notes=tuple(self._notes),
             versions=versions,
         )
+
+    def _changed_since(self) -> Snapshot:
+        """What differs now from the state after the last step."""
+        last = self._steps[-1].snapshot if self._steps else {}
+        now = self._watcher.snapshot() if last else {}
+        return {index: parts for index, parts in now.items() if index in last and not _same(parts, last[index])}
 
     def _perturb(self, item: Watched) -> None:
         """Move a weight by one ulp per element, by coins that depend on the perturbation alone."""
@@ -123,6 +130,11 @@ class Recorder:
         moved = move_by_ulp(item.read()[0], self._noise)
         with self._context.strategy.scope():
             item.variable.assign(moved)
+
+
+def _same(left: tuple[Array, ...], right: tuple[Array, ...]) -> bool:
+    pairs = zip(left, right, strict=True)
+    return all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") for a, b in pairs)
 
 
 def traces_of(function: Callable[..., Any]) -> int | None:

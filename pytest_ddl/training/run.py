@@ -172,16 +172,16 @@ class Run:
         """End a step of a loop that the program drives itself."""
         self._recorder.end_step(loss, named_values)
 
-    def fit(self, model: Any, dataset_or_x: Any, **kwargs: Any) -> Any:
+    def fit(self, model: Any, dataset_or_x: Any, y: Any = None, **kwargs: Any) -> Any:
         """``model.fit`` with recording after each batch; ends at the step limit."""
-        return self._fitting.fit(model, dataset_or_x, kwargs)
+        return self._fitting.fit(model, dataset_or_x, kwargs if y is None else {"y": y, **kwargs})
 
-    def evaluate(self, model: Any, dataset_or_x: Any, **kwargs: Any) -> Any:
-        """``model.evaluate``; what it returns is compared."""
-        return self._fitting.evaluate(model, dataset_or_x, kwargs)
+    def evaluate(self, model: Any, dataset_or_x: Any, y: Any = None, **kwargs: Any) -> Any:
+        """``model.evaluate``; what it returns is recorded."""
+        return self._fitting.evaluate(model, dataset_or_x, kwargs if y is None else {"y": y, **kwargs})
 
     def predict(self, model: Any, dataset_or_x: Any, **kwargs: Any) -> Any:
-        """``model.predict``; what it returns is compared."""
+        """``model.predict``; what it returns is recorded."""
         return self._fitting.predict(model, dataset_or_x, kwargs)
 
     def restart(self) -> None:
