@@ -135,3 +135,37 @@ def restarts_after_two_steps(run):
         if run.completed_steps == 2 and run.attempt == 1 and not run.is_reference:
             checkpoint.write(path)
             run.restart()
+
+
+def mixed_precision(run):
+    _train(run, layers=[keras.layers.Dense(8, activation="tanh", dtype="mixed_bfloat16")])
+
+
+def dropout(run):
+    _train(run, layers=[keras.layers.Dense(8, activation="tanh"), keras.layers.Dropout(0.5, seed=1)])
+
+
+def weights_changed_after_the_last_step(run):
+    with run.strategy.scope():
+        weight = tf.Variable([1.0, 2.0])
+    run.watch(variables=[weight])
+    for loss in (2.0, 1.0):
+        with run.strategy.scope():
+            weight.assign(weight - 0.5)
+        run.record(loss=loss)
+    with run.strategy.scope():
+        weight.assign(weight * run.num_replicas)
+
+
+def restarts_on_one_rank(run):
+    _train(run)
+    if _distributed_rank(run) == run.num_ranks - 1:
+        run.restart()
+
+
+def evaluates_only(run):
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+        model.compile(loss="mse")
+    run.watch(model=model)
+    run.evaluate(model, _data(run))

@@ -107,6 +107,42 @@ def test_an_interrupted_run_goes_on_in_a_fresh_cluster():
     assert report.distributed.num_steps == 3
 
 
+def test_reduced_precision_is_held_against_its_own_rounding():
+    report = check_training(programs.mixed_precision, "mirrored", **GIVEN)
+    assert report.verdict != "fail", str(report)
+
+
+def test_replicas_that_draw_the_same_dropout_mask_are_named():
+    report = check_training(programs.dropout, "mirrored", **GIVEN)
+    causes = {finding.cause for finding in report.findings}
+    assert causes & {"random-stream-repeated-across-replicas", "random-stream-differs-across-replicas"}, str(report)
+    assert "reported-loss-wrong" not in causes
+
+
+def test_weights_changed_after_the_last_step_are_seen():
+    report = check_training(programs.weights_changed_after_the_last_step, "mirrored", **GIVEN)
+    assert report.verdict == "fail"
+    assert "changed after the last recorded step" in report.findings[0].message
+
+
+def test_a_restart_on_one_rank_alone_is_an_error():
+    report = check_training(programs.restarts_on_one_rank, "multi_worker_mirrored", **GIVEN)
+    assert report.findings[0].cause == "worker-raised"
+    assert "not on all" in report.findings[0].message
+
+
+def test_a_program_that_evaluates_only_does_not_pass():
+    report = check_training(programs.evaluates_only, "mirrored", **GIVEN)
+    assert report.verdict == "inconclusive"
+    assert not report.comparable
+
+
+def test_data_that_ends_before_the_limit_is_said():
+    report = check_training(programs.right, "mirrored", **{**GIVEN, "steps": 40})
+    assert report.passed
+    assert "ended after 4" in str(report)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -45,6 +45,12 @@ def train(run):
 
 def test_training(ddl_equivalence):
     ddl_equivalence(train)
+
+def broken(run):
+    undefined_name
+
+def test_broken(ddl_equivalence):
+    ddl_equivalence(broken)
 """
 
 
@@ -61,3 +67,8 @@ def test_a_strategy_of_a_plugin_runs_in_ranks(run: Any) -> None:
 def test_a_check_of_a_plugin_is_judged(run: Any) -> None:
     assert run["test_training[trio]"].outcome == "failed"
     assert "FEW-STEPS: 1 steps are too few" in run["test_training[trio]"].text
+
+
+def test_a_program_that_fails_on_one_device_too_fails_its_test(run: Any) -> None:
+    assert run["test_broken[trio]"].outcome == "failed"
+    assert "undefined_name" in run["test_broken[trio]"].text
