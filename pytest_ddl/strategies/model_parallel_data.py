@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from pytest_ddl.strategies.adapter import composite_tensor, outermost_graph
+
 BATCH_AXIS = "batch"
 
 
@@ -51,9 +53,7 @@ def copy_captured_constants(mesh: Any) -> None:
 
     DTensor copies scalars by itself and refuses anything larger.
     """
-    graph = tf.compat.v1.get_default_graph()
-    while isinstance(getattr(graph, "outer_graph", None), tf.__internal__.FuncGraph):
-        graph = graph.outer_graph
+    graph = outermost_graph()
     for tensor, placeholder in list(graph.captures):
         if not hasattr(tensor, "numpy") or tensor.dtype in (tf.resource, tf.variant):
             continue
@@ -87,7 +87,7 @@ class PackedDataset:
         return PackedIterator(iter(self._dataset), self._mesh)
 
 
-class PackedIterator(tf.__internal__.CompositeTensor):  # type: ignore[misc]
+class PackedIterator(composite_tensor()):  # type: ignore[misc]
     """Iterator of packed batches that may be an argument of a tf.function.
 
     To TensorFlow it is the batch that comes next: its signature (so a shorter last batch is traced
@@ -137,7 +137,7 @@ class PackedIterator(tf.__internal__.CompositeTensor):  # type: ignore[misc]
         return self.get_next()
 
 
-class _TracedIterator(tf.__internal__.CompositeTensor):  # type: ignore[misc]
+class _TracedIterator(composite_tensor()):  # type: ignore[misc]
     """What a tf.function sees of the iterator: one batch, which it may take once."""
 
     def __init__(self, spec: Any, batch: Any) -> None:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_ddl.strategies.adapter import coordinator_of
 from pytest_ddl.strategies.base import Machine
 from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
@@ -67,9 +68,7 @@ def join_scheduled(strategy: Any) -> None:
 
     A closure that fails after the last ``join`` of a program would go unnoticed otherwise.
     """
-    # Private, as asking TensorFlow for the strategy's coordinator makes one, with its threads, where the
-    # program uses none. Tried on TensorFlow 2.16 and 2.21.
-    coordinator = getattr(strategy, "_cluster_coordinator", None)
+    coordinator = coordinator_of(strategy)
     if coordinator is not None:
         coordinator.join()
 
