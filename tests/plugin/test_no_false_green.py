@@ -49,6 +49,10 @@ PROJECT = {
             if rank() == 1:
                 pytest.skip("not on this one")
 
+        def test_xfails_on_one_rank(ddl_strategy):
+            if rank() == 1:
+                pytest.xfail("not on this one")
+
         def test_body_skipped(ddl_strategy):
             pass
 
@@ -119,6 +123,7 @@ def test_a_test_that_all_ranks_ran_passes(run: Any) -> None:
     ("name", "message"),
     [
         ("skips_on_one_rank", "the ranks disagree: rank 0 of 2 passed; rank 1 of 2 skipped (Skipped: not on this one)"),
+        ("xfails_on_one_rank", "the ranks disagree: rank 0 of 2 passed; rank 1 of 2 xfailed"),
         ("body_skipped", "rank 1 of 2 reported a pass without having run the test's body"),
         ("exits_with_zero", "rank 1 of 2 (worker:1) exited with status 0 before it had finished"),
         ("is_killed", "rank 0 of 2 (worker:0) was killed by SIGKILL"),
