@@ -38,6 +38,7 @@ def run(pytester: pytest.Pytester, program: str, *options: str) -> pytest.RunRes
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=120)
 
 
+@pytest.mark.slow
 def test_example_passes(pytester: pytest.Pytester) -> None:
     result = run(pytester, blocks()["example: test_train.py"], "--ddl-strategy=mirrored,multi_worker_mirrored")
     result.assert_outcomes(passed=2)
@@ -53,6 +54,7 @@ def test_mistake_fails_as_shown(pytester: pytest.Pytester) -> None:
     assert shown == printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/writing-tests.md"])
 def test_other_examples_pass(page: str, pytester: pytest.Pytester) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

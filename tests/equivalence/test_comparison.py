@@ -40,6 +40,7 @@ def test_a_loss_that_is_not_divided_is_named(strategy):
     assert finding.exact
 
 
+@pytest.mark.slow
 def test_means_of_replicas_are_recomputed_and_an_approximation():
     given = {**GIVEN, "global_batch_size": 13}
     report = check_training(programs.mean_of_replica_means, "mirrored", **given)
@@ -50,6 +51,7 @@ def test_means_of_replicas_are_recomputed_and_an_approximation():
     assert [finding.cause for finding in strict.findings] == ["mean-of-replica-means"]
 
 
+@pytest.mark.slow
 def test_plain_batch_normalisation_is_recomputed():
     report = check_training(programs.plain_batch_normalisation, "mirrored", **GIVEN)
     finding = report.findings[0]
@@ -57,6 +59,7 @@ def test_plain_batch_normalisation_is_recomputed():
     assert "reproduces" in finding.evidence
 
 
+@pytest.mark.slow
 def test_uneven_batches_are_tried_when_asked_for():
     checks = ["STEP-EQ", "UNEVEN-EQ"]
     right = check_training(programs.right, "mirrored", checks=checks, **GIVEN)
@@ -84,6 +87,7 @@ def test_a_rank_that_fails_is_a_finding(program, cause, symptom, words):
     assert words in str(report)
 
 
+@pytest.mark.slow
 def test_a_hang_is_a_finding_with_stacks():
     report = check_training(programs.hangs, "mirrored", **{**GIVEN, "timeout": 12})
     finding = report.findings[0]
@@ -107,11 +111,13 @@ def test_an_interrupted_run_goes_on_in_a_fresh_cluster():
     assert report.distributed.num_steps == 3
 
 
+@pytest.mark.slow
 def test_reduced_precision_is_held_against_its_own_rounding():
     report = check_training(programs.mixed_precision, "mirrored", **GIVEN)
     assert report.verdict != "fail", str(report)
 
 
+@pytest.mark.slow
 def test_replicas_that_draw_the_same_dropout_mask_are_named():
     report = check_training(programs.dropout, "mirrored", **GIVEN)
     causes = {finding.cause for finding in report.findings}

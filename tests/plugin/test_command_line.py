@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROJECT = {
     "test_some.py": """
         import os, pathlib, signal

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CLUSTER = """
     import os, signal, threading, time
     import pytest

@@ -8,6 +8,8 @@ import training_programs as programs
 
 from pytest_ddl.training.fitting import RUNNING_MEAN
 
+pytestmark = pytest.mark.slow
+
 SLOW = pytest.mark.slow
 
 

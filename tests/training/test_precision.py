@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import training_programs as programs
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"global_batch_size": 8, "steps": 2}
 
 
