@@ -149,8 +149,9 @@ class RankRecord:
     initial: Snapshot = field(default_factory=dict)
     """Values at the first ``watch`` (a later-built variable: at the end of the step that built it)."""
     steps: tuple[StepRecord, ...] = ()
-    final: Snapshot = field(default_factory=dict)
-    """Values when the program ended, of the variables that it changed after the last recorded step."""
+    final: Snapshot | None = None
+    """Values when the program ended, of the variables that it changed after the last recorded step; ``None`` where
+    that cannot be told: a step that finds the data's end may have run in part."""
     layers: tuple[LayerRecord, ...] = ()
     optimizers: tuple[OptimizerRecord, ...] = ()
     results: Mapping[str, Any] = field(default_factory=dict)

@@ -54,16 +54,19 @@ def _without_difference(
 def _changed_afterwards(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> Finding | None:
     """A weight that the program changed after the last step that it recorded, and not as on one device."""
     steps = shared_steps(reference, distributed)
-    for variable in of_kind(reference, *WEIGHTS):
+    finals = [rank.final for rank in (*reference.ranks, *distributed.ranks)]
+    known = [final for final in finals if final is not None]
+    for variable in of_kind(reference, *WEIGHTS) if len(known) == len(finals) else ():
         last = reference.value(variable.index, steps)
-        if last is None or not any(variable.index in rank.final for rank in (*reference.ranks, *distributed.ranks)):
+        if last is None or not any(variable.index in final for final in known):
             continue
-        ours = reference.ranks[0].final.get(variable.index, (last,))[0]
+        ours = known[0].get(variable.index, (last,))[0]
         # The bound is that of the last step, for values that may have been multiplied since.
         grown = max(1.0, magnitude(ours) / magnitude(last)) if magnitude(last) else 1.0
         bound = tolerance.variable(variable.index, steps)
         for rank in distributed.ranks:
-            for value in rank.final.get(variable.index, rank.steps[steps - 1].snapshot.get(variable.index, ())):
+            after = (rank.final or {}).get(variable.index, rank.steps[steps - 1].snapshot.get(variable.index, ()))
+            for value in after:
                 error = difference(value, ours).error
                 if error > grown * bound.value:
                     return Finding(

@@ -131,3 +131,21 @@ def distribute(strategy: Any, dataset: Any) -> Any:
     if is_dataset_function(dataset):
         return strategy.distribute_datasets_from_function(dataset)
     return dataset
+
+
+def number_of_steps(dataset: Any) -> int | None:
+    """How many global batches a dataset has, or ``None`` where that is not known beforehand.
+
+    A step that is called once more, to find that the data has ended, still runs what does not depend on
+    the data: Keras' decoupled weight decay, for example.
+    """
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset):
+        return None
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy not in (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.DATA):
+        # Workers may take more steps than there are global batches, or fewer.
+        return None
+    number = int(dataset.cardinality())
+    return number if number >= 0 else None

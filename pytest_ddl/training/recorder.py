@@ -32,6 +32,7 @@ class Recorder:
         self._noise = np.random.default_rng(settings.perturbation)
         self.observations = Observations(self.note)
         self.restart = False
+        self._cut_off = False
 
     @property
     def completed(self) -> int:
@@ -86,6 +87,7 @@ class Recorder:
 
     def end_without_step(self) -> None:
         """Forget what was observed since the last step: the data ended within it."""
+        self._cut_off = True
         self.observations.take()
 
     def result(self, name: str, value: Any) -> None:
@@ -105,7 +107,7 @@ class Recorder:
             variables=tuple(item.record for item in self._watcher.watched),
             initial=self._initial,
             steps=tuple(self._steps),
-            final=self._changed_since() if error is None and not self.restart else {},
+            final=None if error is not None or self.restart or self._cut_off else self._changed_since(),
             layers=self._watcher.layer_records(),
             optimizers=self._watcher.optimizer_records(),
             results=results,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_ddl.training.data import distribute
+from pytest_ddl.training.data import distribute, number_of_steps
 from pytest_ddl.training.recorder import Recorder, traces_of
 
 
@@ -18,7 +18,9 @@ def synchronous(
     if not more():
         return
     iterator = iter(distribute(strategy, dataset))
-    while more():
+    left = number_of_steps(dataset)
+    while more() and left != 0:
+        left = left - 1 if left is not None else None
         try:
             loss = train_step(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):

@@ -169,3 +169,29 @@ def evaluates_only(run):
         model.compile(loss="mse")
     run.watch(model=model)
     run.evaluate(model, _data(run))
+
+
+def weight_decay_over_two_passes(run):
+    """Decay does not depend on the data: a step that only finds the data's end would decay the weights once more."""
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1, weight_decay=0.01)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                losses = tf.square(model(x) - y)[:, 0]
+                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _pass in range(2):
+        for _loss in run.steps(train_step, _data(run)):
+            pass

@@ -125,6 +125,13 @@ def test_replicas_that_draw_the_same_dropout_mask_are_named():
     assert "reported-loss-wrong" not in causes
 
 
+@pytest.mark.parametrize("strategy", ["mirrored", "parameter_server", "multi_worker_mirrored"])
+def test_the_end_of_the_data_changes_nothing(strategy):
+    report = check_training(programs.weight_decay_over_two_passes, strategy, global_batch_size=12, timeout=60)
+    assert report.passed, str(report)
+    assert report.distributed.num_steps == 8
+
+
 def test_weights_changed_after_the_last_step_are_seen():
     report = check_training(programs.weights_changed_after_the_last_step, "mirrored", **GIVEN)
     assert report.verdict == "fail"
