@@ -106,18 +106,7 @@ def watches_nothing(run):
     pass
 
 
-def restarts_after_two_steps(run):
-    """Interrupted and resumed from a checkpoint, which holds all that is needed."""
-    with run.strategy.scope():
-        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
-        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-        optimizer.build(model.trainable_variables)
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
-    path = str(run.tmp_path / "checkpoint")
-    if run.attempt == 2:
-        checkpoint.read(path).assert_existing_objects_matched()
-    run.watch(model=model, optimizer=optimizer)
-
+def _right_step(run, model, optimizer):
     @tf.function
     def train_step(iterator):
         def replica_step(batch):
@@ -131,6 +120,22 @@ def restarts_after_two_steps(run):
 
         return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
 
+    return train_step
+
+
+def restarts_after_two_steps(run):
+    """Interrupted and resumed from a checkpoint, which holds all that is needed."""
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    path = str(run.tmp_path / "checkpoint")
+    if run.attempt == 2:
+        checkpoint.read(path).assert_existing_objects_matched()
+    run.watch(model=model, optimizer=optimizer)
+
+    train_step = _right_step(run, model, optimizer)
     for _loss in run.steps(train_step, _data(run).skip(run.completed_steps)):
         if run.completed_steps == 2 and run.attempt == 1 and not run.is_reference:
             checkpoint.write(path)
@@ -179,19 +184,7 @@ def weight_decay_over_two_passes(run):
         optimizer.build(model.trainable_variables)
     run.watch(model=model, optimizer=optimizer)
 
-    @tf.function
-    def train_step(iterator):
-        def replica_step(batch):
-            x, y = batch
-            with tf.GradientTape() as tape:
-                losses = tf.square(model(x) - y)[:, 0]
-                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            return loss
-
-        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
-
+    train_step = _right_step(run, model, optimizer)
     for _pass in range(2):
         for _loss in run.steps(train_step, _data(run)):
             pass
