@@ -54,6 +54,8 @@ class VariableRecord:
     """Name of the NumPy dtype (``bfloat16`` by its own name; its values are stored as float32)."""
     slot_of: int | None = None
     """For a SLOT, the index of the weight that it belongs to."""
+    layout: LayoutRecord | None = None
+    """Under ``model_parallel``."""
     aggregation: str = "none"
     synchronization: str = "auto"
     distributed: bool = False
@@ -83,6 +85,116 @@ class BatchRecord:
     """What the replica function returned, where that is a floating scalar."""
 
 
+class GradientStage(str, Enum):
+    """Where on its way from the loss to the variable a gradient was seen."""
+
+    COMPUTED = "computed"
+    """What ``GradientTape.gradient`` gave on a replica."""
+    APPLIED = "applied"
+    """What a replica handed to the optimizer, before the optimizer clips or aggregates."""
+
+
+@dataclass(frozen=True)
+class GradientRecord:
+    """The gradients of one call on one replica in one step."""
+
+    replica: int
+    stage: GradientStage
+    call: int
+    """0 for the first call of this stage on this replica in this step."""
+    values: Mapping[int, Array | None]
+    """Variable index -> the dense gradient; ``None`` where the tape gave none."""
+    sparse: frozenset[int] = frozenset()
+    """Indices of variables whose gradient came as ``tf.IndexedSlices``."""
+
+
+@dataclass(frozen=True)
+class DrawRecord:
+    """What one random operation of a replica function drew in one step."""
+
+    replica: int
+    position: int
+    """Its place among the random operations of the replica function: the same on all replicas."""
+    op: str
+    """Type of the operation, for example ``StatelessRandomUniformV2``."""
+    name: str
+    digest: int
+    """A 64-bit hash of the numbers drawn."""
+    size: int
+
+
+@dataclass(frozen=True)
+class ReductionRecord:
+    """One all-reduce of a step: what a replica put in, and what it got back."""
+
+    replica: int
+    position: int
+    """Its place among the all-reduces of the replica function: the same on all replicas."""
+    op: str
+    """``SUM``, ``MEAN``."""
+    dtype: str
+    given: Array
+    received: Array
+
+
+@dataclass(frozen=True)
+class CollectiveRecord:
+    """One collective operation that a rank issued or built into a graph, in order."""
+
+    kind: str
+    """``all_reduce``, ``all_gather``, ``broadcast``, ``reduce_scatter``, ``all_to_all`` …"""
+    op: str
+    """The reduction, ``SUM`` or ``MEAN``; empty where nothing is reduced."""
+    shape: tuple[int | None, ...] | None
+    dtype: str
+    where: str
+    """The function whose graph holds it, or ``eager``."""
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """Facts about one traced function that called ``strategy.run``, counted in the graph that ran."""
+
+    function: str
+    step: int
+    """The step in which it was traced."""
+    nodes: int
+    """Operations in the graph and in the functions that it calls."""
+    collectives: tuple[CollectiveRecord, ...] = ()
+    """Per device: the collectives that one replica takes part in, in the order of the graph."""
+    reduced_bytes: int = 0
+    """Bytes that one replica puts into reductions in one execution."""
+    operations: Mapping[str, int] = field(default_factory=dict)
+    """Operation type -> how often, for the types that a check asks about."""
+
+
+@dataclass(frozen=True)
+class WriteRecord:
+    """A path that a rank wrote."""
+
+    path: str
+    """Absolute; within the run's folder relative to it."""
+    api: str
+    """The call that wrote: ``tf.train.Checkpoint.write``, ``Model.save``, ``open`` …"""
+    step: int
+    """Steps completed before it."""
+
+
+@dataclass(frozen=True)
+class LayoutRecord:
+    """How a model parallel variable is laid out over the mesh."""
+
+    declared: tuple[str, ...] | None
+    """Sharding spec per dimension that ``run.layout_map`` asks for (``"unsharded"`` or a mesh dimension)."""
+    actual: tuple[str, ...]
+    shard_shape: tuple[int, ...]
+    """Shape of the shard on the first device."""
+    mesh: Mapping[str, int]
+    """Mesh dimension -> number of devices."""
+    replicas_equal: bool = True
+    """Whether all devices that ought to hold the same part hold the same bits."""
+
+
 @dataclass(frozen=True)
 class StepRecord:
     """The state after one global step, as one rank saw it."""
@@ -98,6 +210,12 @@ class StepRecord:
     snapshot: Snapshot = field(default_factory=dict)
     traces: int | None = None
     """How often the step function had been traced up to here."""
+    gradients: tuple[GradientRecord, ...] = ()
+    """Per local replica, stage and call; empty where gradients were not observed."""
+    draws: tuple[DrawRecord, ...] = ()
+    reductions: tuple[ReductionRecord, ...] = ()
+    eager: bool | None = None
+    """Whether ``strategy.run`` was called outside any ``tf.function``; ``None`` where it was not called."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +278,16 @@ class RankRecord:
     notes: tuple[str, ...] = ()
     """What could not be recorded, and why; a check that needs it says so."""
     versions: Mapping[str, str] = field(default_factory=dict)
+    resumed: Mapping[int, Snapshot] = field(default_factory=dict)
+    """Step k -> values when training went on after an interruption that followed step k."""
+    asynchronous: bool = False
+    """Steps ran concurrently (``run.steps(concurrent=True)``): in between, variables belong to no step."""
+    collectives: tuple[CollectiveRecord, ...] = ()
+    """What the program issued outside of any graph, in order."""
+    graphs: tuple[GraphRecord, ...] = ()
+    writes: tuple[WriteRecord, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Facts about the set-up that LINT judges: ``num_replicas_in_sync``, ``cluster`` …"""
 
     @property
     def num_steps(self) -> int:

@@ -85,9 +85,9 @@ class Comparer:
         if steps is not None and 0 < done < steps:
             note = f"steps={steps} is the most that is compared: the program's loops ended after {done}"
             report = replace(report, notes=(*report.notes, note))
-        for name in checks or ():
-            if name in PROBES:
-                report = PROBES[name](report, settings, compare_once)
+        for probe in PROBES:
+            if report.comparable and probe.wanted(report, checks or ()):
+                report = probe.run(report, settings, compare_once)
         return report
 
     def _compare_once(

@@ -1,15 +1,35 @@
-"""Checks that need the program run differently, by name; run when ``checks=`` asks for them."""
+"""Checks that need the program run differently: which ones, when, and what they do.
+
+A probe runs where the report of the plain run says that it has something to find out, or where
+``checks=`` names its check. It adds to the report what it found, and says what it did.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
 from pytest_ddl.training.settings import RunSettings
 
 CompareOnce = Callable[[RunSettings, Collection[str] | None], Report]
-Probe = Callable[[Report, RunSettings, CompareOnce], Report]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One way to run a program differently."""
+
+    check: str
+    """The check that its findings belong to."""
+    wanted: Callable[[Report, Collection[str]], bool]
+    """Whether to run, given the report so far and the checks that the caller named."""
+    run: Callable[[Report, RunSettings, CompareOnce], Report]
+
+
+def named(check: str) -> Callable[[Report, Collection[str]], bool]:
+    """Run only where ``checks=`` names the check."""
+    return lambda _report, names: check in names
+
 
 UNEVEN = "UNEVEN-EQ"
 _NEEDED = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "REPLICA-EQ")
@@ -49,5 +69,5 @@ def _of_rerun(finding: Finding, size: int) -> Finding:
     return replace(finding, check=UNEVEN, message=f"run again with global_batch_size={size}: {finding.message}")
 
 
-PROBES: Mapping[str, Probe] = {UNEVEN: probe_uneven}
+PROBES: tuple[Probe, ...] = (Probe(UNEVEN, named(UNEVEN), probe_uneven),)
 """A probe is added by one entry here and one function."""

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_ddl.records import ErrorRecord, RankRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import environment, observing
+from pytest_ddl.training.observers import OBSERVERS
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
@@ -45,7 +46,8 @@ def _attempt(
     with ExitStack() as stack:
         stack.enter_context(environment.prepared(settings))
         if settings.observe:
-            stack.enter_context(observing.observed(context.strategy, recorder.observations))
+            recorder.observers = tuple(make(settings, context, recorder) for make in OBSERVERS)
+            stack.enter_context(observing.observed(context.strategy, recorder.observations, recorder.observers))
         else:
             recorder.note("the batches of the replicas were not observed")
         try:

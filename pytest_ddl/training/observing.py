@@ -10,46 +10,67 @@ its caller, so that an unconverted wrapper would switch the conversion of the us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pytest_ddl.training.observation import Observations, Part, as_ids, digest
+from pytest_ddl.training.observers import Observer
 
 EXAMPLE_ID = "example_id"
 
 
 @contextmanager
-def observed(strategy: Any, observations: Observations) -> Iterator[None]:
+def observed(strategy: Any, observations: Observations, observers: Sequence[Observer] = ()) -> Iterator[None]:
     """Observe every ``strategy.run`` while the context is open."""
     original = strategy.run
 
     def run(fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        return original(wrap(fn, observations), args=args, kwargs=kwargs, options=options)
+        for observer in observers:
+            observer.before_dispatch()
+        result = original(wrap(fn, observations, observers), args=args, kwargs=kwargs, options=options)
+        for observer in observers:
+            observer.after_dispatch()
+        return result
 
-    strategy.run = run
-    try:
-        yield
-    finally:
-        del strategy.run
+    with ExitStack() as stack:
+        for observer in observers:
+            stack.enter_context(observer.installed())
+        strategy.run = run
+        try:
+            yield
+        finally:
+            del strategy.run
 
 
-def wrap(function: Callable[..., Any], observations: Observations) -> Callable[..., Any]:
+def wrap(
+    function: Callable[..., Any], observations: Observations, observers: Sequence[Observer] = ()
+) -> Callable[..., Any]:
     """A replica function that tells what it consumed; it returns exactly what ``function`` returns."""
-    observe = _unconverted(lambda given, result: observe_call(observations, given, result))
+
+    def begin() -> list[Any]:
+        return [observer.before_replica() for observer in observers]
+
+    def end(given: Any, tokens: list[Any], result: Any) -> None:
+        for observer, token in zip(observers, tokens, strict=True):
+            observer.after_replica(token, result)
+        observe_call(observations, given, result)
+
+    begin, end = _unconverted(begin), _unconverted(end)
 
     def observed_function(*args: Any, **kwargs: Any) -> Any:
+        tokens = begin()
         result = function(*args, **kwargs)
-        observe((args, kwargs), result)
+        end((args, kwargs), tokens, result)
         return result
 
     return observed_function
 
 
-def _unconverted(function: Callable[..., None]) -> Callable[..., None]:
+def _unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
     import tensorflow as tf
 
-    decorated: Callable[..., None] = tf.autograph.experimental.do_not_convert(function)
+    decorated: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
     return decorated
 
 
@@ -78,7 +99,7 @@ def observe_call(observations: Observations, given: Any, result: Any) -> None:
             return
         observations.batch(int(replica), size, fingerprints, ids, value)
 
-    _call(record, [*tensors, *([] if loss is None else [loss])])
+    tell(record, [*tensors, *([] if loss is None else [loss])])
 
 
 def observe_ids(observations: Observations, ids: Any) -> None:
@@ -88,10 +109,10 @@ def observe_ids(observations: Observations, ids: Any) -> None:
     def record(replica: Any, values: Any) -> None:
         observations.tell(int(replica), as_ids(values))
 
-    _call(record, [tf.convert_to_tensor(ids)])
+    tell(record, [tf.convert_to_tensor(ids)])
 
 
-def _call(record: Callable[..., None], tensors: list[Any]) -> None:
+def tell(record: Callable[..., None], tensors: list[Any]) -> None:
     """Call ``record`` with the replica's id and the tensors' values, now or whenever the graph runs."""
     import tensorflow as tf
 

@@ -12,6 +12,7 @@ from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import values
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.observation import Observations
+from pytest_ddl.training.observers import Observer
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched, Watcher
 
@@ -31,6 +32,7 @@ class Recorder:
         self._results: dict[str, Any] = {}
         self._noise = np.random.default_rng(settings.perturbation)
         self.observations = Observations(self.note)
+        self.observers: tuple[Observer, ...] = ()
         self.restart = False
         self._cut_off = False
 
@@ -82,13 +84,16 @@ class Recorder:
             numbers.update(self._watcher.metric_results())
         # Last: reading the loss and the variables waited for the step, and so for its observers.
         consumed = self.observations.take() if batches is None else batches
-        self._steps.append(StepRecord(self.completed + 1, number, numbers, consumed, state, traces))
+        observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
+        self._steps.append(StepRecord(self.completed + 1, number, numbers, consumed, state, traces, **observed))
         return number
 
     def end_without_step(self) -> None:
         """Forget what was observed since the last step: the data ended within it."""
         self._cut_off = True
         self.observations.take()
+        for observer in self.observers:
+            observer.discard()
 
     def result(self, name: str, value: Any) -> None:
         """Keep what ``fit``, ``evaluate`` or ``predict`` returned; a second one is ``fit#2``."""
@@ -100,6 +105,7 @@ class Recorder:
         context = self._context
         local = max(1, context.num_replicas // max(1, context.num_ranks))
         results = {**self._results, **({"restart": True} if self.restart else {})}
+        observed = {name: value for observer in self.observers for name, value in observer.end_run().items()}
         return RankRecord(
             rank=context.rank,
             task=context.task,
@@ -114,6 +120,7 @@ class Recorder:
             error=error,
             notes=tuple(self._notes),
             versions=versions,
+            **observed,
         )
 
     def _changed_since(self) -> Snapshot:
