@@ -61,6 +61,12 @@ class VariableRecord:
     distributed: bool = False
     """True where every replica holds a component of its own."""
 
+    @property
+    def is_loss_scale(self) -> bool:
+        """Whether it is, by its name, what a loss is multiplied with to keep its gradient in range."""
+        named = any(part in self.name.lower() for part in ("loss_scale", "lossscale", "dynamic_scale"))
+        return named and not self.shape and self.kind is VariableKind.STATE and "float" in self.dtype
+
 
 Snapshot = Mapping[int, tuple[Array, ...]]
 """Variable index -> the components on this rank's replicas, in the order of replicas.
@@ -121,6 +127,14 @@ class DrawRecord:
     digest: int
     """A 64-bit hash of the numbers drawn."""
     size: int
+    """How many numbers were hashed, over all executions of the operation in the step."""
+    shape: tuple[int, ...] = ()
+    """Shape of the result, of the first execution."""
+    dtype: str = ""
+    distinct: int = 0
+    """How many different numbers are among the first 256: what equal digests prove depends on it."""
+    seeded: bool = False
+    """Whether the program had set TensorFlow's global seed to another one than its run's."""
 
 
 @dataclass(frozen=True)
@@ -139,16 +153,26 @@ class ReductionRecord:
 
 @dataclass(frozen=True)
 class CollectiveRecord:
-    """One collective operation that a rank issued or built into a graph, in order."""
+    """One collective operation: executed by a rank, part of a graph, or asked for by a program."""
 
     kind: str
     """``all_reduce``, ``all_gather``, ``broadcast``, ``reduce_scatter``, ``all_to_all`` …"""
     op: str
-    """The reduction, ``SUM`` or ``MEAN``; empty where nothing is reduced."""
+    """The reduction as the operation has it, ``SUM`` (a mean is divided afterwards); empty where it is not known."""
     shape: tuple[int | None, ...] | None
     dtype: str
     where: str
-    """The function whose graph holds it, or ``eager``."""
+    """``file:line`` in the program that asked for it, or the function whose graph holds it."""
+    called: str = ""
+    """``file:line`` in the program that called the ``tf.function`` that holds it; empty for the same line."""
+    group: int = 0
+    """TensorFlow's key of the group of devices: the k-th collective of a group meets the k-th of the other ranks."""
+    step: int = 0
+    """Steps completed before it."""
+    parts: tuple[str, ...] = ()
+    """What was packed into it, ``"3x4 float32"`` for each tensor; empty for a single tensor."""
+    names: tuple[str, ...] = ()
+    """Names of the tensors in the graph, as far as they have any: of the parts, or of the one."""
 
 
 @dataclass(frozen=True)
@@ -160,12 +184,17 @@ class GraphRecord:
     """The step in which it was traced."""
     nodes: int
     """Operations in the graph and in the functions that it calls."""
+    signature: tuple[str, ...] = ()
+    """Shapes and dtypes of what the function was given and of what it takes from iterators."""
     collectives: tuple[CollectiveRecord, ...] = ()
     """Per device: the collectives that one replica takes part in, in the order of the graph."""
+    asked: tuple[CollectiveRecord, ...] = ()
+    """One for each tensor that the program itself (not a framework) had reduced or gathered while it was traced;
+    those of one call share ``group``, which counts the calls."""
     reduced_bytes: int = 0
-    """Bytes that one replica puts into reductions in one execution."""
+    """Bytes that one replica puts into reductions in one execution; what has no static shape is not counted."""
     operations: Mapping[str, int] = field(default_factory=dict)
-    """Operation type -> how often, for the types that a check asks about."""
+    """Operation type -> how often in one execution, for the types that a check asks about."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +252,8 @@ class ErrorRecord:
     """An exception of the training function on one rank, or the death of the rank."""
 
     type: str
-    """Qualified name of the exception's class; ``"died"``, ``"deadline"``; ``"stopped"`` after another rank failed."""
+    """Qualified name of the exception's class; ``"died"``, ``"deadline"``; ``"stopped"`` after another rank failed;
+    ``"stuck"`` where the logs of collectives prove that the rank waits for ever."""
     message: str
     traceback: str
     step: int
@@ -274,6 +304,8 @@ class RankRecord:
     optimizers: tuple[OptimizerRecord, ...] = ()
     results: Mapping[str, Any] = field(default_factory=dict)
     """What ``run.fit``, ``run.evaluate`` and ``run.predict`` returned, by name (``fit``, ``evaluate``, ``predict``)."""
+    result_steps: Mapping[str, int] = field(default_factory=dict)
+    """Name of a result -> steps completed before it."""
     error: ErrorRecord | None = None
     notes: tuple[str, ...] = ()
     """What could not be recorded, and why; a check that needs it says so."""
@@ -283,7 +315,7 @@ class RankRecord:
     asynchronous: bool = False
     """Steps ran concurrently (``run.steps(concurrent=True)``): in between, variables belong to no step."""
     collectives: tuple[CollectiveRecord, ...] = ()
-    """What the program issued outside of any graph, in order."""
+    """What this rank of several executed, in order; of the latest attempt. Empty for a strategy of one process."""
     graphs: tuple[GraphRecord, ...] = ()
     writes: tuple[WriteRecord, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)

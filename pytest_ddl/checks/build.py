@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.diagnosis import Diagnosis
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome
-from pytest_ddl.checks.observe import Place
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.checks.observe import Place, of_kind, shared_steps
+from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 
 def passed(check: str, reason: str) -> CheckResult:
@@ -32,9 +32,7 @@ def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
     if any(rank.error for rank in distributed.ranks):
         return inconclusive(check, "the run failed before its first step was recorded")
     if any(rank.results for rank in distributed.ranks):
-        return inconclusive(
-            check, "the program evaluates only, and what evaluate and predict return is not compared yet"
-        )
+        return not_applicable(check, "no training step: what evaluate and predict return is METRIC-EQ's")
     return inconclusive(check, "no training step was recorded: does the program use run.steps, run.batches or run.fit?")
 
 
@@ -52,6 +50,49 @@ def wide(place: Place) -> str:
         f"({place.bound.effect:.3g}); "
         'use precision="float64" or fewer steps'
     )
+
+
+def unmatched(
+    check: str,
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    kinds: Sequence[VariableKind],
+    cause: str | None = None,
+) -> list[Finding]:
+    """Variables of some kinds that are watched on one side only; what has no counterpart cannot be compared.
+
+    Empty after an error, and before the first step: variables may be built by it.
+    """
+    if reference.errors or distributed.errors or not shared_steps(reference, distributed):
+        return []
+    sides = [
+        ("on one device", None, of_kind(reference, *kinds)),
+        *(
+            (f"under the strategy ({rank.task})", rank.rank, [v for v in rank.variables if v.kind in kinds])
+            for rank in distributed.ranks
+        ),
+    ]
+    where, _rank, ours = sides[0]
+    for there, rank, theirs in sides[1:]:
+        alone = [kind.value for kind in kinds if len(_of(ours, kind)) != len(_of(theirs, kind))]
+        alone += [left.name for left, right in zip(ours, theirs, strict=False) if left.shape != right.shape]
+        if alone:
+            observed, expected = (
+                ", ".join(f"{len(_of(side, kind))} {kind.value}" for kind in kinds) for side in (theirs, ours)
+            )
+            message = f"not the same variables are watched {there} and {where}: {', '.join(alone[:3])}"
+            fix = "Watch the same objects in every run: call run.watch(model=..., optimizer=...) unconditionally."
+            names = [v.name for v in theirs or ours]
+            told = f"{'these' if theirs else 'those of one device'}: {', '.join(names[:6])}"
+            return [
+                Finding(check, message, cause, step=0, worker=rank, observed=observed, expected=expected,
+                        fix=fix, evidence=told)
+            ]  # fmt: skip
+    return []
+
+
+def _of(variables: Sequence[VariableRecord], kind: VariableKind) -> list[VariableRecord]:
+    return [variable for variable in variables if variable.kind is kind]
 
 
 def finding_at(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from pytest_ddl.checks.arrays import Float, difference
+from pytest_ddl.checks import gradients
+from pytest_ddl.checks.arrays import Float, all_finite, coefficient, difference, magnitude
+from pytest_ddl.checks.combination import close_by
+from pytest_ddl.checks.effective import Rule, effective, rate_of, rule_for
 from pytest_ddl.checks.observe import component_updates, of_kind, sizes, update
 from pytest_ddl.checks.tolerance import Tolerance
-from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,26 @@ class Motion:
     """The change of each component under the strategy, ranks in order, replicas in order."""
     slack: float
     """What rounding may contribute to the difference of the two changes."""
+    told: str = "update"
+    """How the change was read off the records."""
 
     @property
     def components_differ(self) -> bool:
         return any(difference(other, self.theirs[0]).error > self.slack for other in self.theirs[1:])
+
+
+@dataclass(frozen=True)
+class Source:
+    """The gradients of one stage: on one device and on every replica, of the weights that are compared."""
+
+    stage: GradientStage
+    own: dict[int, Float]
+    parts: list[dict[int, Float]]
+
+    def __str__(self) -> str:
+        return {"computed": "gradients computed on", "applied": "gradients handed to the optimizer on"}[
+            self.stage.value
+        ]
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,70 @@ class Case:
     def slots(self) -> list[Motion]:
         return self._motions(VariableKind.SLOT)
 
+    @cached_property
+    def effective(self) -> list[Motion]:
+        """For each weight the gradient that its update amounts to; its plain change where that cannot be read."""
+        motions = [motion for weight in self.weights if (motion := self._effective(weight)) is not None]
+        # Weights whose unit is not known and weights whose unit is known do not compare.
+        return motions if len(motions) == len(self.weights) else self.weights
+
+    @property
+    def in_gradient_units(self) -> bool:
+        """Whether :attr:`effective` holds gradients: comparable with those that the replicas computed."""
+        return bool(self.weights) and self.effective is not self.weights
+
+    @cached_property
+    def own(self) -> Mapping[GradientStage, dict[int, Float]]:
+        """The gradients of the single device, by stage."""
+        found = ((stage, gradients.by_replica(self.reference, self.step, stage)) for stage in GradientStage)
+        return {stage: parts[0] for stage, parts in found if list(parts) == [0]}
+
+    @cached_property
+    def parts(self) -> Mapping[GradientStage, list[dict[int, Float]]]:
+        """The gradients of the replicas, by stage and replica; stages that all replicas told alone."""
+        found = ((stage, gradients.by_replica(self.distributed, self.step, stage)) for stage in GradientStage)
+        return {
+            stage: [parts[replica] for replica in range(self.replicas)]
+            for stage, parts in found
+            if sorted(parts) == list(range(self.replicas))
+        }
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """What replicas contributed to the gradient, with what the single device has in its place."""
+        indices = {motion.variable.index: motion.ours for motion in self.weights}
+        found = []
+        for stage in GradientStage:
+            if stage not in self.own or stage not in self.parts:
+                continue
+            kept = [{i: v for i, v in part.items() if i in indices} for part in self.parts[stage]]
+            mine = {i: v for i, v in self.own[stage].items() if i in indices}
+            if mine and all(v.shape == indices[i].shape for part in (mine, *kept) for i, v in part.items()):
+                found.append(Source(stage, mine, kept))
+        return found
+
+    @cached_property
+    def pulls(self) -> list[Motion]:
+        """:attr:`effective` with the slack of comparing it with gradients; empty where units differ."""
+        if not self.in_gradient_units:
+            return []
+        return [replace(motion, slack=self.gradient_slack[motion.variable.index]) for motion in self.effective]
+
+    @cached_property
+    def gradient_slack(self) -> dict[int, float]:
+        """Per weight, what rounding may contribute to the difference of two gradients."""
+        every = [*self.own.values(), *(part for parts in self.parts.values() for part in parts)]
+        read = {m.variable.index: m.slack for m in self.effective} if self.effective is not self.weights else {}
+        return {
+            m.variable.index: read.get(m.variable.index, 0.0)
+            + gradients.slack(self.tolerance, m.variable.index, self.step, gradients.largest(every, m.variable.index))
+            for m in self.weights
+        }
+
+    def close(self, factor: float = 1.0) -> Callable[[int, Float, Float], bool]:
+        """Equality of a weight's gradients within rounding."""
+        return close_by(self.gradient_slack, factor)
+
     def setting(self, name: str) -> float | None:
         """A number among the settings of the first optimizer, ``None`` where unset or a schedule."""
         for rank in self.distributed.ranks[:1]:
@@ -100,6 +183,40 @@ class Case:
         """The change that each replica's examples alone would have made, empty where not computed."""
         found = [update(self.slices[replica], index, self.step) for replica in sorted(self.slices)]
         return [change for change in found if change is not None]
+
+    def _effective(self, weight: Motion) -> Motion | None:
+        variable, step = weight.variable, self.step
+        rule = rule_for(self.reference, variable, step)
+        theirs_rule = rule_for(self.distributed, variable, step)
+        if not (rule.is_gradient and theirs_rule.is_gradient):
+            rates = [rate for other in (weight, *self.weights) if (rate := self._rate(other)) is not None]
+            if not rates:
+                return None
+            rule = theirs_rule = Rule(variable, 1.0, rates[0], f"dW = {rates[0]:.4g} x the gradient, as on one device")
+        ours, theirs = effective(self.reference, rule, step), effective(self.distributed, theirs_rule, step)
+        if not ours or len(theirs) != len(weight.theirs) or any(t.shape != ours[0].shape for t in theirs):
+            return None
+        slack = max(rule.slack(self.tolerance, step), theirs_rule.slack(self.tolerance, step))
+        return Motion(variable, weight.before, ours[0], tuple(theirs), slack, f"gradient, from {rule.how}")
+
+    def _rate(self, weight: Motion) -> float | None:
+        """An update by hand that is a multiple of the gradient on one device tells its learning rate itself."""
+        index = weight.variable.index
+        ours, theirs = rate_of(self.reference, self.step), rate_of(self.distributed, self.step)
+        if ours and theirs and ours != theirs:
+            return None
+        for own in (self.own.get(GradientStage.APPLIED), self.own.get(GradientStage.COMPUTED)):
+            gradient = own.get(index) if own else None
+            if gradient is None or gradient.shape != weight.ours.shape or not all_finite(gradient):
+                continue
+            rate = coefficient(weight.ours, gradient)
+            if rate and difference(weight.ours, rate * gradient).error <= self._rate_slack(weight, rate, gradient):
+                return rate
+        return None
+
+    def _rate_slack(self, weight: Motion, rate: float, gradient: Float) -> float:
+        rounding = gradients.slack(self.tolerance, weight.variable.index, self.step, magnitude(gradient))
+        return weight.slack + abs(rate) * rounding
 
     def _motions(self, kind: VariableKind) -> list[Motion]:
         motions = []

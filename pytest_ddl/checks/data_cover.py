@@ -6,6 +6,7 @@ from collections import Counter
 
 from pytest_ddl.checks.build import failed, no_steps, not_applicable, not_observed, passed
 from pytest_ddl.checks.causes import fix_of
+from pytest_ddl.checks.coverage import Coverage, Examples, Order, coverage
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import shared_steps
 from pytest_ddl.checks.tolerance import Tolerance
@@ -13,80 +14,67 @@ from pytest_ddl.records import TrainingRecord
 
 CHECK = "DATA-COVER"
 
-Examples = Counter[int | str]
-
 
 def check_data_cover(
     reference: TrainingRecord,
     distributed: TrainingRecord,
     tolerance: Tolerance,
 ) -> CheckResult:
-    """Compare the multiset of example ids (or content hashes) per step, then over the whole run."""
-    steps = shared_steps(reference, distributed)
-    if steps == 0:
+    """Compare the examples (ids where told, else contents) of every step, and of one pass over the data."""
+    if shared_steps(reference, distributed) == 0:
         return no_steps(CHECK, distributed)
-    for by_id in (True, False):
-        pairs = [(_examples(reference, at, by_id), _examples(distributed, at, by_id)) for at in range(1, steps + 1)]
-        observed = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
-        if len(observed) == steps:
-            return _judge(observed, "ids" if by_id else "contents")
-    return not_applicable(CHECK, not_observed(distributed, "examples were"))
+    found = coverage(reference, distributed)
+    if found is None:
+        return not_applicable(CHECK, not_observed(distributed, "examples were"))
+    if found.order is Order.SAME:
+        return passed(CHECK, f"{found.by} of {sum(found.ours.values())} examples in {found.steps} steps")
+    if found.order is Order.OTHER:
+        if any(rank.asynchronous for rank in distributed.ranks):
+            return not_applicable(CHECK, "steps ran concurrently: which examples a step consumes is left to chance")
+        return failed(CHECK, [_other_order(found)])
+    return failed(CHECK, _wrong(found))
 
 
-def _examples(record: TrainingRecord, step: int, by_id: bool) -> Examples | None:
-    """The examples of a global batch, or ``None`` where a replica's were not observed."""
-    batches = record.batches(step)
-    if not batches:
-        return None
-    found: Examples = Counter()
-    for batch in batches:
-        names = batch.example_ids if by_id else batch.fingerprints
-        if names is None and batch.size:
-            return None
-        found.update(names or ())
-    return found
-
-
-def _judge(observed: list[tuple[Examples, Examples]], what: str) -> CheckResult:
-    steps = [step for step, (ours, theirs) in enumerate(observed, 1) if ours != theirs]
-    if not steps:
-        examples = sum(sum(ours.values()) for ours, _theirs in observed)
-        return passed(CHECK, f"{what} of {examples} examples in {len(observed)} steps")
-    ours, theirs = Counter[int | str](), Counter[int | str]()
-    for left, right in observed:
-        ours.update(left)
-        theirs.update(right)
-    extra, missing = theirs - ours, ours - theirs
-    findings = []
-    if extra:
-        findings.append(_finding("examples-duplicated", steps[0], extra, theirs, ours, "counted more often than"))
-    if missing:
-        findings.append(_finding("examples-dropped", steps[0], missing, theirs, ours, "missing compared with"))
-    if not findings:
-        left, right = observed[steps[0] - 1]
-        findings.append(
-            Finding(
-                check=CHECK,
-                message=f"global batches are composed differently in {len(steps)} step(s)",
-                step=steps[0],
-                observed=_some(right - left),
-                expected=_some(left - right),
-                evidence="weights can be compared only where global batches hold the same examples",
-            )
-        )
-    return failed(CHECK, findings)
-
-
-def _finding(cause: str, step: int, which: Examples, theirs: Examples, ours: Examples, what: str) -> Finding:
+def _other_order(found: Coverage) -> Finding:
+    """Global batches made of the same data in another way: no defect, but nothing to compare weights with."""
     return Finding(
         check=CHECK,
-        message=f"{sum(which.values())} example(s) {what} on one device, from step {step} on",
+        message=f"global batches are composed differently from step {found.step} on",
+        step=found.step,
+        observed=_some(found.theirs - found.ours) if found.theirs != found.ours else None,
+        expected=_some(found.ours - found.theirs) if found.theirs != found.ours else None,
+        evidence="weights can be compared only where global batches hold the same examples",
+    )
+
+
+def _wrong(found: Coverage) -> list[Finding]:
+    extra, missing = found.theirs - found.ours, found.ours - found.theirs
+    repeated: Examples = Counter({n: count for n, count in extra.items() if n in found.ours or found.theirs[n] > 1})
+    unknown = sum((extra - repeated).values())
+    told = f"; {unknown} example(s) are none of one device's" if unknown else ""
+    findings = []
+    if repeated:
+        what = f"{sum(repeated.values())} example(s) counted more often than on one device"
+        findings.append(_finding(found, "examples-duplicated", repeated, what))
+    if missing:
+        what = f"{sum(missing.values())} example(s) missing compared with one device"
+        findings.append(_finding(found, "examples-dropped", missing, what + told))
+    if not findings:
+        findings.append(_finding(found, None, extra, f"{unknown} example(s) are none of one device's"))
+    return findings
+
+
+def _finding(found: Coverage, cause: str | None, which: Examples, what: str) -> Finding:
+    alike = "; all replicas consume the same examples" if found.order is Order.REPEATED else ""
+    return Finding(
+        check=CHECK,
+        message=f"{what}, from step {found.step} on{alike}",
         cause=cause,
-        step=step,
+        step=found.step,
         error=float(sum(which.values())),
         fix=fix_of(cause),
-        observed=f"{sum(theirs.values())} examples, {len(theirs)} distinct",
-        expected=f"{sum(ours.values())} examples, {len(ours)} distinct",
+        observed=f"{sum(found.theirs.values())} examples, {len(found.theirs)} distinct",
+        expected=f"{sum(found.ours.values())} examples, {len(found.ours)} distinct",
         evidence=_some(which),
     )
 

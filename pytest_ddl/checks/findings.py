@@ -95,6 +95,10 @@ class Report:
     """Why no verdict could be given; empty for a pass or a fail."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    strict: bool = False
+    """Whether approximations are findings."""
+    neutralised: tuple[str, ...] = ()
+    """What had to be switched off for the two runs to be comparable; see :mod:`pytest_ddl.training.neutral`."""
 
     @property
     def verdict(self) -> str:
@@ -127,3 +131,7 @@ class DivergenceError(AssertionError):
     def __init__(self, report: Report) -> None:
         super().__init__(str(report))
         self.report = report
+
+
+# Its public name: that is what pytest prints in front of every failure.
+DivergenceError.__module__ = "pytest_ddl"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pytest_ddl.checks.build import failed, inconclusive, no_steps, not_applicable, passed
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
+from pytest_ddl.checks.fit_loss import is_running_mean, shown_by_fit
 from pytest_ddl.checks.observe import compare, shared_steps
 from pytest_ddl.checks.tolerance import Bound, Decision, Tolerance
 from pytest_ddl.records import TrainingRecord
@@ -35,6 +36,7 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     last = steps if diverged is None else min(steps, diverged)
     compared = 0
     undecided: str | None = None
+    shown: Finding | None = None
     for step in range(1, last + 1):
         desired = reference.ranks[0].steps[step - 1].loss
         for rank in distributed.ranks:
@@ -49,9 +51,14 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
             error = abs(actual - desired) if math.isfinite(actual) and math.isfinite(desired) else math.inf
             decision = bound.judge(error)
             if decision is Decision.BEYOND:
-                return failed(CHECK, [_finding(distributed, step, rank.rank, actual, desired, bound)])
+                found = _finding(reference, distributed, step, rank.rank, actual, desired, bound)
+                if not found.approximation:
+                    return failed(CHECK, [found])
+                shown = shown or found
             if decision is Decision.UNDECIDED and undecided is None:
                 undecided = f"the loss of step {step} differs by {error:.3g}, rounding may explain {bound.value:.3g}"
+    if shown is not None:
+        return failed(CHECK, [shown])
     if undecided:
         return inconclusive(CHECK, undecided)
     if compared == 0 and any(step.loss is not None for run in (reference, distributed) for step in run.ranks[0].steps):
@@ -66,6 +73,7 @@ def _alike(actual: float, desired: float) -> bool:
 
 
 def _finding(
+    reference: TrainingRecord,
     distributed: TrainingRecord,
     step: int,
     rank: int,
@@ -74,24 +82,30 @@ def _finding(
     bound: Bound,
 ) -> Finding:
     slack = bound.value * max(1, distributed.num_replicas)
+    by_fit = is_running_mean(distributed, step)
+    shown = shown_by_fit(reference, distributed, step, actual, slack) if by_fit else None
     formulas = [f for f in _formulas(distributed, step, desired, slack) if abs(actual - f.value) <= slack]
     formula = formulas[0] if formulas else None
     told = "; ".join(f.text for f in formulas) if formulas else "no formula tried (sums, means, single replicas) fits"
+    cause = shown.cause if shown else "reported-loss-wrong"
+    also = shown.also if shown else formula.also if formula else ()
+    what = f"the loss that fit shows in step {step}" if by_fit else f"the loss reported for step {step}"
     return Finding(
         check=CHECK,
-        message=f"the loss reported for step {step} is not that of one device",
-        cause="reported-loss-wrong",
+        message=f"{what} is not that of one device",
+        cause=cause,
         step=step,
         variable="loss",
         worker=rank,
         error=abs(actual - desired) if math.isfinite(actual) else math.inf,
         tolerance=bound.value,
-        fix=fix_of("reported-loss-wrong"),
+        fix=fix_of(cause),
         observed=f"{actual:.9g}",
         expected=f"{desired:.9g}",
         origin=bound.origin,
-        evidence=told,
-        also=formula.also if formula else (),
+        evidence=shown.text if shown else told,
+        also=also,
+        approximation=shown.approximation if shown else False,
         ratio=actual / desired if desired and math.isfinite(actual) else None,
     )
 

@@ -64,7 +64,12 @@ def shared_steps(reference: TrainingRecord, distributed: TrainingRecord) -> int:
 def read_locally(variable: VariableRecord) -> bool:
     """Say whether replicas may hold values of their own, to be reduced when read."""
     lazy = "on_read" in variable.synchronization.lower()
-    return lazy or variable.kind is VariableKind.METRIC or "seed_generator" in variable.name
+    return lazy or variable.kind is VariableKind.METRIC or is_seed(variable)
+
+
+def is_seed(variable: VariableRecord) -> bool:
+    """Say whether a variable is the state of a generator: a Keras ``SeedGenerator`` or ``tf.random.Generator``."""
+    return "seed_generator" in variable.name or variable.name.rsplit("/", 1)[-1].startswith("StateVar")
 
 
 def sizes(record: TrainingRecord, step: int) -> dict[int, int]:

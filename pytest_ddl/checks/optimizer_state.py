@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, not_applicable, passed, wide
+from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, not_applicable, passed, unmatched, wide
 from pytest_ddl.checks.case import Case
 from pytest_ddl.checks.diagnosis import Diagnosis, diagnose
 from pytest_ddl.checks.findings import CheckResult, Finding
@@ -14,6 +14,7 @@ from pytest_ddl.records import TrainingRecord, VariableKind
 
 CHECK = "OPT-STATE"
 
+_KINDS = (VariableKind.ITERATIONS, VariableKind.LEARNING_RATE, VariableKind.SLOT)
 _CAUSES = {
     VariableKind.ITERATIONS: "iteration-count-wrong",
     VariableKind.LEARNING_RATE: "learning-rate-differs",
@@ -25,10 +26,13 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
     steps = shared_steps(reference, distributed)
     if steps == 0:
         return no_steps(CHECK, distributed)
+    structure = unmatched(CHECK, reference, distributed, _KINDS, "optimizer-state-mismatch")
+    if structure:
+        return failed(CHECK, structure)
     diverged = compare(reference, distributed, tolerance).step
     last = steps if diverged is None else diverged
     findings, compared, reasons = [], 0, []
-    for kind in (VariableKind.ITERATIONS, VariableKind.LEARNING_RATE, VariableKind.SLOT):
+    for kind in _KINDS:
         # Counters are independent of the weights, so a divergence of those excuses nothing here.
         limit = last if kind is VariableKind.SLOT else steps
         found = compare(reference, distributed, tolerance, (kind,), 1, limit)

@@ -10,13 +10,21 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pytest_ddl.checks.batch import check_batch
+from pytest_ddl.checks.collective_log import check_collective_log
 from pytest_ddl.checks.data_cover import check_data_cover
 from pytest_ddl.checks.findings import CheckResult
+from pytest_ddl.checks.liveness import check_liveness
 from pytest_ddl.checks.loss import check_loss
+from pytest_ddl.checks.metric import check_metric
 from pytest_ddl.checks.moves import check_moves
+from pytest_ddl.checks.nonfinite import check_nonfinite
 from pytest_ddl.checks.optimizer_state import check_optimizer_state
+from pytest_ddl.checks.parameter_server import check_parameter_server
 from pytest_ddl.checks.replica_equality import check_replica_equality
+from pytest_ddl.checks.resume import check_resume
 from pytest_ddl.checks.run import check_run
+from pytest_ddl.checks.seed import check_seed
+from pytest_ddl.checks.state import check_state
 from pytest_ddl.checks.step_equality import check_step_equality
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.checks.uneven import check_uneven
@@ -37,6 +45,13 @@ class Check:
 
 CHECKS: tuple[Check, ...] = (
     Check("RUN", check_run, "every rank runs the training function to its end", "nothing"),
+    Check("LIVENESS", check_liveness, "every step, save, evaluation and exit ends", "nothing"),
+    Check(
+        "COLL-LOG",
+        check_collective_log,
+        "all ranks execute the same collectives in the same order",
+        "a log of every rank",
+    ),
     Check("BATCH", check_batch, "per-replica batches add up to the global batch", "batch sizes"),
     Check(
         "DATA-COVER",
@@ -44,22 +59,38 @@ CHECKS: tuple[Check, ...] = (
         "the replicas consume what one device consumes",
         "example ids or contents",
     ),
+    Check("RESUME", check_resume, "interrupted training goes on where it was", "run.restart() in the program"),
     Check(
         "REPLICA-EQ",
         check_replica_equality,
         "all components are bit-equal over replicas and workers",
         "snapshots",
     ),
+    Check("SEED", check_seed, "replicas draw random numbers of their own, and new ones in every step", "draws"),
+    Check("STATE-EQ", check_state, "non-trainable state equals one device, read as it is declared", "snapshots"),
     Check("STEP-EQ", check_step_equality, "weights equal one device after every step", "snapshots"),
     Check("UNEVEN-EQ", check_uneven, "so they do where batches do not split evenly", "snapshots and batch sizes"),
     Check("LOSS-EQ", check_loss, "the reported loss equals that of one device", "losses"),
+    Check(
+        "METRIC-EQ",
+        check_metric,
+        "metrics, named values, and results of fit, evaluate and predict equal one device",
+        "metrics, named values or results",
+    ),
     Check(
         "OPT-STATE",
         check_optimizer_state,
         "slots, update count and learning rate equal one device",
         "a watched optimizer",
     ),
+    Check("PS", check_parameter_server, "asynchronous steps apply every update once", "counters"),
     Check("MOVES", check_moves, "trainable variables move, frozen ones do not", "snapshots"),
+    Check(
+        "NONFINITE",
+        check_nonfinite,
+        "where a replica's gradient is not finite, all replicas decide as one device does",
+        "gradients and snapshots",
+    ),
 )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_ddl.checks.build import failed, inconclusive, passed
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding, Symptom
 from pytest_ddl.checks.limitations import known_limitation
+from pytest_ddl.checks.liveness import blocked_by_collectives
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 
@@ -59,7 +62,7 @@ def _order(entry: tuple[RankRecord, ErrorRecord]) -> tuple[int, int, int]:
     rank, error = entry
     if error.type == "died":
         place = 0
-    elif error.type in ("deadline", "stopped"):
+    elif error.type in ("deadline", "stopped", "stuck"):
         place = 3
     else:
         place = 2 if _CONSEQUENCE.search(f"{error.type} {error.message}") else 1
@@ -72,12 +75,15 @@ def _error(distributed: TrainingRecord) -> Finding:
     if ordered[0][1].type == "died":
         ordered.sort(key=lambda entry: (_order(entry)[0] != 1 or entry[1].step > ordered[0][1].step, _order(entry)))
     rank, error = ordered[0]
+    blocked = blocked_by_collectives(distributed, error)
+    if blocked is not None:
+        return replace(blocked, details=_details(ordered), replica=None)
     limitation = known_limitation(error)
     fix: str | None
     if error.type == "died":
         cause, symptom = "worker-died", Symptom.CRASH
         message = f"rank {rank.rank} ({rank.task}) died during {error.phase}: {error.message}".rstrip(": ")
-    elif error.type == "deadline":
+    elif error.type in ("deadline", "stuck"):
         cause, symptom = "deadline-exceeded", Symptom.HANG
         message = f"rank {rank.rank} ({rank.task}) did not finish {error.phase} in time, after step {error.step}"
     elif limitation is not None:
@@ -88,10 +94,6 @@ def _error(distributed: TrainingRecord) -> Finding:
     fix = fix_of(cause)
     if limitation is not None and limitation.link:
         fix = f"{fix} See {limitation.link}"
-    others = [f"rank {r.rank} ({r.task}): {_headline(e)}" for r, e in ordered[1:]]
-    details = "\n".join(part for part in (error.traceback.rstrip(), error.output.rstrip()) if part)
-    if others:
-        details += "\nother ranks:\n" + "\n".join(others)
     return Finding(
         check=CHECK,
         message=message,
@@ -103,8 +105,18 @@ def _error(distributed: TrainingRecord) -> Finding:
         fix=fix,
         observed=_headline(error),
         expected="the training function returns, as on one device",
-        details=details or None,
+        details=_details(ordered),
     )
+
+
+def _details(ordered: Sequence[tuple[RankRecord, ErrorRecord]]) -> str | None:
+    """What the first rank left behind, and a line for each other one."""
+    (_rank, error), *rest = ordered
+    others = [f"rank {r.rank} ({r.task}): {_headline(e)}" for r, e in rest]
+    details = "\n".join(part for part in (error.traceback.rstrip(), error.output.rstrip()) if part)
+    if others:
+        details += "\nother ranks:\n" + "\n".join(others)
+    return details or None
 
 
 def _absent(record: TrainingRecord) -> list[str]:

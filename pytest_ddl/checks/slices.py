@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pytest_ddl.checks.findings import Finding, Report
 from pytest_ddl.records import BatchRecord, TrainingRecord
 
-_RECOMPUTABLE = ("STEP-EQ", "UNEVEN-EQ", "OPT-STATE", "REPLICA-EQ")
+_RECOMPUTABLE = ("STEP-EQ", "UNEVEN-EQ", "OPT-STATE", "REPLICA-EQ", "STATE-EQ")
 
 
 def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[int, ...]]]]:

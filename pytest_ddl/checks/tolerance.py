@@ -32,7 +32,7 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_ddl.checks.arrays import all_finite, difference, magnitude
-from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
 FAILURE = 1e-9
 """Probability that rounding alone fails one comparison of two trainings."""
@@ -104,12 +104,22 @@ class Tolerance:
         self._batch = _global_batch(reference)
         self._length = _reduction_length(reference, self._batch)
         self._compute = _compute_roundoff(reference)
-        self._scalars = _scalar_roundoff(reference)
+        self._scalars: dict[str | None, float] = {}
         elements = sum(math.prod(variable.shape) for variable in reference.variables)
         self._sums = 2 * (elements + 1) * (reference.num_steps + 1)
         self._paths: dict[int, list[float]] = {}
         self._magnitudes: dict[tuple[int, int], float] = {}
         self._bounds: dict[tuple[int, int], Bound] = {}
+
+    @property
+    def length(self) -> int:
+        """An upper estimate of the length of the longest sum of the program."""
+        return self._length
+
+    @property
+    def compute_roundoff(self) -> float:
+        """The unit roundoff of the coarsest arithmetic in the program."""
+        return self._compute
 
     @property
     def confidence(self) -> float:
@@ -140,6 +150,7 @@ class Tolerance:
         return self._scalar(
             self.reference.ranks[0].steps[step - 1].loss,
             [run.ranks[0].steps[step - 1].loss for run in self.perturbed if run.num_steps >= step],
+            self._roundoff_of(None),
         )
 
     def value(self, name: str, step: int) -> Bound:
@@ -147,7 +158,25 @@ class Tolerance:
         return self._scalar(
             self.reference.ranks[0].steps[step - 1].values.get(name),
             [run.ranks[0].steps[step - 1].values.get(name) for run in self.perturbed if run.num_steps >= step],
+            self._roundoff_of(name),
         )
+
+    def result(self, desired: Array, noisy: Sequence[Array]) -> Bound:
+        """The bound on an array that the program returned, given what perturbed references returned."""
+        if not np.issubdtype(desired.dtype, np.inexact):
+            return Bound(0.0, f"{desired.dtype} values are exact")
+        numbers = desired.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            narrow = bool(np.all(numbers.astype(np.float32) == numbers))
+        roundoff = max(self._compute, unit_roundoff("float32" if narrow else "float64"))
+        scale = magnitude(desired)
+        bound = tight = 2 * self.gamma(self._length, roundoff) * scale
+        noise = [difference(other, desired).error for other in noisy if other.shape == desired.shape]
+        origin = UNMEASURED
+        if noise:
+            bound += self.amplification * max(noise)
+            origin = f"rounding noise measured in {len(noise)} perturbed run(s), x{self.amplification:.3g}"
+        return Bound(bound, origin, scale / self._batch, bool(noise), tight)
 
     def moved(self, index: int, steps: int) -> bool:
         """Say whether the reference changes a variable by more than rounding up to a step."""
@@ -181,10 +210,9 @@ class Tolerance:
         spacing = 2 * storage * scale
         return Bound(value, origin, max(largest_step / self._batch, spacing), bool(noise), tight)
 
-    def _scalar(self, value: float | None, noisy: Sequence[float | None]) -> Bound:
+    def _scalar(self, value: float | None, noisy: Sequence[float | None], roundoff: float) -> Bound:
         if value is None or not math.isfinite(value):
             return Bound(0.0, "the reference value is not finite")
-        roundoff = max(self._compute, self._scalars)
         bound = tight = 2 * self.gamma(self._length, roundoff) * abs(value)
         noise = [abs(other - value) for other in noisy if other is not None and math.isfinite(other)]
         origin = UNMEASURED
@@ -192,6 +220,12 @@ class Tolerance:
             bound += self.amplification * max(noise)
             origin = f"rounding noise measured in {len(noise)} perturbed run(s), x{self.amplification:.3g}"
         return Bound(bound, origin, abs(value) / self._batch, bool(noise), tight)
+
+    def _roundoff_of(self, name: str | None) -> float:
+        """The coarsest arithmetic on the way to a named value, or to the loss (``None``)."""
+        if name not in self._scalars:
+            self._scalars[name] = max(self._compute, _scalar_roundoff(self.reference, name))
+        return self._scalars[name]
 
     def _trainable(self) -> list[VariableRecord]:
         return [v for v in self.reference.variables if v.kind is VariableKind.TRAINABLE]
@@ -243,13 +277,13 @@ def _compute_roundoff(reference: TrainingRecord) -> float:
     return max((unit_roundoff(dtype) for dtype in (*weights, *layers)), default=0.0)
 
 
-def _scalar_roundoff(reference: TrainingRecord) -> float:
-    """The format of reported numbers, which are recorded without it.
+def _scalar_roundoff(reference: TrainingRecord, name: str | None) -> float:
+    """The format of a reported number, which is recorded without it; ``None`` names the loss.
 
     A float64 result fits into float32 once in 2**29 times by chance: where all do, they went through it.
     """
     steps = [step for rank in reference.ranks[:1] for step in rank.steps]
-    numbers = [number for step in steps for number in (step.loss, *step.values.values()) if number is not None]
+    numbers = [step.loss if name is None else step.values.get(name) for step in steps]
     with np.errstate(over="ignore"):
-        narrow = all(float(np.float32(number)) == number for number in numbers if math.isfinite(number))
+        narrow = all(float(np.float32(number)) == number for number in numbers if number is not None and math.isfinite(number))
     return unit_roundoff("float32" if narrow else "float64")

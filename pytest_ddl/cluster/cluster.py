@@ -7,11 +7,12 @@ that did not answer has one that says why, with its stacks.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from multiprocessing.connection import wait
@@ -30,6 +31,8 @@ GRACE = 0.3
 ranks that fail alike to be heard, little enough to give a verdict within a second."""
 STACKS_WAIT = 0.3
 """Seconds to wait for a rank's stacks; faulthandler writes them within milliseconds."""
+POLL = 0.5
+"""Seconds between questions to ``stuck``: a look at a small file of every rank."""
 STOP_WAIT = 5.0
 """Seconds that open pytest sessions have for tearing their remaining fixtures down."""
 COLLECTIVE_TIMEOUT = 3600.0
@@ -46,6 +49,7 @@ class Fate(str, Enum):
     DIED = "died"
     STOPPED = "stopped because another rank had failed"
     DEADLINE = "deadline exceeded"
+    STUCK = "stopped because it waited for what the other ranks never did"
 
 
 @dataclass(frozen=True)
@@ -172,17 +176,20 @@ class Cluster:
         deadline: float,
         ranks: Sequence[int] | None = None,
         patience: Callable[[Any], float | None] | None = None,
+        stuck: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Answer]:
         """Ask every rank (or some) the same and wait for all, until one fails or the deadline passes.
 
         :param deadline: in seconds of :func:`time.monotonic`.
         :param patience: tells from a reply's body for how many more seconds to wait for the other ranks,
             ``None`` for as long as it takes; after an exception it is :data:`GRACE`.
+        :param stuck: tells from the ranks that have answered whether the others can never answer; asked
+            every :data:`POLL` seconds.
         """
         if self.dirty or self._closed:
             raise ClusterError(f"cluster {self.spec} has ended: {self.dirty or 'closed'}")
         chosen = range(self.num_ranks) if ranks is None else ranks
-        return self._gather(kind, [body] * len(chosen), chosen, deadline, patience)
+        return self._gather(kind, [body] * len(chosen), chosen, deadline, patience, stuck)
 
     def _gather(
         self,
@@ -191,6 +198,7 @@ class Cluster:
         ranks: Sequence[int],
         deadline: float,
         patience: Callable[[Any], float | None] | None = None,
+        stuck: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Answer]:
         self._next_id += 1
         started = time.monotonic()
@@ -200,7 +208,7 @@ class Cluster:
             with contextlib.suppress(OSError):
                 send(self.processes[rank].connection, Request(self._next_id, kind, body))
         try:
-            answers = self._collect(ranks, deadline, patience)
+            answers = self._collect(ranks, deadline, patience, stuck)
         except BaseException:
             # Ctrl-C, or the zygote is gone: the ranks are still busy with the request.
             self.dirty = self.dirty or "interrupted"
@@ -211,14 +219,19 @@ class Cluster:
         return [self._with_output(answers[rank], offsets[rank], finished) for rank in ranks]
 
     def _collect(
-        self, ranks: Sequence[int], deadline: float, patience: Callable[[Any], float | None] | None
+        self,
+        ranks: Sequence[int],
+        deadline: float,
+        patience: Callable[[Any], float | None] | None,
+        stuck: Callable[[Collection[int]], bool] | None,
     ) -> dict[int, Answer]:
         """Wait for the answers to the current request."""
         answers: dict[int, Answer] = {}
         limit = deadline
+        poll = math.inf if stuck is None else POLL
         while len(answers) < len(ranks):
             pending = [rank for rank in ranks if rank not in answers]
-            for rank in self._ready(pending, limit - time.monotonic()):
+            for rank in self._ready(pending, min(limit - time.monotonic(), poll)):
                 answer = self._answer(rank)
                 if answer is None:
                     continue
@@ -229,6 +242,8 @@ class Cluster:
             if time.monotonic() >= limit:
                 fate = Fate.DEADLINE if limit == deadline else Fate.STOPPED
                 answers.update(self._stop(fate, [rank for rank in ranks if rank not in answers]))
+            elif stuck is not None and stuck(answers):
+                answers.update(self._stop(Fate.STUCK, [rank for rank in ranks if rank not in answers]))
         return answers
 
     def _ready(self, ranks: Sequence[int], timeout: float) -> Iterator[int]:

@@ -24,8 +24,12 @@ from pytest_ddl.checks.slices import slices_to_recompute
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
 from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.comparison.alignment import align
 from pytest_ddl.comparison.remote import run_training
+from pytest_ddl.comparison.resuming import joined
+from pytest_ddl.comparison.watchdog import Watchdog
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
+from pytest_ddl.training import collective_log
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -62,6 +66,7 @@ class Comparer:
         strict: bool = False,
         checks: Collection[str] | None = None,
         timeout: float | None = None,
+        seed: int = SEED,
     ) -> Report:
         """Run ``train`` on one device and under ``spec``, and judge the difference.
 
@@ -69,7 +74,7 @@ class Comparer:
         """
         from pytest_ddl.comparison.probes import PROBES
 
-        _validate(train, global_batch_size, steps, precision, timeout)
+        _validate(train, global_batch_size, steps, precision, timeout, seed)
         # Wrong names are the caller's mistake: say so before anything runs.
         parse_expectations(expect)
         select(checks, self._checks)
@@ -79,7 +84,7 @@ class Comparer:
             decide = partial(judge, expect=expect, strict=strict, checks=checks, known=self._checks)
             return self._compare_once(train, spec, mark, settings, precision, decide, deadline)
 
-        settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=SEED)
+        settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=seed)
         report = compare_once(settings, checks)
         done = report.reference.num_steps if report.reference is not None else 0
         if steps is not None and 0 < done < steps:
@@ -87,7 +92,7 @@ class Comparer:
             report = replace(report, notes=(*report.notes, note))
         for probe in PROBES:
             if report.comparable and probe.wanted(report, checks or ()):
-                report = probe.run(report, settings, compare_once)
+                report = probe.run(report, replace(settings, neutralise=report.neutralised), compare_once)
         return report
 
     def _compare_once(
@@ -109,6 +114,15 @@ class Comparer:
             distributed = self._run(train, spec, mark, settings, deadline)
             if tried == "native" or precision != "auto" or not _refuses_precision(distributed):
                 break
+        runs = align(
+            reference,
+            distributed,
+            settings,
+            lambda other: self._reference(train, other, mark, deadline),
+            lambda other: self._run(train, spec, mark, other, deadline),
+            lambda other: self._on_one_device(train, other, mark, deadline),
+        )
+        reference, distributed, settings = runs.reference, runs.distributed, runs.settings
         report = decide(reference, distributed)
         if needs_noise(report):
             perturbed = [
@@ -122,13 +136,19 @@ class Comparer:
                     for replica, rows in slices.items()
                 }
                 report = decide(reference, distributed, perturbed, slices=parts, slice_step=step)
-        return report
+        return runs.told(report)
 
     def _reference(self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float) -> TrainingRecord:
         settings = replace(settings, is_reference=True)
         spec = self._harness.registry.default("one_device")
         key = ship.pack(train), settings, self._harness.device_for(spec, mark)
-        return self._references.get(key, lambda: self._run(train, spec, mark, settings, deadline))
+        return self._references.get(key, lambda: self._on_one_device(train, settings, mark, deadline))
+
+    def _on_one_device(
+        self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float
+    ) -> TrainingRecord:
+        spec = self._harness.registry.default("one_device")
+        return self._run(train, spec, mark, replace(settings, is_reference=True), deadline)
 
     def _run(
         self, train: TrainFunction, spec: StrategySpec, mark: DdlMark, settings: RunSettings, deadline: float
@@ -145,10 +165,8 @@ class Comparer:
             elif restarting:
                 again = replace(settings, attempt=2, first_step=min(rank.num_steps for rank in ranks))
                 later, num_replicas = self._attempt(train, spec, mark, again, deadline, fresh=True)
-                ranks = [
-                    replace(second, initial=first.initial, steps=(*first.steps, *second.steps))
-                    for first, second in zip(ranks, later, strict=True)
-                ]
+                pairs = zip(ranks, later, strict=True)
+                ranks = [joined(first, second, again.first_step) for first, second in pairs]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return TrainingRecord(
@@ -173,8 +191,10 @@ class Comparer:
     ) -> tuple[list[RankRecord], int]:
         job = ship.pack(run_training, (train, settings))
         with self._harness.cluster(spec, mark, fresh=fresh) as cluster:
-            answers = cluster.ask(Kind.CALL, job, deadline=deadline, patience=_patience)
-            ranks = [_rank_record(answer) for answer in answers]
+            several = cluster.num_ranks > 1
+            stuck = Watchdog(settings.tmp_path, settings.attempt, cluster.num_ranks) if several else None
+            answers = cluster.ask(Kind.CALL, job, deadline=deadline, patience=_patience, stuck=stuck)
+            ranks = [_rank_record(answer, settings) for answer in answers]
             if any(rank.failed for rank in ranks):
                 cluster.retired = cluster.retired or "the training function failed in it"
             return ranks, cluster.num_replicas
@@ -216,22 +236,25 @@ def _patience(body: ship.Shipped) -> float | None:
     return GRACE if body.failed else None
 
 
-def _rank_record(answer: Answer) -> RankRecord:
+def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
     if answer.ok:
         record = ship.unpack(answer.body)
         assert isinstance(record, RankRecord)
         output = answer.stdout + answer.stderr
         return replace(record, error=replace(record.error, output=output[-4000:])) if record.error else record
     failure = answer.failure
-    kind = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped"}.get(answer.fate)
+    # What it executed is all that is left of a rank that gave no answer.
+    executed = collective_log.read(collective_log.path_of(settings.tmp_path, settings.attempt, answer.rank))
+    fates = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped", Fate.STUCK: "stuck"}
+    kind = fates.get(answer.fate)
     error = ErrorRecord(
         type=kind or (failure.type if failure else "unknown"),
         message=failure.message if failure else answer.describe_end(),
         traceback=failure.traceback if failure else answer.stacks,
-        step=0,
+        step=executed[-1].step if executed else 0,
         output=(answer.stdout + answer.stderr)[-4000:],
     )
-    return RankRecord(rank=answer.rank, task=answer.task, replicas=(), error=error)
+    return RankRecord(rank=answer.rank, task=answer.task, replicas=(), error=error, collectives=executed)
 
 
 def _is_float64(record: TrainingRecord) -> bool:
@@ -242,10 +265,12 @@ def _is_float64(record: TrainingRecord) -> bool:
 
 def _refuses_precision(record: TrainingRecord) -> bool:
     """Whether a float64 run under the strategy raised, which it may do for the precision alone."""
-    return any(error.type not in ("died", "deadline", "stopped") for _rank, error in record.errors)
+    return any(error.type not in ("died", "deadline", "stopped", "stuck") for _rank, error in record.errors)
 
 
-def _validate(train: object, global_batch_size: object, steps: object, precision: str, timeout: float | None) -> None:
+def _validate(
+    train: object, global_batch_size: object, steps: object, precision: str, timeout: float | None, seed: object
+) -> None:
     if not callable(train):
         raise ValueError(f"train={train!r} must be a function that takes the run, as in def train(run): …")
     for name, value in (("global_batch_size", global_batch_size), ("steps", steps)):
@@ -255,6 +280,8 @@ def _validate(train: object, global_batch_size: object, steps: object, precision
         raise ValueError(f"precision={precision!r} is not one of {', '.join(PRECISIONS)}")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout={timeout!r} must be a positive number of seconds")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed!r} must be a whole number, at least 0 and below 2**32 (NumPy takes no other)")
 
 
 def check_training(
@@ -269,6 +296,7 @@ def check_training(
     checks: Collection[str] | None = None,
     timeout: float | None = None,
     device: str = "auto",
+    seed: int = SEED,
 ) -> Report:
     """Compare ``train(run)`` under a strategy with the same function on one device, outside pytest.
 
@@ -281,6 +309,7 @@ def check_training(
     :param strict: fail on named approximations too.
     :param checks: names of the checks to run, all by default.
     :param timeout: seconds for everything.
+    :param seed: what Python, NumPy, TensorFlow and Keras are seeded with in every run, and ``run.seed``.
     :raises ValueError: for an argument that cannot be used.
     :raises ClusterError: when the strategy cannot be built on this machine.
     """
@@ -305,4 +334,5 @@ def check_training(
         strict=strict,
         checks=checks,
         timeout=timeout,
+        seed=seed,
     )

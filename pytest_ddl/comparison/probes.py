@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.comparison import neutralised_probe, nonfinite_probe
 from pytest_ddl.training.settings import RunSettings
 
 CompareOnce = Callable[[RunSettings, Collection[str] | None], Report]
@@ -69,5 +70,10 @@ def _of_rerun(finding: Finding, size: int) -> Finding:
     return replace(finding, check=UNEVEN, message=f"run again with global_batch_size={size}: {finding.message}")
 
 
-PROBES: tuple[Probe, ...] = (Probe(UNEVEN, named(UNEVEN), probe_uneven),)
+PROBES: tuple[Probe, ...] = (
+    # First: what it switches off stays off for the others.
+    Probe("STEP-EQ", neutralised_probe.wanted, neutralised_probe.probe_neutralised),
+    Probe(UNEVEN, named(UNEVEN), probe_uneven),
+    Probe(nonfinite_probe.CHECK, nonfinite_probe.wanted, nonfinite_probe.probe),
+)
 """A probe is added by one entry here and one function."""

@@ -40,7 +40,7 @@ def render_report(report: Report) -> str:
 
 
 def headline(report: Report) -> str:
-    """One line that says it all: the strategy, the verdict, the step, the cause."""
+    """One line that says it all: the cause first, as narrow terminals cut pytest's summary; the strategy, the step."""
     if report.findings:
         return _shortened(_failure(report.strategy, report.findings[0]), HEADLINE)
     if report.verdict == "pass":
@@ -56,16 +56,18 @@ def headline(report: Report) -> str:
 def _failure(strategy: str, finding: Finding) -> str:
     cause = finding.cause or "cause not known"
     if finding.symptom == Symptom.HANG.value:
-        return f"{strategy} hangs at step {finding.step}: {cause} ({finding.observed or finding.message})"
+        return f"{cause}: {strategy} hangs at step {finding.step} ({finding.observed or finding.message})"
     if finding.check == "RUN":
-        return f"{strategy} fails at step {finding.step}: {cause} ({finding.observed or finding.message})"
+        return f"{cause}: {strategy} fails at step {finding.step} ({finding.observed or finding.message})"
+    if finding.symptom == Symptom.SLOW.value:
+        return f"{cause}: {strategy} is slower than it needs to be ({finding.message})"
     when = "before the first step" if finding.step == 0 else f"at step {finding.step}"
     parts = [finding.variable or finding.message]
     if finding.ratio is not None and finding.variable is not None:
         parts.append(f"{finding.ratio:.2f}x the {'loss' if finding.variable == 'loss' else 'update'}")
     elif finding.error is not None and finding.variable is not None:
         parts.append(f"max difference {finding.error:.3g}")
-    return f"{strategy} differs from one device {when}: {cause} ({', '.join(parts)})"
+    return f"{cause}: {strategy} differs from one device {when} ({', '.join(parts)})"
 
 
 def _in_full(finding: Finding) -> Iterator[str]:

@@ -6,7 +6,13 @@ public approximation and not an exception.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 
@@ -49,6 +55,32 @@ def tf_seed() -> int | None:
     return None if seed is None else int(seed)
 
 
+@contextmanager
+def unseeded_data_apart(rank: int, seed: int) -> Iterator[None]:
+    """Let datasets that have no seed draw other numbers on each rank, while TensorFlow's global seed is ``seed``.
+
+    ``get_seed`` of ``tensorflow.python.data.util.random_seed`` (TF 2.0 to 2.21) is where all of ``tf.data`` gets
+    its seeds. Another global seed per rank would not do: it changes the order of a ``shuffle(seed=1)`` too.
+    """
+    try:
+        from tensorflow.python.data.util import random_seed
+
+        original = random_seed.get_seed
+    except (ImportError, AttributeError):
+        yield
+        return
+
+    def get_seed(seed_of_op: Any) -> Any:
+        first, second = original(seed_of_op)
+        return (first, second + rank) if seed_of_op is None and tf_seed() == seed else (first, second)
+
+    random_seed.get_seed = get_seed if rank else original
+    try:
+        yield
+    finally:
+        random_seed.get_seed = original
+
+
 def settings_of_schedule(value: Any) -> Any:
     """What a learning rate schedule is made of, in plain values."""
     get_config = getattr(value, "get_config", None)
@@ -73,3 +105,152 @@ def plain(value: Any) -> Any:
         return float(value)
     except (TypeError, ValueError):
         return repr(value)[:200]
+
+
+def within_xla() -> bool:
+    """Whether what is traced now is inside a ``tf.function(jit_compile=True)`` that another graph calls.
+
+    ``control_flow_util.GraphOrParentsInXlaContext`` (TF 2.5 to 2.21): the function object knows, and there is no
+    public way from a graph to the function that it is traced for.
+    """
+    try:
+        import tensorflow as tf
+        from tensorflow.python.ops import control_flow_util
+
+        return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+    except (ImportError, AttributeError):
+        return False
+
+
+def weights_of(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer was built for, in order.
+
+    ``_trainable_variables`` (Keras 3.0 to 3.15): ``optimizer.apply(gradients)`` may leave them out, and the public
+    ``optimizer.variables`` are the optimizer's own.
+    """
+    return list(getattr(optimizer, "_trainable_variables", ()))
+
+
+def outermost_graph() -> Any:
+    """The graph of the function that was called eagerly, while it is traced; ``None`` in eager mode.
+
+    ``FuncGraph.outer_graph`` (TF 2.0 to 2.21): publicly only the innermost graph is known, which
+    may be that of a branch or of a replica function.
+    """
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(getattr(graph, "outer_graph", None), "building_function", False):
+        graph = graph.outer_graph
+    return graph
+
+
+def user_frame() -> str:
+    """``file:line`` of the innermost frame of the program itself; empty where there is none.
+
+    ``tf_stack.extract_stack`` (TF 2.1 to 2.21): it maps the lines of AutoGraph's generated code back
+    to the program's, which ``traceback`` does not.
+    """
+    try:
+        from tensorflow.python.util import tf_stack
+
+        found = _innermost([(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()])
+    except (ImportError, AttributeError):
+        found = _innermost(_frames(sys._getframe()))
+    if not found and threading.current_thread() is not threading.main_thread():
+        # TensorFlow issues eager collectives from a thread of its own, and the program waits for it.
+        found = _innermost(_frames(sys._current_frames().get(threading.main_thread().ident or 0)))
+    return found
+
+
+def _frames(frame: FrameType | None) -> list[tuple[str, int]]:
+    return [(entry.f_code.co_filename, line) for entry, line in traceback.walk_stack(frame)][::-1]
+
+
+def _innermost(frames: Sequence[tuple[str, int]]) -> str:
+    foreign = frameworks()
+    for name, line in reversed(frames):
+        if not name.startswith(foreign) and not (name.startswith(_STANDARD) and "site-packages" not in name):
+            return f"{name}:{line}"
+    return ""
+
+
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+
+
+def frameworks() -> tuple[str, ...]:
+    """Beginnings of the file names of code that is not the program's."""
+    modules = (sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras", "pytest_ddl"))
+    folders = tuple(os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__)
+    return (*folders, "<frozen")
+
+
+def random_functions() -> Iterator[tuple[Any, str]]:
+    """``(module, name)`` of every function by which TensorFlow's Python code adds an operation that draws numbers.
+
+    ``tensorflow.python.ops.gen_*random_ops*`` (TF 2.4 to 2.21): the public functions (``tf.nn.dropout``,
+    ``tf.random.*``, Keras layers) share these, and no public hook sees the operations that a graph is given. Left
+    out is what makes seeds (``*_full_int``, key and counter) and gradients.
+    """
+    import importlib
+
+    for family in ("random_ops", "stateless_random_ops", "stateless_random_ops_v2", "stateful_random_ops"):
+        try:
+            module = importlib.import_module(f"tensorflow.python.ops.gen_{family}")
+        except ImportError:
+            continue
+        for name in RANDOM_FUNCTIONS:
+            if hasattr(module, name):
+                yield module, name
+
+
+RANDOM_FUNCTIONS = (
+    "multinomial", "parameterized_truncated_normal", "random_gamma", "random_poisson_v2", "random_shuffle",
+    "random_standard_normal", "random_uniform", "random_uniform_int", "truncated_normal",
+    "stateless_multinomial", "stateless_parameterized_truncated_normal", "stateless_random_binomial",
+    "stateless_random_gamma_v2", "stateless_random_gamma_v3", "stateless_random_normal", "stateless_random_normal_v2",
+    "stateless_random_poisson", "stateless_random_uniform", "stateless_random_uniform_v2",
+    "stateless_random_uniform_int", "stateless_random_uniform_int_v2", "stateless_shuffle",
+    "stateless_truncated_normal", "stateless_truncated_normal_v2", "stateful_random_binomial",
+    "stateful_standard_normal_v2", "stateful_truncated_normal", "stateful_uniform", "stateful_uniform_int",
+)  # fmt: skip
+
+
+def called_by_program() -> str:
+    """``file:line`` of the caller of a watched method where that is the program, and empty where it is a framework.
+
+    As :func:`user_frame`; AutoGraph's own frames lie between the program's and are passed over.
+    """
+    try:
+        from tensorflow.python.util import tf_stack
+
+        frames = [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
+    except (ImportError, AttributeError):
+        frames = _frames(sys._getframe())
+    here = os.path.dirname(__file__) + os.sep
+    between = (f"{os.sep}python{os.sep}autograph{os.sep}", f"{os.sep}contextlib.py")
+    for name, line in reversed(frames):
+        if name.startswith(here) or any(part in name for part in between):
+            continue
+        return "" if name.startswith(frameworks()) else f"{name}:{line}"
+    return ""
+
+
+def is_first_local_replica(context: Any) -> bool:
+    """Whether a replica context is that of the first replica of its process.
+
+    ``ReplicaContext._replica_id`` (TF 2.4 to 2.21) is its place in the process and a number; the public
+    ``replica_id_in_sync_group`` counts over all processes and is a tensor under some strategies.
+    """
+    return getattr(context, "_replica_id", 0) in (0, None)
+
+
+def loss_scale_of(optimizer: Any) -> list[Any]:
+    """The scale's variable of the dynamic ``LossScaleOptimizer`` of tf_keras, which is none of its ``variables``.
+
+    ``_loss_scale.current_loss_scale`` (tf_keras 2.15 to 2.21): the public ``loss_scale`` is a copy.
+    """
+    found = getattr(getattr(optimizer, "_loss_scale", None), "current_loss_scale", None)
+    return [found] if hasattr(found, "assign") else []

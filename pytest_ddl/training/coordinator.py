@@ -2,7 +2,8 @@
 
 Comparable steps are scheduled one by one. Which worker runs a step is TensorFlow's choice, and
 each worker has an iterator of its own, so the iterators of all workers draw from one shared
-source in this process: whichever worker runs step k consumes global batch k.
+source in this process: whichever worker runs step k consumes global batch k. Concurrent steps draw
+from it too, but for a dataset function: that gives every worker what TensorFlow gives it.
 """
 
 from __future__ import annotations
@@ -78,8 +79,13 @@ def concurrently(recorder: Recorder, strategy: Any, train_step: Any, dataset: An
             "run.steps(..., concurrent=True) schedules all steps at once and so must know how many: "
             "pass steps=, or steps= to the check."
         )
+    recorder.asynchronous = True
     coordinator = coordinator_of(strategy)
-    iterator = iter(_per_worker(coordinator, strategy, dataset))
+    there = data.number_of_steps(dataset)
+    steps = steps if there is None else min(steps, there)
+    source = _per_worker(coordinator, strategy, dataset)
+    iterator = iter(source)
+    _KEPT.append((source, iterator))
     step = schedulable(train_step)
     pending = [coordinator.schedule(step, args=(iterator,)) for _ in range(steps)]
     try:
@@ -116,8 +122,9 @@ def _fetched(pending: Any) -> tuple[Any] | None:
 
 def _per_worker(coordinator: Any, strategy: Any, dataset: Any) -> Any:
     if data.is_dataset_function(dataset):
+        # TensorFlow calls the function for each worker and tells it of a single pipeline.
         return coordinator.create_per_worker_dataset(lambda: strategy.distribute_datasets_from_function(dataset))
-    return coordinator.create_per_worker_dataset(dataset)
+    return _shared_source(coordinator, dataset)[0]
 
 
 class _Source:

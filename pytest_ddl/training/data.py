@@ -7,20 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.training.replaying import replayed
 from pytest_ddl.training.settings import RunSettings
 
 
-def prepare(dataset: Any, settings: RunSettings) -> Any:
-    """A dataset, or a dataset function, whose elements have the run's precision and perturbation."""
+def prepare(dataset: Any, settings: RunSettings, completed: Callable[[], int] | None = None) -> Any:
+    """A dataset, or a dataset function, whose elements have the run's precision and perturbation.
+
+    ``completed`` tells the steps completed so far, for data that is trained on: such data is replayed
+    where the settings say so.
+    """
     import tensorflow as tf
 
     if isinstance(dataset, tf.data.Dataset):
-        return _prepare_dataset(dataset, settings)
+        return _prepare_dataset(dataset, settings, completed)
     if is_dataset_function(dataset):
 
         def prepared(context: Any) -> Any:
             made = dataset(context)
-            return _prepare_dataset(made, settings) if isinstance(made, tf.data.Dataset) else made
+            return _prepare_dataset(made, settings, completed) if isinstance(made, tf.data.Dataset) else made
 
         return prepared
     return dataset
@@ -30,9 +35,11 @@ def is_dataset_function(dataset: Any) -> bool:
     return callable(dataset) and not hasattr(dataset, "__iter__")
 
 
-def _prepare_dataset(dataset: Any, settings: RunSettings) -> Any:
+def _prepare_dataset(dataset: Any, settings: RunSettings, completed: Callable[[], int] | None) -> Any:
     if settings.precision == "float64":
         dataset = _map(dataset, _widen)
+    if settings.replay and completed is not None:
+        dataset = replayed(dataset, settings.replay, completed)
     if settings.perturbation:
         dataset = _perturb_dataset(dataset, settings.perturbation)
     if settings.slice_step is not None:

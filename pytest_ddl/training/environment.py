@@ -18,6 +18,9 @@ from pytest_ddl.training import adapter
 from pytest_ddl.training.settings import RunSettings
 
 
+_APART = 1_000_003
+
+
 def keras_modules() -> list[Any]:
     """The flavours of Keras that the program may use: Keras 3, and tf_keras once it is imported."""
     import keras
@@ -26,8 +29,12 @@ def keras_modules() -> list[Any]:
 
 
 @contextmanager
-def prepared(settings: RunSettings) -> Iterator[None]:
-    """Seeds, precision and clean Keras state for one run, and all as before afterwards."""
+def prepared(settings: RunSettings, rank: int = 0) -> Iterator[None]:
+    """Seeds, precision and clean Keras state for one run, and all as before afterwards.
+
+    All ranks are seeded alike, but for ``tf.data``: on a real cluster, where nobody seeds TensorFlow for the
+    program, an unseeded ``shuffle()`` has another order on every worker.
+    """
     import tensorflow as tf
 
     python_state, numpy_state, tf_seed = random.getstate(), np.random.get_state(), adapter.tf_seed()
@@ -41,7 +48,10 @@ def prepared(settings: RunSettings) -> Iterator[None]:
                 state.set("float64", "float64")
         for module in keras_modules():
             module.utils.set_random_seed(settings.seed)
-        yield
+        # A seed that the program would not choose: where it seeds TensorFlow by itself, that must show.
+        tf.random.set_seed(settings.seed + _APART)
+        with adapter.unseeded_data_apart(rank, settings.seed + _APART):
+            yield
     finally:
         for module in keras_modules():
             _clear(module)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_ddl.records import ErrorRecord, RankRecord
 from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.training import environment, observing
 from pytest_ddl.training.observers import OBSERVERS
 from pytest_ddl.training.recorder import Recorder
@@ -44,7 +45,7 @@ def _attempt(
     failure: BaseException | None = None
     described: ErrorRecord | None = None
     with ExitStack() as stack:
-        stack.enter_context(environment.prepared(settings))
+        stack.enter_context(environment.prepared(settings, context.rank))
         if settings.observe:
             recorder.observers = tuple(make(settings, context, recorder) for make in OBSERVERS)
             stack.enter_context(observing.observed(context.strategy, recorder.observations, recorder.observers))
@@ -52,6 +53,8 @@ def _attempt(
             recorder.note("the batches of the replicas were not observed")
         try:
             train(Run(settings, context, recorder))
+            # Closures that no one waited for still write variables, and may fail.
+            join_scheduled(context.strategy)
         except RestartRequested:
             recorder.restart = True
         except (Exception, SystemExit) as error:

@@ -36,7 +36,7 @@ class Fitting:
         callback = _callback(recorder, model, self._strategy)
         # Last: after the program's own callbacks, which may change variables.
         options["callbacks"] = [*_as_list(options.get("callbacks")), callback]
-        history = model.fit(_given(self._settings, data), **options)
+        history = model.fit(_given(self._settings, data, lambda: recorder.completed), **options)
         series = {name: [_plain(value) for value in found] for name, found in history.history.items()}
         recorder.result("fit", series)
         return history
@@ -66,10 +66,10 @@ def _options(settings: RunSettings, kwargs: Mapping[str, Any]) -> dict[str, Any]
     return options
 
 
-def _given(settings: RunSettings, data: Any) -> Any:
+def _given(settings: RunSettings, data: Any, completed: Callable[[], int] | None = None) -> Any:
     import tensorflow as tf
 
-    return prepare(data, settings) if isinstance(data, tf.data.Dataset) else prepare_arrays(data, settings)
+    return prepare(data, settings, completed) if isinstance(data, tf.data.Dataset) else prepare_arrays(data, settings)
 
 
 def _as_list(callbacks: Any) -> list[Any]:
@@ -98,10 +98,14 @@ def _callback(recorder: Recorder, model: Any, strategy: Any) -> Any:
     def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
         on_train_batch_end(self, epoch, logs)
 
-    methods: dict[str, Callable[..., Any]] = {"on_test_end": on_test_end}
+    def on_epoch_begin(_self: Any, _epoch: int, logs: Any = None) -> None:
+        recorder.begin()  # the program's own callbacks restore when training begins
+
+    methods: dict[str, Callable[..., Any]] = {"on_test_end": on_test_end, "on_epoch_begin": on_epoch_begin}
     if uses_coordinator(strategy):
         # Keras refuses callbacks after a batch there: its batches run asynchronously.
         recorder.note("run.fit under parameter_server records epochs as steps: it has no end of a batch")
+        recorder.asynchronous = recorder.epochs_as_steps = True
         methods["on_epoch_end"] = on_epoch_end
     else:
         methods["on_train_batch_end"] = on_train_batch_end

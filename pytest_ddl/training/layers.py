@@ -68,7 +68,7 @@ def weight_kinds(model: Any) -> dict[int, VariableKind]:
     for layer in flatten_layers(model):
         for variable in created_trainable(layer) or ():
             kinds[id(variable)] = VariableKind.FROZEN
-    for variable in getattr(model, "metrics_variables", ()) or _metric_variables(model):
+    for variable in getattr(model, "metrics_variables", ()) or metric_variables(model):
         kinds[id(variable)] = VariableKind.METRIC
     for variable in getattr(model, "variables", ()):
         if id(variable) in trainable:
@@ -78,7 +78,8 @@ def weight_kinds(model: Any) -> dict[int, VariableKind]:
     return kinds
 
 
-def _metric_variables(model: Any) -> list[Any]:
+def metric_variables(model: Any) -> list[Any]:
+    """The state of the metrics that a model was compiled with, its running loss included."""
     try:
         metrics = list(getattr(model, "metrics", ()))
     except (AttributeError, ValueError):

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_ddl.records import Array, BatchRecord, ErrorRecord, RankRecord, Snapshot, StepRecord, VariableKind
 from pytest_ddl.strategies.base import RankContext
-from pytest_ddl.training import values
+from pytest_ddl.training import neutral, values
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.observation import Observations
 from pytest_ddl.training.observers import Observer
@@ -28,12 +28,17 @@ class Recorder:
         self._notes: dict[str, None] = {}
         self._watcher = Watcher(context.strategy, self.note)
         self._initial: dict[int, tuple[Array, ...]] = {}
+        self._resumed: Snapshot | None = None
         self._steps: list[StepRecord] = []
         self._results: dict[str, Any] = {}
+        self._result_steps: dict[str, int] = {}
         self._noise = np.random.default_rng(settings.perturbation)
         self.observations = Observations(self.note)
         self.observers: tuple[Observer, ...] = ()
         self.restart = False
+        self.asynchronous = False
+        """Set where steps run concurrently."""
+        self.epochs_as_steps = False
         self._cut_off = False
 
     @property
@@ -46,6 +51,11 @@ class Recorder:
         limit = self._settings.steps
         return limit is not None and self.completed >= limit
 
+    @property
+    def watched(self) -> tuple[Watched, ...]:
+        """The variables found up to now."""
+        return self._watcher.watched
+
     def note(self, text: str) -> None:
         """Say what could not be recorded; the same words are kept once."""
         self._notes.setdefault(text)
@@ -56,13 +66,25 @@ class Recorder:
 
     def look_for_new(self) -> None:
         """Take in the variables that came into being, with the values that they have now."""
+        if neutral.NORMALIZATION in self._settings.neutralise:
+            for model in self._watcher.models:
+                neutral.synchronise(model)
         new = self._watcher.scan()
         if not new:
             return
         if self._settings.perturbation and not self._steps:
             for item in new:
                 self._perturb(item)
+        if self._settings.loss_scale_factor != 1.0 and self._settings.attempt == 1:
+            for item in new:
+                self._rescale(item)
         self._initial.update(self._watcher.snapshot(new))
+
+    def begin(self) -> None:
+        """Training begins, or goes on after an interruption: with which values?"""
+        if self._settings.attempt > 1 and self._resumed is None:
+            self.look_for_new()
+            self._resumed = self._watcher.snapshot()
 
     def end_step(
         self,
@@ -98,7 +120,9 @@ class Recorder:
     def result(self, name: str, value: Any) -> None:
         """Keep what ``fit``, ``evaluate`` or ``predict`` returned; a second one is ``fit#2``."""
         number = 1 + sum(1 for key in self._results if key.split("#")[0] == name)
-        self._results[name if number == 1 else f"{name}#{number}"] = value
+        key = name if number == 1 else f"{name}#{number}"
+        self._results[key] = value
+        self._result_steps[key] = self.completed
 
     def rank_record(self, error: ErrorRecord | None, versions: Mapping[str, str]) -> RankRecord:
         """Everything recorded up to now."""
@@ -117,9 +141,12 @@ class Recorder:
             layers=self._watcher.layer_records(),
             optimizers=self._watcher.optimizer_records(),
             results=results,
+            result_steps=self._result_steps,
+            asynchronous=self.asynchronous,
             error=error,
             notes=tuple(self._notes),
             versions=versions,
+            resumed={} if self._resumed is None else {self._settings.first_step: self._resumed},
             **observed,
         )
 
@@ -128,6 +155,11 @@ class Recorder:
         last = self._steps[-1].snapshot if self._steps else {}
         now = self._watcher.snapshot() if last else {}
         return {index: parts for index, parts in now.items() if index in last and not _same(parts, last[index])}
+
+    def _rescale(self, item: Watched) -> None:
+        if item.variable is not None and item.record.is_loss_scale:
+            with self._context.strategy.scope():
+                item.variable.assign(item.read()[0] * self._settings.loss_scale_factor)
 
     def _perturb(self, item: Watched) -> None:
         """Move a weight by one ulp per element, by coins that depend on the perturbation alone."""

@@ -47,7 +47,10 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The seed that Python, NumPy, TensorFlow and Keras were given before the function was called."""
+        """The seed that Python, NumPy and Keras were given before the function was called.
+
+        A ``tf.data`` pipeline that is given none has another order on each rank, as on a real cluster.
+        """
         return self._settings.seed
 
     @property
@@ -139,13 +142,14 @@ class Run:
         with the data. Under ``parameter_server`` the step goes through the coordinator; with
         ``concurrent=True`` all steps are scheduled at once.
         """
-        given = data.prepare(dataset, self._settings)
+        given = data.prepare(dataset, self._settings, self._completed)
         first = self._recorder.completed
 
         def more() -> bool:
             taken = self._recorder.completed - first
             return not self._recorder.reached_limit and (steps is None or taken < steps)
 
+        self._recorder.begin()
         arguments = (self._recorder, self.strategy, train_step, given)
         if not coordinator.uses_coordinator(self.strategy):
             yield from stepping.synchronous(*arguments, more)
@@ -164,7 +168,8 @@ class Run:
                 "run.batches is for synchronous strategies: under parameter_server the workers take their own "
                 "batches. Use run.steps(train_step, dataset), or schedule by yourself and call run.record()."
             )
-        given = data.prepare(dataset, self._settings)
+        given = data.prepare(dataset, self._settings, self._completed)
+        self._recorder.begin()
         more = lambda: not self._recorder.reached_limit  # noqa: E731
         yield from stepping.batches(self.strategy, given, more)
 
@@ -191,6 +196,9 @@ class Run:
         """
         if not self.is_reference and self.attempt == 1:
             raise RestartRequested
+
+    def _completed(self) -> int:
+        return self._recorder.completed
 
     def _remaining(self, steps: int | None) -> int | None:
         limit = self.steps_limit

@@ -6,6 +6,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Injection:
+    """A gradient to overwrite in one step, on one replica; on one device, in the gradient of the whole batch."""
+
+    step: int
+    replica: int | None
+    """``None`` for every replica."""
+    variable: int
+    """Index of the watched variable."""
+    value: float
+    """``inf`` or ``nan``."""
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """What the controller asks a rank to do with a training function."""
 
@@ -28,7 +41,14 @@ class RunSettings:
     """The step of a reference in which the global batch is cut down to ``slice_rows``; ``None`` for no step."""
     slice_rows: tuple[int, ...] = ()
     """Positions, within the global batch of that step, of the examples that one replica consumed."""
+    replay: tuple[tuple[int, ...], ...] = ()
+    """Per step, the fingerprints of the examples that a reference is to consume instead of its own batches."""
     first_step: int = 0
     """Steps that earlier attempts completed; counting, and ``steps``, go on from here."""
     observe: bool = True
     """Watch what every replica consumes (off where an observing operation would disturb the program)."""
+    inject: tuple[Injection, ...] = ()
+    loss_scale_factor: float = 1.0
+    """What loss scales are multiplied with before the first step, or when the first step made them."""
+    neutralise: tuple[str, ...] = ()
+    """What is switched off, of ``random`` and ``normalization``; see :mod:`pytest_ddl.training.neutral`."""

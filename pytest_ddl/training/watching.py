@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import Array, LayerRecord, OptimizerRecord, Snapshot, VariableKind, VariableRecord
-from pytest_ddl.training import layers, optimizers, values
+from pytest_ddl.training import adapter, layers, optimizers, values
 
 Reader = Callable[[], tuple[Array, ...]]
 
@@ -43,6 +43,10 @@ class Watcher:
     def watched(self) -> tuple[Watched, ...]:
         return tuple(self._order)
 
+    @property
+    def models(self) -> tuple[Any, ...]:
+        return tuple(self._models)
+
     def add(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
         """Watch more; each argument is one object, or a list or dict of them."""
         self._models += [item for _name, item in _each(model, "model")]
@@ -61,6 +65,9 @@ class Watcher:
             self._scan_optimizer(optimizer)
         for metric in self._metrics:
             for variable in getattr(metric, "variables", ()):
+                self._take(variable, VariableKind.METRIC)
+        for model in self._models:
+            for variable in layers.metric_variables(model):
                 self._take(variable, VariableKind.METRIC)
         return self._order[known:]
 
@@ -127,7 +134,7 @@ class Watcher:
             self._settings[id(optimizer)] = optimizers.record_of(optimizer)
         inner = getattr(optimizer, "inner_optimizer", None)
         owned = [] if inner is None else optimizers.variables_of(inner)
-        variables = [*optimizers.variables_of(optimizer), *owned]
+        variables = [*optimizers.variables_of(optimizer), *owned, *adapter.loss_scale_of(optimizer)]
         new = [item for item in variables if id(item) not in self._found]
         taken = self._slots_taken.setdefault(id(optimizer), set())
         weights = self._weights() if new else []

@@ -15,7 +15,7 @@ def test_first_line_says_it_all() -> None:
     report = judge(*pair(Program(replicas=2), scale=2.0))
     first = str(DivergenceError(report)).splitlines()[0]
     assert first.startswith(
-        "mirrored[replicas=2] differs from one device at step 1: gradient-scaled-by-replica-count (dense/"
+        "gradient-scaled-by-replica-count: mirrored[replicas=2] differs from one device at step 1 (dense/"
     )
     assert first.endswith(", 2.00x the update)")
 

@@ -1,0 +1,41 @@
+"""The candidate causes of a wrong update, each a function that recomputes what it would have done.
+
+Add a cause by adding a function to the file of its family and listing it in ``CANDIDATES``: the order is
+from specific and recomputed to merely consistent.
+"""
+
+from __future__ import annotations
+
+from pytest_ddl.checks.candidates import aggregation, clipping, layers, motion, parts, scaling, values
+from pytest_ddl.checks.case import Candidate
+
+CANDIDATES: list[Candidate] = [
+    values.overflow,
+    values.not_finite,
+    motion.standing_still,
+    parts.empty_replica,
+    motion.another_rate,
+    clipping.clipped_at_another_size,
+    scaling.scaled,
+    aggregation.own_gradient,
+    aggregation.drifting_apart,
+    scaling.regularization,
+    scaling.data_part_scaled,
+    motion.frozen_moved,
+    clipping.clipped_parts,
+    clipping.unlimited,
+    clipping.equal_sizes,
+    values.sparse_rows,
+    scaling.scaled_parts,
+    parts.shares_of_examples,
+    parts.coupled,
+    aggregation.from_slices,
+    motion.optimizer_itself,
+    clipping.by_updates,
+    scaling.penalised_variables,
+    scaling.scaled_beside_randomness,
+    parts.masking,
+    parts.mean_of_means,
+    layers.random_streams,
+    layers.normalisation,
+]

@@ -1,0 +1,152 @@
+"""Gradients that were not summed over replicas: all of them, some variables' only, or replica 0's used everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pytest_ddl.checks.arrays import Float, all_finite, difference, magnitude, mean
+from pytest_ddl.checks.candidates.shared import CLIPS, RANDOM_LAYERS, tell_apart
+from pytest_ddl.checks.case import Case, Fit, Motion, Source, reproduces
+from pytest_ddl.checks.observe import is_uneven
+
+CAUSE = "gradient-not-aggregated"
+
+
+def own_gradient(case: Case) -> Fit | None:
+    """By the replicas' recorded gradients: which variables moved by a part of the gradient alone?"""
+    for source in case.sources if case.replicas > 1 else ():
+        if source.stage is GradientStage.APPLIED and not tell_apart(case, source):
+            continue  # reduced before they were handed over: no part of the gradient
+        for told, part_of in _parts_used(case, source):
+            apart, unexplained = [], False
+            for motion in case.pulls:
+                if _right(motion):
+                    continue
+                fits = _moved_by(motion, part_of, case.replicas)
+                unexplained = unexplained or not fits
+                apart += [motion] if fits else []
+            if apart and not unexplained:
+                names = ", ".join(motion.variable.name for motion in apart[:3])
+                whole = f"all {len(apart)} weights" if len(apart) == len(case.pulls) else names
+                return Fit(CAUSE, f"{whole} moved {told}: the {source} replicas reproduce the update of each")
+    return None
+
+
+def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, int], Float | None]]]:
+    """Which part of the gradient may have moved component ``position`` of variable ``index``."""
+    parts = source.parts
+    groups = [rank.replicas for rank in case.distributed.ranks for _replica in rank.replicas]
+
+    def of_replica(index: int, position: int) -> Float | None:
+        return parts[position].get(index)
+
+    def of_worker(index: int, position: int) -> Float | None:
+        found = [parts[replica][index] for replica in groups[position] if index in parts[replica]]
+        return sum(found[1:], found[0]) if found else None
+
+    def of_one(replica: int) -> Callable[[int, int], Float | None]:
+        return lambda index, _position: parts[replica].get(index)
+
+    used: list[tuple[str, Callable[[int, int], Float | None]]] = [("by each replica's own gradient", of_replica)]
+    if 1 < len(case.distributed.ranks) < case.replicas and len(groups) == case.replicas:
+        used.append(("by the sum over each worker's own replicas", of_worker))
+    used += [(f"by the gradient of replica {replica} alone", of_one(replica)) for replica in range(case.replicas)]
+    return used
+
+
+def _right(motion: Motion) -> bool:
+    return all(difference(theirs, motion.ours).error <= motion.slack for theirs in motion.theirs)
+
+
+def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], replicas: int) -> bool:
+    """Say whether every component moved by its part, as it is or scaled as a mean or a sum of copies would."""
+    if len(motion.theirs) not in (1, replicas) or not all(map(all_finite, motion.theirs)):
+        return False
+    parts = [part_of(motion.variable.index, position) for position in range(len(motion.theirs))]
+    if any(part is None or part.shape != motion.ours.shape for part in parts):
+        return False
+    if max(magnitude(part) for part in parts if part is not None) <= motion.slack:
+        return False
+    return any(
+        all(
+            part is not None and difference(theirs, scale * part).error <= motion.slack * max(1.0, scale)
+            for theirs, part in zip(motion.theirs, parts, strict=True)
+        )
+        for scale in (1.0, float(replicas), 1.0 / replicas)
+    )
+
+
+def drifting_apart(case: Case) -> Fit | None:
+    """Replicas (or workers) moved each on its own, and together they make the single-device update."""
+    for motions, what in (
+        (case.effective, case.effective[0].told + "s" if case.effective else ""),
+        (case.slots, "optimizer slots"),
+    ):
+        apart = [motion for motion in motions if motion.components_differ]
+        if not apart or len(apart[0].theirs) < 2:
+            continue
+        count = len(apart[0].theirs)
+        shares = [("mean", [1.0 / count] * count), ("sum", [1.0] * count)]
+        total = sum(case.sizes)
+        if total and len(case.sizes) == count:
+            shares.append(("mean weighted by examples", [size / total for size in case.sizes]))
+        for name, weights in shares:
+            # Of a weight's slots, second moments are no sums: it is enough that one of them combines.
+            fitting = {_owner(motion) for motion in apart if _combines(motion, weights)}
+            if fitting == {_owner(motion) for motion in apart}:
+                return Fit(CAUSE, f"replicas differ, and the {name} of their {what} is that of one device")
+    return None
+
+
+def _owner(motion: Motion) -> int:
+    owner = motion.variable.slot_of
+    return motion.variable.index if owner is None else owner
+
+
+def _combines(motion: Motion, shares: Sequence[float]) -> bool:
+    if len(motion.theirs) != len(shares):
+        return False
+    return difference(mean(motion.theirs, shares), motion.ours).error <= motion.slack * max(1.0, sum(shares))
+
+
+def from_slices(case: Case) -> Fit | None:
+    """With the update of each replica's examples alone at hand: is their plain mean what happened?"""
+    if len(case.slices) != case.replicas or case.replicas == 1:
+        return None
+    parts = {motion.variable.index: case.slice_updates(motion.variable.index) for motion in case.weights}
+    one, number = 1.0, case.replicas
+    for replica in range(number):
+        shares = [one if other == replica else 0.0 for other in range(number)]
+        if reproduces(case.weights, _combination(parts, shares)):
+            told = f"every replica applied the update of replica {replica}'s examples alone"
+            return Fit(CAUSE, told)
+    if reproduces(case.weights, _combination(parts, [one / number] * number)):
+        return _of_parts(case, "the mean of the updates of each replica's examples alone reproduces the change")
+    if reproduces(case.weights, _combination(parts, [one] * number), number):
+        told = "the sum of the updates of each replica's examples alone reproduces the change"
+        if any(case.setting(kind) for kind in CLIPS):
+            return Fit("gradient-clipped-before-aggregation", told)
+        return Fit("gradient-scaled-by-replica-count", f"{told}: {number} times their mean")
+    return None
+
+
+def _combination(parts: dict[int, list[Float]], shares: list[float]) -> Callable[[Motion], Float | None]:
+    def predict(motion: Motion) -> Float | None:
+        updates = parts[motion.variable.index]
+        return mean(updates, shares) if len(updates) == len(shares) else None
+
+    return predict
+
+
+def _of_parts(case: Case, told: str) -> Fit:
+    """Which cause makes a step the mean of its parts: what in the program acts on a part."""
+    if any(case.setting(kind) for kind in CLIPS):
+        return Fit("gradient-clipped-before-aggregation", told)
+    if case.layers("BatchNormalization*"):
+        return Fit("per-replica-normalization", told)
+    if case.layers(*RANDOM_LAYERS):
+        # A replica's examples alone draw what the replica drew: all replicas began the same stream.
+        return Fit("random-stream-repeated-across-replicas", told)
+    if is_uneven(case.distributed, case.step):
+        return Fit("mean-of-replica-means", told, approximation=True)
+    return Fit("masked-loss-normalised-per-replica", told, also=("batch-coupled-loss",))

@@ -1,0 +1,145 @@
+"""Clipping: on parts of the batch, with a limit that holds for another size, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pytest_ddl.checks.arrays import Float, coefficient, difference, magnitude, norm
+from pytest_ddl.checks.candidates.shared import combined, configured_limit, limits_of, total_of
+from pytest_ddl.checks.case import Case, Fit, Motion, Source, reproduces
+from pytest_ddl.checks.combination import Clip, clips_between
+
+BEFORE = "gradient-clipped-before-aggregation"
+LOST = "clipping-lost"
+
+
+def clipped_parts(case: Case) -> Fit | None:
+    """The replicas' gradients cut one by one and then summed (or averaged) make the update."""
+    if case.replicas == 1 or not case.pulls:
+        return None
+    for source in case.sources:
+        for clip in _limits(case, source):
+            cut = Source(source.stage, source.own, [clip.apply(part) for part in source.parts])
+            if not any(clip.active(part) for part in source.parts) and not clip.active(total_of(source)):
+                continue
+            for share, how in ((1.0, "sum"), (1.0 / case.replicas, "mean")):
+                summed = combined(cut, [share] * case.replicas)
+                # Unless the whole is larger than the limit, or a part is cut, clipping explains nothing.
+                whole = combined(source, [share] * case.replicas)
+                if not any(clip.active(part) for part in source.parts) and not clip.active(whole):
+                    continue
+                if _reproduced(case, summed, share * case.replicas):
+                    lost = () if any(clip.active(part) for part in source.parts) else (LOST,)
+                    sizes = ", ".join(f"{clip.size(part):.4g}" for part in source.parts)
+                    return Fit(
+                        BEFORE,
+                        f"the {how} of the {source} the replicas (sizes {sizes}), each cut by {clip}, reproduces the "
+                        "update",
+                        also=lost,
+                    )
+    return None
+
+
+def clipped_at_another_size(case: Case) -> Fit | None:
+    """The limit was applied to a gradient 1/N (N) times as large, which was scaled afterwards."""
+    for source in case.sources if case.replicas > 1 and case.pulls else ():
+        summed, close = total_of(source), case.close(case.replicas)
+        if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
+            continue  # the gradients themselves have another scale
+        for clip in limits_of(case) if source is case.sources[-1] else ():
+            for factor in (1.0 / case.replicas, float(case.replicas)):
+                cut = clip.apply({index: factor * value for index, value in source.own.items()})
+                if _reproduced(case, {index: value / factor for index, value in cut.items()}, 1.0 / factor):
+                    return Fit(
+                        BEFORE,
+                        f"{clip} was applied to {factor:.4g} x the single-device gradient, which was scaled back "
+                        "afterwards: that reproduces the update",
+                    )
+    return None
+
+
+def unlimited(case: Case) -> Fit | None:
+    """The update is that of the whole gradient, which one device cuts."""
+    if not case.pulls:
+        return None
+    for source in case.sources:
+        for clip in limits_of(case):
+            if clip.active(source.own) and _reproduced(case, source.own, 1.0):
+                return Fit(LOST, f"the single-device gradient without {clip} reproduces the update")
+    return None
+
+
+def equal_sizes(case: Case) -> Fit | None:
+    """Of an update by hand: the replicas' gradients count in inverse proportion to their norms, as after clipping."""
+    from pytest_ddl.checks.combination import global_norm, solve
+
+    for source in case.sources if case.pulls and case.replicas > 1 else ():
+        theirs = {m.variable.index: m.theirs[0] for m in case.pulls if not m.components_differ}
+        if len(theirs) != len(case.pulls) or set(theirs) != set(source.own):
+            continue
+        weights = solve(theirs, source.parts, case.gradient_slack)
+        needed = solve(source.own, source.parts, case.gradient_slack)
+        if weights is None or needed is None or min(weights.values) <= 0:
+            continue
+        sizes = [global_norm(part) for part in source.parts]
+        cut = [weight * size for weight, size in zip(weights.values, sizes, strict=True)]
+        allowed = sum(slack * size for slack, size in zip(weights.slack, sizes, strict=True))
+        if max(sizes) - min(sizes) > allowed and max(cut) - min(cut) <= allowed:
+            told = ", ".join(f"{size:.4g}" for size in sizes)
+            return Fit(BEFORE, f"the {source} the replicas (norms {told}) all enter the update with the same norm")
+    return None
+
+
+def _limits(case: Case, source: Source) -> Iterator[Clip]:
+    """Limits of the optimizer or of one device, and those that act between two stages on a replica."""
+    yield from limits_of(case)
+    if len(case.sources) == 2 and source is case.sources[0]:
+        for before, after in zip(source.parts, case.sources[1].parts, strict=True):
+            both = set(before) & set(after)
+            yield from clips_between({i: before[i] for i in both}, {i: after[i] for i in both}, case.close())
+
+
+def _reproduced(case: Case, predicted: dict[int, Float], scale: float) -> bool:
+    def predict(motion: Motion) -> Float | None:
+        return predicted.get(motion.variable.index, np.zeros_like(motion.ours))
+
+    return reproduces(case.pulls, predict, max(1.0, scale))
+
+
+def by_updates(case: Case) -> Fit | None:
+    """The optimizer clips, and gradients are not at hand: what do the updates say?"""
+    clip = configured_limit(case)
+    if clip is None or case.replicas == 1 or not case.weights:
+        return None
+    told = f"the optimizer has {clip}"
+    ours, theirs = _flat([m.ours for m in case.weights]), _flat([m.theirs[0] for m in case.weights])
+    slack = sum(motion.slack for motion in case.weights)
+    if clip.kind == "clipvalue":
+        ceiling = magnitude(ours)
+        inside = np.abs(ours) < ceiling - slack
+        lost = magnitude(theirs) > ceiling + slack and magnitude((theirs - ours)[inside]) <= slack
+    else:
+        each = [(m.ours, m.theirs[0], m.slack) for m in case.weights]
+        groups = each if clip.kind == "clipnorm" else [(ours, theirs, slack)]
+        lost = norm(theirs) > norm(ours) and all(_parallel(*group) for group in groups)
+    if lost:
+        return Fit(LOST, f"{told}, and the update is that of one device without the limit")
+    rate = case.setting("learning_rate")
+    size = ""
+    if rate:
+        reached, desired = (norm(change) / (rate * clip.limit) for change in (theirs, ours))
+        size = f"; |dW| / (lr * limit) is {reached:.4g}, on one device {desired:.4g}"
+    if norm(theirs) > (case.replicas + 1) * norm(ours):
+        return None
+    return Fit(BEFORE, f"{told}; the update is not a multiple of the single-device one{size}", exact=False)
+
+
+def _flat(values: list[Float]) -> Float:
+    return np.concatenate([np.ravel(value) for value in values])
+
+
+def _parallel(ours: Float, theirs: Float, slack: float) -> bool:
+    c = coefficient(theirs, ours)
+    return c is not None and c > 0 and difference(theirs, c * ours).error <= slack * max(1.0, c)

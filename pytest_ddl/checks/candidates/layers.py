@@ -1,0 +1,49 @@
+"""Layers by which a distributed forward pass differs: merely consistent, for want of a recomputation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_ddl.checks.candidates.shared import RANDOM_LAYERS
+from pytest_ddl.checks.case import Case, Fit
+from pytest_ddl.checks.observe import of_kind
+from pytest_ddl.records import VariableKind
+
+
+def normalisation(case: Case) -> Fit | None:
+    """Batch normalisation by each replica's own statistics acts from the first step on."""
+    layers = [
+        layer.name
+        for layer in (case.distributed.ranks[0].layers if case.distributed.ranks else ())
+        if layer.type.startswith("BatchNormalization")
+        and not layer.settings.get("synchronized")
+        and layer.settings.get("trainable", True)
+    ]
+    if not layers or case.replicas == 1 or case.step != 1:
+        return None
+    return Fit(
+        "per-replica-normalization",
+        f"consistent with it: {', '.join(layers[:3])} is not synchronised",
+        exact=False,
+    )
+
+
+def random_streams(case: Case) -> Fit | None:
+    """Dropout and its like: other random numbers than one device draws."""
+    layers = case.layers(*RANDOM_LAYERS)
+    if not layers or case.replicas == 1:
+        return None
+    told = f"consistent with it: the model draws random numbers in {', '.join(layers[:3])}"
+    for variable in of_kind(case.distributed, VariableKind.STATE):
+        values = [value for _r, _c, value in case.distributed.components(variable.index, case.step)]
+        if "seed_generator" in variable.name and len(values) > 1:
+            if all(np.array_equal(value, values[0]) for value in values):
+                told += f"; the state of {variable.name} is the same on all {len(values)} replicas"
+                return Fit("random-stream-repeated-across-replicas", told, exact=False)
+            break
+    return Fit(
+        "random-stream-differs-across-replicas",
+        told,
+        exact=False,
+        also=("random-stream-repeated-across-replicas",),
+    )

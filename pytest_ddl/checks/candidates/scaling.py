@@ -1,0 +1,208 @@
+"""Gradients that are N or 1/N times too large: behind any optimizer, at any step, beside any other term."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pytest_ddl.checks.arrays import Float, all_finite, coefficient, difference, magnitude, norm
+from pytest_ddl.checks.candidates.shared import RANDOM_LAYERS, limits_of, tell_apart, total_of
+from pytest_ddl.checks.case import Case, Fit, Motion, reproduces
+from pytest_ddl.checks.combination import solve
+from pytest_ddl.records import GradientStage
+
+CAUSES = {1: "gradient-scaled-by-replica-count", -1: "gradient-scaled-by-inverse-replica-count"}
+
+
+def _factors(case: Case) -> Iterator[tuple[float, str]]:
+    if case.replicas > 1:
+        for power, cause in CAUSES.items():
+            yield float(case.replicas) ** power, cause
+
+
+def scaled(case: Case) -> Fit | None:
+    """N times (1/N of) the gradient in every variable: in the update, in the moments, or before clipping."""
+    for factor, cause in _factors(case):
+        told = _in_update(case, factor) or _in_moments(case, factor) or _in_gradients(case, factor)
+        if told:
+            return Fit(cause, told)
+    return None
+
+
+def _in_update(case: Case, factor: float) -> str | None:
+    if reproduces(case.effective, lambda m: factor * m.ours, factor):
+        what = case.effective[0].told
+        return (
+            f"{factor:.4g} x the single-device update reproduces all {len(case.weights)} trainable variables"
+            if what == "update"
+            else f"{factor:.4g} x the single-device {what} reproduces all {len(case.weights)} trainable variables"
+        )
+    return None
+
+
+def _in_moments(case: Case, factor: float) -> str | None:
+    slots = [motion for motion in case.slots if magnitude(motion.ours) > motion.slack]
+
+    def first_or_second_moment(motion: Motion) -> Float:
+        errors = {power: difference(motion.theirs[0], factor**power * motion.ours).error for power in (1, 2)}
+        return factor ** min(errors, key=lambda power: errors[power]) * motion.ours
+
+    # Moments are linear (quadratic) in the gradient only as long as they start from zero.
+    if case.step == 1 and slots and reproduces(slots, first_or_second_moment, factor**2):
+        times = f"{factor:.4g}x (first) and {factor**2:.4g}x (second)"
+        return f"the optimizer's moments are {times} those of one device"
+    return None
+
+
+def _in_gradients(case: Case, factor: float) -> str | None:
+    """Of an optimizer that clips, or cannot be read back, the gradients that replicas handed to it."""
+    source = next((source for source in case.sources if source.stage is GradientStage.APPLIED), None)
+    if source is None:
+        return None
+    summed, close = total_of(source), case.close(1 + max(1.0, factor))
+    if not all(close(index, summed[index], factor * own) for index, own in source.own.items() if index in summed):
+        return None
+    if set(summed) != set(source.own) or all(close(index, summed[index], own) for index, own in source.own.items()):
+        return None
+    if not case.in_gradient_units and not tell_apart(case, source):
+        return None  # reduced already: whether the optimizer sums them again is not known
+    if case.in_gradient_units:
+        wanted = {index: factor * own for index, own in source.own.items()}
+        for clip in limits_of(case):
+            cut = clip.apply(wanted)
+            if reproduces(case.pulls, lambda m, cut=cut: cut.get(m.variable.index), factor):  # type: ignore[misc]
+                return f"{factor:.4g} x the single-device gradient, cut by {clip}, reproduces the update"
+        return None
+    return f"the {source} the replicas add up to {factor:.4g} x the one of one device"
+
+
+def scaled_parts(case: Case) -> Fit | None:
+    """Replicas whose shares of the true gradient are uneven, summed where they ought to be averaged.
+
+    The single-device gradient is ``sum(w * g)`` over the replicas' gradients with weights of sum 1, and
+    the update is the plain sum: a mean on each replica, and N times their mean.
+    """
+    for source in case.sources if case.pulls else ():
+        weights = solve(source.own, source.parts, case.gradient_slack)
+        if weights is None or min(weights.values) <= 0:
+            continue
+        for share in (1.0, 1.0 / case.replicas, float(case.replicas)):
+            ratio = share * case.replicas / weights.total
+            for factor, cause in _factors(case):
+                if not weights.total_is(share * case.replicas / factor):
+                    continue
+                summed = total_of(source)
+                if reproduces(
+                    case.pulls,
+                    lambda m, s=summed, k=share: k * s[m.variable.index] if m.variable.index in s else None,  # type: ignore[misc]
+                    share * case.replicas,
+                ):
+                    shares = ", ".join(f"{weight:.3g}" for weight in weights.values)
+                    return Fit(
+                        cause,
+                        f"one device's gradient is the sum of the {source} the replicas weighted by ({shares}); the "
+                        f"update weights each by {share:.3g}: {ratio:.4g}x together",
+                    )
+    return None
+
+
+def data_part_scaled(case: Case) -> Fit | None:
+    """N or 1/N times the data's gradient, with regularisation or weight decay counted correctly."""
+    for factor, cause in _factors(case):
+        informative = 0
+        for motion in case.effective:
+            # theirs - ours = (factor - 1) * (ours + c * W): what remains must be along the weights.
+            remainder = (motion.theirs[0] - motion.ours) / (factor - 1) - motion.ours
+            slack = motion.slack * max(1.0, factor) / abs(factor - 1)
+            c = along_weights(motion, remainder, slack)
+            if c is None:
+                break
+            informative += bool(c) and tells_direction(motion)
+        else:
+            if informative:
+                return Fit(
+                    cause, f"{factor:.4g} x the data's gradient plus unscaled weight decay reproduces the update"
+                )
+    return None
+
+
+def regularization(case: Case) -> Fit | None:
+    """What is left over points along the weights themselves: a penalty counted more than once."""
+    if case.replicas == 1:
+        return None
+    told = []
+    for motion in case.effective:
+        for theirs in motion.theirs:
+            c = along_weights(motion, theirs - motion.ours, motion.slack)
+            if c is None:
+                return None
+            if c and tells_direction(motion):
+                told.append(f"{motion.variable.name}: {c:.4g} x W")
+    if not told:
+        return None
+    excess = ", ".join(list(dict.fromkeys(told))[:3])
+    return Fit(
+        "regularization-scaled-by-replica-count",
+        f"the excess over the single-device {case.effective[0].told} is parallel to the weights: {excess}",
+    )
+
+
+def penalised_variables(case: Case) -> Fit | None:
+    """Only weights of layers with a regulariser differ: no other weight of the same loss does."""
+    layers = case.distributed.ranks[0].layers if case.distributed.ranks else ()
+    names = [layer.name for layer in layers if any(key.endswith("_regularizer") for key in layer.settings)]
+    motions = case.effective
+    off = [m for m in motions if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    if not off or not names or case.replicas == 1 or len(off) == len(motions):
+        return None
+    if not all(any(name in m.variable.name.split("/") for name in names) for m in off):
+        return None
+    if not all(map(all_finite, (theirs for m in off for theirs in m.theirs))):
+        return None
+    told = ", ".join(m.variable.name for m in off[:3])
+    return Fit(
+        "regularization-scaled-by-replica-count",
+        f"of {len(motions)} weights only those with a regulariser differ: {told}",
+        exact=False,
+    )
+
+
+def along_weights(motion: Motion, vector: Float, slack: float) -> float | None:
+    """The ``c`` of ``vector = c * W`` or ``c * sign(W)``, 0 for rounding, ``None`` where neither fits."""
+    if magnitude(vector) <= slack:
+        return 0.0
+    for direction in (motion.before, np.sign(motion.before)):
+        c = coefficient(vector, direction)
+        if c is not None and difference(vector, c * direction).error <= slack:
+            return c
+    return None
+
+
+def tells_direction(motion: Motion) -> bool:
+    """Say whether a direction along the weights is more than a single number."""
+    return int(np.count_nonzero(motion.before)) >= 2
+
+
+def scaled_beside_randomness(case: Case) -> Fit | None:
+    """Where random layers make every gradient differ, sizes still tell N from 1: by loss and by gradient alike."""
+    if case.replicas == 1 or not (case.layers(*RANDOM_LAYERS) or case.layers("BatchNormalization*")):
+        return None
+    ours = norm(np.array([norm(m.ours) for m in case.effective]))
+    theirs = norm(np.array([norm(m.theirs[0]) for m in case.effective]))
+    losses = [batch.loss for batch in case.distributed.batches(case.step)]
+    desired = case.reference.ranks[0].steps[case.step - 1].loss
+    if len(losses) != case.replicas or not desired or not ours or not theirs or any(loss is None for loss in losses):
+        return None
+    by_loss = sum(loss for loss in losses if loss is not None) / desired
+    if by_loss <= 0:
+        return None
+    # In which power of N do both sizes lie? Half a power is the border to the next.
+    powers = [float(np.log(ratio) / np.log(case.replicas)) for ratio in (by_loss, theirs / ours)]
+    for power, cause in CAUSES.items():
+        if all(abs(found - power) < 0.5 for found in powers):
+            told = (
+                f"the update is {theirs / ours:.3g}x, the sum of the replicas' losses {by_loss:.3g}x that of one device"
+            )
+            return Fit(cause, f"consistent with it: {told}", exact=False)
+    return None

@@ -1,0 +1,212 @@
+"""COLL-LOG: all ranks execute the same collectives in the same order; how they get out of step, and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_ddl.checks.build import failed, not_applicable, not_observed, passed
+from pytest_ddl.checks.causes import fix_of
+from pytest_ddl.checks.findings import CheckResult, Finding
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import CollectiveRecord, TrainingRecord
+
+CHECK = "COLL-LOG"
+CONDITIONAL, ORDER, SHAPE = "rank-conditional-collective", "collective-order-mismatch", "collective-shape-mismatch"
+WINDOW = 256
+"""Collectives after the first difference that are compared to find out what happened: several steps' worth."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first collective in which a rank is out of step with another, and how that came about."""
+
+    cause: str
+    message: str
+    step: int
+    rank: int
+    """The rank that executed what the message is about."""
+
+
+def check_collective_log(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare what the ranks executed, position by position, as TensorFlow pairs it."""
+    if len(distributed.ranks) < 2:
+        return not_applicable(CHECK, "one process issues the collectives of all replicas")
+    if distributed.errors:
+        return not_applicable(CHECK, "the run did not end; RUN says whether the collectives are to blame")
+    if not any(rank.collectives for rank in distributed.ranks):
+        return not_applicable(CHECK, not_observed(distributed, "the collectives of the ranks were"))
+    found = mismatch(distributed)
+    if found is None:
+        count = len(distributed.ranks[0].collectives)
+        return passed(CHECK, f"{count} collectives in the same order on {len(distributed.ranks)} ranks")
+    return failed(CHECK, [finding(CHECK, found)])
+
+
+def finding(check: str, found: Mismatch) -> Finding:
+    return Finding(
+        check=check,
+        message=found.message,
+        cause=found.cause,
+        step=found.step,
+        worker=found.rank,
+        fix=fix_of(found.cause),
+        expected="the same collectives in the same order on every rank",
+    )
+
+
+def mismatch(record: TrainingRecord) -> Mismatch | None:
+    """The earliest way in which a rank is out of step with the first one, or ``None`` where none is."""
+    found = [
+        difference
+        for other in record.ranks[1:]
+        for group in sorted({item.group for rank in (record.ranks[0], other) for item in rank.collectives})
+        for difference in [_compare(record, 0, other.rank, group)]
+        if difference is not None
+    ]
+    return min(found, key=lambda difference: difference.step, default=None)
+
+
+def _compare(record: TrainingRecord, first: int, second: int, group: int) -> Mismatch | None:
+    logs = {rank.rank: [item for item in rank.collectives if item.group == group] for rank in record.ranks}
+    left, right = logs[first], logs[second]
+    together = min(len(left), len(right))
+    place = next((i for i in range(together) if not _alike(left[i], right[i])), together)
+    swapped = _swapped(left[:place], right[:place])
+    if swapped is not None:
+        return _order(left, right, swapped, (first, second))
+    if place == len(left) == len(right):
+        return None
+    extra = _extra(left, right, place, (first, second))
+    if extra is not None:
+        return extra
+    return _of_pair(left[place : place + WINDOW], right[place : place + WINDOW], (first, second))
+
+
+def _alike(left: CollectiveRecord, right: CollectiveRecord) -> bool:
+    """Whether two ranks may execute these together, as far as their shapes are known."""
+    if (left.kind, left.dtype, left.parts) != (right.kind, right.dtype, right.parts):
+        return False
+    if left.kind == "all_gather" or left.shape is None or right.shape is None:
+        return True  # what is gathered may differ in size; TensorFlow pads it
+    dims = zip(left.shape, right.shape, strict=False)
+    return len(left.shape) == len(right.shape) and all(a == b or a is None or b is None for a, b in dims)
+
+
+def _swapped(left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord]) -> int | None:
+    """The first place where equal shapes hide that the same collectives come in another order.
+
+    Lines and names may differ between correct ranks (``if chief: save(a) else: save(b)``); the
+    same ones in another order may not.
+    """
+    for place, (one, other) in enumerate(zip(left, right, strict=True)):
+        if one.names != other.names and len(one.names) > 1 and sorted(one.names) == sorted(other.names):
+            return place
+        if _identity(one) != _identity(other):
+            return place if _permuted(list(map(_identity, left[place:])), list(map(_identity, right[place:]))) else None
+    return None
+
+
+def _identity(item: CollectiveRecord) -> tuple[object, ...]:
+    return item.where, item.kind, item.dtype, item.parts or item.shape, item.names
+
+
+def _kind(item: CollectiveRecord) -> tuple[object, ...]:
+    return item.kind, item.dtype, item.parts or item.shape
+
+
+def _permuted(left: Sequence[object], right: Sequence[object]) -> bool:
+    """Whether two logs, from their first difference on, hold the same in another order."""
+    counts: Counter[object] = Counter()
+    for one, other in zip(left[:WINDOW], right[:WINDOW], strict=False):
+        counts[one] += 1
+        counts[other] -= 1
+        if not any(counts.values()):
+            return True
+    return False
+
+
+def _extra(
+    left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord], place: int, ranks: tuple[int, int]
+) -> Mismatch | None:
+    """A line that one rank executes more often than the other, without which the logs agree.
+
+    It may lie before the first difference: equal shapes let the wrong collectives meet unnoticed.
+    """
+    counts = Counter(item.where for item in left), Counter(item.where for item in right)
+    for position in range(place + 1):
+        for mine, theirs, side in ((left, right, 0), (right, left, 1)):
+            if position >= len(mine):
+                continue
+            item = mine[position]
+            times = counts[side][item.where], counts[1 - side][item.where]
+            if times[0] > times[1] and _agree_without(item, mine[position:], theirs[position:], times[1] == 0):
+                return _conditional(item, ranks[side], ranks[1 - side], times)
+    return None
+
+
+def _agree_without(
+    item: CollectiveRecord, mine: Sequence[CollectiveRecord], theirs: Sequence[CollectiveRecord], all_of_it: bool
+) -> bool:
+    rest = [entry for entry in mine[1:] if not (all_of_it and entry.where == item.where)]
+    if not theirs:
+        return True
+    return bool(rest) and all(map(_alike, rest[:WINDOW], theirs))
+
+
+def _conditional(item: CollectiveRecord, rank: int, other: int, times: tuple[int, int]) -> Mismatch:
+    how_often = "never executes it" if times[1] == 0 else f"executes it {times[1]} time(s), not {times[0]}"
+    message = f"rank {rank} executes {_describe(item)}, and rank {other} {how_often}"
+    return Mismatch(CONDITIONAL, message, item.step + 1, rank)
+
+
+def _of_pair(
+    left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord], ranks: tuple[int, int]
+) -> Mismatch | None:
+    """What two different collectives that meet say, with what follows them."""
+    if not left or not right:
+        longer = 0 if left else 1
+        return _conditional((left or right)[0], ranks[longer], ranks[1 - longer], (1, 0))
+    one, other = left[0], right[0]
+    if sorted(one.parts) == sorted(other.parts) and one.parts != other.parts:
+        return _order(left, right, 0, ranks)
+    if _permuted(list(map(_kind, left)), list(map(_kind, right))):
+        return _order(left, right, 0, ranks)
+    sizes = [len(item.parts) or 1 for item in (one, other)]
+    if one.where != other.where:
+        return _conditional(one, ranks[0], ranks[1], (1, 0))
+    if sizes[0] != sizes[1]:
+        more = int(sizes[1] > sizes[0])
+        message = (
+            f"rank {ranks[more]} reduces {sizes[more]} tensors in {_describe((one, other)[more])}, "
+            f"and rank {ranks[1 - more]} only {sizes[1 - more]}"
+        )
+        return Mismatch(CONDITIONAL, message, one.step + 1, ranks[more])
+    message = f"rank {ranks[0]} executes {_describe(one)}, and rank {ranks[1]} {_describe(other)} at its place"
+    return Mismatch(SHAPE, message, one.step + 1, ranks[1])
+
+
+def _order(
+    left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord], place: int, ranks: tuple[int, int]
+) -> Mismatch:
+    one, other = left[place], right[place]
+    message = (
+        f"rank {ranks[0]} executes {_describe(one)} where rank {ranks[1]} executes {_describe(other)}: the ranks "
+        "issue the same in different orders"
+    )
+    return Mismatch(ORDER, message, one.step + 1, ranks[1])
+
+
+def _describe(item: CollectiveRecord) -> str:
+    what = f"{len(item.parts)} tensors" if item.parts else f"{_dims(item.shape)}{item.dtype}".strip()
+    if item.parts and len(item.parts) <= 6:
+        what += f" ({', '.join(item.parts)})"
+    elif len(item.names) == 1:
+        what += f" {item.names[0]!r}"
+    called = f", called at {item.called}" if item.called else ""
+    return f"{item.kind} of {what or 'a variable'} ({item.where or 'of the framework'}{called})"
+
+
+def _dims(shape: tuple[int | None, ...] | None) -> str:
+    return "" if shape is None else f"{'x'.join('?' if dim is None else str(dim) for dim in shape) or 'scalar'} "

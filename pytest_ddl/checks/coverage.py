@@ -1,0 +1,152 @@
+"""How the examples that a strategy consumed differ from those of one device: by id where told, else by content."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_ddl.checks.observe import shared_steps
+from pytest_ddl.records import TrainingRecord
+
+Examples = Counter[int | str]
+
+
+class Order(Enum):
+    """What a difference between the examples of two runs amounts to."""
+
+    SAME = "the same global batches"
+    OTHER = "other global batches, and nothing says that examples are lost or repeated"
+    WRONG = "examples are lost or repeated"
+    REPEATED = "all replicas consume the same examples"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The examples of both runs, and what their difference amounts to."""
+
+    order: Order
+    step: int
+    """The first step whose global batches differ; 0 where none does."""
+    steps: int
+    by: str
+    """``ids`` or ``contents``."""
+    ours: Examples
+    """The examples that one device consumed; with ``theirs``, those of the steps that were judged."""
+    theirs: Examples
+    drawn: bool = False
+    """Whether one device itself consumes some examples more often than others: they were drawn at random."""
+
+
+def coverage(reference: TrainingRecord, distributed: TrainingRecord) -> Coverage | None:
+    """Compare the examples of both runs; ``None`` where they were not observed on both sides."""
+    steps = shared_steps(reference, distributed)
+    for by in ("ids", "contents"):
+        pairs = [(_examples(reference, at, by), _examples(distributed, at, by)) for at in range(1, steps + 1)]
+        observed = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+        if observed and len(observed) == steps:
+            return _coverage(observed, by, _is_one_batch_for_all(reference, distributed, by))
+    return None
+
+
+def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+    """Say whether one device saw all contents; else the run is one of other examples, or contents are random."""
+    steps = shared_steps(reference, distributed)
+    ours, theirs = Counter[int | str](), Counter[int | str]()
+    for step in range(1, steps + 1):
+        ours.update(_examples(reference, step, "contents") or ())
+        theirs.update(_examples(distributed, step, "contents") or ())
+    return not set(theirs) - set(ours)
+
+
+def contents_by_step(record: TrainingRecord) -> tuple[tuple[int, ...], ...] | None:
+    """The fingerprints of every global batch, in the order of the replicas; ``None`` where not observed."""
+    found = []
+    for step in range(1, record.num_steps + 1):
+        batches = record.batches(step)
+        if not batches or any(batch.fingerprints is None and batch.size for batch in batches):
+            return None
+        found.append(tuple(name for batch in batches for name in batch.fingerprints or ()))
+    return tuple(found) or None
+
+
+def _coverage(observed: list[tuple[Examples, Examples]], by: str, one_for_all: bool) -> Coverage:
+    ours, theirs = _sums(observed)
+    differing = [step for step, (left, right) in enumerate(observed, 1) if left != right]
+    if not differing:
+        return Coverage(Order.SAME, 0, len(observed), by, ours, theirs)
+
+    first_pass = _first_pass(observed)
+    # Without passes, one device repeats examples: drawn with replacement, or contents that are alike.
+    drawn = first_pass == 0 and len(set(ours.values())) > 1
+
+    def result(order: Order, left: Examples, right: Examples) -> Coverage:
+        return Coverage(order, differing[0], len(observed), by, left, right, drawn)
+
+    if one_for_all:
+        return result(Order.REPEATED, ours, theirs)
+    if ours == theirs:
+        return result(Order.OTHER, ours, theirs)
+    if first_pass:
+        # Within one pass an example comes once. What comes later may be cut off at different places.
+        left, right = _sums(observed[:first_pass])
+        if max(right.values(), default=0) > 1:
+            return result(Order.WRONG, left, right)
+        if first_pass < len(observed) or set(right) - set(left):
+            return result(Order.OTHER, ours, theirs)
+        return result(Order.WRONG, ours, theirs)
+    return result(Order.OTHER if drawn else Order.WRONG, ours, theirs)
+
+
+def _first_pass(observed: list[tuple[Examples, Examples]]) -> int:
+    """The number of steps up to the first example that one device consumes for the second time.
+
+    0 where its examples do not come in passes: after one, nothing new comes but what the step at its end,
+    which may belong to the next pass as well, still has of it.
+    """
+    seen: set[int | str] = set()
+    for step, (ours, _theirs) in enumerate(observed):
+        if max(ours.values(), default=0) > 1 or seen & set(ours):
+            whole = seen | set(ours)
+            later = {name for left, _right in observed[step + 1 :] for name in left}
+            return step if not later - whole and (whole == seen or later) else 0
+        seen.update(ours)
+    return len(observed)
+
+
+def _is_one_batch_for_all(reference: TrainingRecord, distributed: TrainingRecord, by: str) -> bool:
+    """Whether in every step all replicas consume the same examples, and one device no example twice."""
+    for step in range(1, shared_steps(reference, distributed) + 1):
+        batches: dict[int, Examples] = {}
+        for batch in distributed.batches(step):
+            names = batch.example_ids if by == "ids" else batch.fingerprints
+            batches.setdefault(batch.replica, Counter()).update(names or ())
+        first = next(iter(batches.values()), Counter[int | str]())
+        whole = _examples(reference, step, by) or Counter[int | str]()
+        if len(batches) < 2 or not first or any(batch != first for batch in batches.values()):
+            return False
+        if max(whole.values(), default=0) > 1:
+            return False
+    return True
+
+
+def _sums(observed: list[tuple[Examples, Examples]]) -> tuple[Examples, Examples]:
+    ours, theirs = Counter[int | str](), Counter[int | str]()
+    for left, right in observed:
+        ours.update(left)
+        theirs.update(right)
+    return ours, theirs
+
+
+def _examples(record: TrainingRecord, step: int, by: str) -> Examples | None:
+    """The examples of a global batch, or ``None`` where a replica's were not observed."""
+    batches = record.batches(step)
+    if not batches:
+        return None
+    found: Examples = Counter()
+    for batch in batches:
+        names = batch.example_ids if by == "ids" else batch.fingerprints
+        if names is None and batch.size:
+            return None
+        found.update(names or ())
+    return found

@@ -1,0 +1,103 @@
+"""LIVENESS: every step, save, evaluation and exit ends; what ranks wait for each other for has a name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from pytest_ddl.checks.build import failed, not_applicable, passed
+from pytest_ddl.checks.causes import fix_of
+from pytest_ddl.checks.collective_log import CONDITIONAL, SHAPE, Mismatch, finding, mismatch
+from pytest_ddl.checks.findings import CheckResult, Finding, Symptom
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import ErrorRecord, TrainingRecord
+
+CHECK = "LIVENESS"
+
+UNENDED = ("deadline", "stuck")
+"""Types of errors of ranks that gave no answer."""
+
+_OUT_OF_STEP = re.compile(
+    r"Collective ops is aborted|Collective instance \S+ expected|"
+    r"[Ss]hape mismatch in the collective|mismatch.{0,60}collective|collective.{0,60}mismatch",
+    re.DOTALL,
+)
+"""What TensorFlow says where different collectives meet."""
+
+_PEER_GONE = re.compile(r"peer|heartbeat|health|connection|socket|restarted|unavailable", re.IGNORECASE)
+
+_REPLICAS_DIFFER = re.compile(r"Some replicas made a different number of replica_context\(\)\.merge_call")
+
+
+def check_liveness(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Say that all ranks came to their end; RUN's finding tells what happened where one did not."""
+    unended = [rank for rank, error in distributed.errors if error.type in UNENDED]
+    if unended:
+        error = unended[0].error
+        assert error is not None
+        found = blocked_by_collectives(distributed, error) or _not_in_time(unended[0].rank, error)
+        return failed(CHECK, [replace(found, check=CHECK)])
+    if distributed.errors:
+        return not_applicable(CHECK, "the run ended by an error; see RUN")
+    if not distributed.ranks:
+        return not_applicable(CHECK, "no rank ran")
+    return passed(CHECK, f"{len(distributed.ranks)} rank(s) came to the end")
+
+
+def _not_in_time(rank: int, error: ErrorRecord) -> Finding:
+    return Finding(
+        check=CHECK,
+        message=f"rank {rank} did not finish {error.phase} in time, after step {error.step}",
+        cause="deadline-exceeded",
+        symptom=Symptom.HANG.value,
+        step=error.step + 1,
+        worker=rank,
+        fix=fix_of("deadline-exceeded"),
+    )
+
+
+def blocked_by_collectives(distributed: TrainingRecord, error: ErrorRecord) -> Finding | None:
+    """The finding that names collectives out of step as what is behind an error, or ``None`` where they are not."""
+    text = f"{error.type} {error.message}"
+    if error.type not in UNENDED and _REPLICAS_DIFFER.search(text):
+        message = "the replicas of one process call all_reduce or merge_call a different number of times"
+        found: Mismatch | None = Mismatch(CONDITIONAL, message, error.step + 1, 0)
+    elif error.type in UNENDED:
+        found = mismatch(distributed) or _waits_for_a_finished_rank(distributed)
+    elif _OUT_OF_STEP.search(text):
+        found = mismatch(distributed)
+        if found is None and re.search("shape", text, re.IGNORECASE) and not _PEER_GONE.search(error.message):
+            found = Mismatch(SHAPE, f"TensorFlow refuses a collective: {_first_line(error)}", error.step + 1, 0)
+    else:
+        found = None
+    if found is None:
+        return None
+    symptom = Symptom.HANG if error.type in UNENDED else Symptom.CRASH
+    return replace(finding("RUN", found), symptom=symptom.value, observed=_first_line(error))
+
+
+def _waits_for_a_finished_rank(distributed: TrainingRecord) -> Mismatch | None:
+    """A collective in a ``tf.cond`` or a loop: all ranks enter its function, and not all execute it."""
+    finished = [rank for rank in distributed.ranks if rank.error is None]
+    waiting = [rank for rank in distributed.ranks if rank.error is not None and rank.error.type in UNENDED]
+    for rank in waiting:
+        assert rank.error is not None
+        if finished and rank.collectives and _IN_TENSORFLOW.search(rank.error.traceback):
+            last = rank.collectives[-1]
+            message = (
+                f"rank {rank.rank} waits in TensorFlow, in or after the collective of {last.called or last.where}, "
+                f"and rank {finished[0].rank} has ended: a tf.cond or a loop executes a collective on some ranks only"
+            )
+            return Mismatch(CONDITIONAL, message, last.step + 1, rank.rank)
+    return None
+
+
+_IN_TENSORFLOW = re.compile(r"most recent call first\):\n  File \"[^\"]*tensorflow[^\"]*execute\.py\"")
+"""The stack of a thread that waits in the runtime of TensorFlow."""
+
+
+def _first_line(error: ErrorRecord) -> str:
+    lines = [line.strip() for line in error.message.strip().splitlines() if line.strip()]
+    telling = [line for line in lines if _OUT_OF_STEP.search(line)] or lines
+    name = error.type.rsplit(".", 1)[-1]
+    return f"{name}: {telling[0][:300]}" if telling else name

@@ -1,0 +1,287 @@
+"""METRIC-EQ: metrics, named values, and what fit, evaluate and predict return equal one device."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pytest_ddl.checks.arrays import all_finite, difference, magnitude
+from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed
+from pytest_ddl.checks.causes import fix_of
+from pytest_ddl.checks.findings import CheckResult, Finding
+from pytest_ddl.checks.fit_loss import RUNNING_MEAN
+from pytest_ddl.checks.metric_state import combined, pairs, resummed, state_agrees
+from pytest_ddl.checks.observe import compare, shared_steps
+from pytest_ddl.checks.results import returned
+from pytest_ddl.checks.tolerance import Bound, Decision, Tolerance
+from pytest_ddl.records import Array, RankRecord, TrainingRecord
+
+CHECK = "METRIC-EQ"
+_TOPOLOGY = re.compile(r"rank|replica|worker|task|device|process", re.IGNORECASE)
+"""Names of values that may say where the program runs instead of what it learns."""
+
+
+@dataclass
+class _Seen:
+    """What was compared, what could not be, and what is wrong."""
+
+    compared: int = 0
+    skipped: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def judge(self, actual: Array, desired: Array, bound: Bound, what: str) -> float | None:
+        """The error of a value where it is wrong; a value that no bound can decide on is skipped."""
+        if not all_finite(desired):
+            self.skipped.append(f"{what} (not finite on one device)")
+            return None
+        error = difference(actual, desired).error
+        if bound.measured and bound.value > bound.effect and not math.isinf(error):
+            # The same program on one device gives another value each time: time, free randomness, chaos.
+            self.skipped.append(f"{what} (not reproducible on one device)")
+            return None
+        self.compared += 1
+        decision = bound.judge(error)
+        if decision is Decision.UNDECIDED:
+            self.compared -= 1
+            self.skipped.append(f"{what} (the bound is too wide)")
+        return error if decision is Decision.BEYOND else None
+
+
+def check_metric(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare metric state, named values and results of calls as long as the weights agree."""
+    if distributed.errors or reference.errors:
+        return not_applicable(CHECK, "the run failed, see RUN")
+    if not (reference.ranks and distributed.ranks):
+        return inconclusive(CHECK, "no rank left a record")
+    steps = shared_steps(reference, distributed)
+    diverged = compare(reference, distributed, tolerance).step
+    if diverged == 0:
+        return not_applicable(CHECK, "the weights differ before the first step")
+    sound = steps if diverged is None else diverged - 1
+    seen = _Seen()
+    _results(reference, distributed, tolerance, sound, seen)
+    _state(reference, distributed, tolerance, sound, seen)
+    _values(reference, distributed, tolerance, sound, seen)
+    told = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
+    if seen.findings:
+        # The earliest place of each name; a wrong history says more than the steps it is made of.
+        return failed(CHECK, sorted(seen.findings, key=lambda finding: finding.step or 0))
+    if seen.compared:
+        return passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + told)
+    if diverged is not None:
+        return not_applicable(
+            CHECK, f"the weights differ from step {diverged} on, and so does what is computed with them"
+        )
+    if steps == 0:
+        return inconclusive(CHECK, f"neither steps nor results were recorded that can be compared{told}")
+    return not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{told}")
+
+
+def _results(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
+) -> None:
+    ours = returned(reference.ranks[0])
+    noisy = [returned(run.ranks[0]) for run in tolerance.perturbed if run.ranks]
+    for rank in distributed.ranks:
+        for key, actual in returned(rank).items():
+            desired = ours.get(key)
+            if desired is None or actual.step > sound:
+                continue
+            rows = actual.value.shape[:1] != desired.value.shape[:1]
+            if actual.kind == "fit" and rows:
+                continue  # of an interrupted run: each attempt has a history of its own
+            if actual.kind == "predict" and rows and actual.value.ndim == desired.value.ndim:
+                seen.findings.append(_missing_rows(rank, actual.name, actual.value, desired.value, actual.step))
+                continue
+            others = [run[key].value for run in noisy if key in run]
+            bound = tolerance.result(desired.value, others)
+            error = seen.judge(actual.value, desired.value, bound, actual.name)
+            if error is None:
+                continue
+            loss = actual.name.split("/")[-1] == "loss"
+            cause = "reported-loss-wrong" if loss and actual.kind == "fit" else "metric-wrong"
+            evidence = _order_of_rows(actual.value, desired.value, bound) if actual.kind == "predict" else None
+            message = f"{actual.name} returned after step {actual.step} is not that of one device"
+            seen.findings.append(
+                _finding(
+                    distributed,
+                    rank,
+                    actual.name,
+                    actual.step,
+                    actual.value,
+                    desired.value,
+                    bound,
+                    message=message,
+                    cause=cause,
+                    evidence=evidence,
+                )
+            )
+
+
+def _missing_rows(rank: RankRecord, name: str, actual: Array, desired: Array, step: int) -> Finding:
+    left, right = len(actual), len(desired)
+    cause = "examples-dropped" if left < right else "examples-duplicated"
+    return Finding(
+        CHECK,
+        f"{name} has {left} rows, and {right} on one device",
+        cause=cause,
+        step=step,
+        variable=name,
+        worker=rank.rank,
+        fix=fix_of(cause),
+        observed=str(left),
+        expected=str(right),
+    )
+
+
+def _order_of_rows(actual: Array, desired: Array, bound: Bound) -> str | None:
+    """Whether the rows are those of one device in another order."""
+    if actual.shape != desired.shape or actual.ndim == 0:
+        return None
+    left, right = (rows.reshape(len(rows), -1) for rows in (actual, desired))
+    ordered = (rows[np.lexsort(rows.T[::-1])] for rows in (left, right))
+    return "the rows are those of one device in another order" if difference(*ordered).error <= bound.value else None
+
+
+def _state(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
+) -> None:
+    """What reading a metric's variables gives, by their declared aggregation."""
+    found = pairs(reference, distributed)
+    for step in range(1, sound + 1):
+        wrong = []
+        for pair in found:
+            desired = reference.value(pair.ours.index, step)
+            actual = combined(distributed, pair.theirs, step)
+            if desired is None or actual is None:
+                continue
+            bound = tolerance.variable(pair.ours.index, step)
+            if bound.measured and bound.value > bound.effect and magnitude(desired) == 0:
+                continue
+            error = seen.judge(actual, desired, bound, pair.ours.name)
+            if error is not None:
+                wrong.append((pair, actual, desired, bound))
+        if wrong:
+            pair, actual, desired, bound = wrong[0]
+            message = f"the metric state {pair.theirs.name} differs from one device after step {step}"
+            evidence = resummed(reference, distributed, pair, step, bound.value)
+            rank = distributed.ranks[0]
+            seen.findings.append(
+                _finding(
+                    distributed,
+                    rank,
+                    pair.theirs.name,
+                    step,
+                    actual,
+                    desired,
+                    bound,
+                    message=message,
+                    evidence=evidence,
+                )
+            )
+            return
+
+
+def _values(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
+) -> None:
+    """The first wrong step of each named value, on the first rank that shows it."""
+    done: set[str] = set()
+    for step in range(1, sound + 1):
+        ours = reference.ranks[0].steps[step - 1].values
+        for rank in distributed.ranks:
+            theirs = rank.steps[step - 1].values
+            by_fit = RUNNING_MEAN in theirs
+            for name in theirs:
+                if name not in ours or name == RUNNING_MEAN or name in done:
+                    continue
+                desired, actual = np.asarray(ours[name]), np.asarray(theirs[name])
+                if _tells_topology(name, theirs[name], distributed, rank):
+                    seen.skipped.append(f"{name} (says where the program runs)")
+                    continue
+                bound = tolerance.value(name, step)
+                error = seen.judge(actual, desired, bound, name)
+                if error is None:
+                    continue
+                done.add(name)
+                what = f"the {name} that fit shows" if by_fit else f"{name}"
+                message = f"{what} in step {step} is not that of one device"
+                shown = by_fit and state_agrees(reference, distributed, tolerance, step)
+                seen.findings.append(
+                    _finding(
+                        distributed,
+                        rank,
+                        name,
+                        step,
+                        actual,
+                        desired,
+                        bound,
+                        message=message,
+                        approximation=shown,
+                        evidence="the metric's own state agrees with one device: fit shows, until the epoch ends, what "
+                        "the replicas' metrics show one by one"
+                        if shown
+                        else None,
+                    )
+                )
+
+
+def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankRecord) -> bool:
+    """Say whether a value is an index or a number of replicas, which differs from one device as it must."""
+    known: Iterator[float] = iter(
+        (
+            rank.rank,
+            record.num_replicas,
+            len(record.ranks),
+            len(rank.replicas),
+            (record.global_batch_size or 0) / record.num_replicas,
+        )
+    )
+    return bool(_TOPOLOGY.search(name)) and value in known
+
+
+def _finding(
+    distributed: TrainingRecord,
+    rank: RankRecord,
+    name: str,
+    step: int,
+    actual: Array,
+    desired: Array,
+    bound: Bound,
+    *,
+    message: str,
+    cause: str = "metric-wrong",
+    evidence: str | None = None,
+    approximation: bool = False,
+) -> Finding:
+    found = difference(actual, desired)
+    return Finding(
+        check=CHECK,
+        message=message,
+        cause=cause,
+        step=step,
+        variable=name,
+        worker=rank.rank,
+        error=found.error,
+        tolerance=bound.value,
+        fix=fix_of(cause),
+        observed=found.actual,
+        expected=found.desired,
+        origin=bound.origin,
+        evidence=evidence or _by_ratio(actual, desired, bound, distributed.num_replicas),
+        approximation=approximation,
+    )
+
+
+def _by_ratio(actual: Array, desired: Array, bound: Bound, replicas: int) -> str | None:
+    if actual.shape != desired.shape or not all_finite(actual):
+        return None
+    if replicas > 1 and difference(actual, desired * replicas).error <= bound.value * replicas:
+        return f"it is {replicas} x what one device has: replicas are added up that hold the same"
+    if replicas > 1 and difference(actual, desired / replicas).error <= bound.value:
+        return f"it is 1/{replicas} of what one device has: the mean of parts, or of one replica alone"
+    return None

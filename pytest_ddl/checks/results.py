@@ -1,0 +1,59 @@
+"""What ``fit``, ``evaluate`` and ``predict`` returned, as arrays by name, paired between two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.records import Array, RankRecord
+
+_KINDS = ("fit", "evaluate", "predict")
+
+
+@dataclass(frozen=True)
+class Returned:
+    """One array out of what a call returned."""
+
+    name: str
+    """``evaluate[0]``, ``fit/loss``, ``predict#2`` …"""
+    kind: str
+    """``fit``, ``evaluate`` or ``predict``."""
+    step: int
+    """Steps completed before the call returned."""
+    value: Array
+
+
+def returned(rank: RankRecord) -> dict[tuple[str, int, str], Returned]:
+    """All arrays that a rank's calls returned, by what pairs them with those of another run.
+
+    Calls are paired by kind, by the step that they follow, and by their order there: a run that was
+    interrupted lacks the calls of its first attempt.
+    """
+    found: dict[tuple[str, int, str], Returned] = {}
+    order: dict[tuple[str, int], int] = {}
+    for name, value in rank.results.items():
+        kind = name.split("#")[0]
+        if kind not in _KINDS:
+            continue
+        step = rank.result_steps.get(name, rank.num_steps)
+        number = order[kind, step] = order.get((kind, step), 0) + 1
+        for path, array in _arrays(value, kind):
+            found[kind, step, f"{number}{path}"] = Returned(f"{name}{path}", kind, step, array)
+    return found
+
+
+def _arrays(value: Any, kind: str, path: str = "") -> Iterator[tuple[str, Array]]:
+    """The numeric leaves of nested dicts and lists; a list of numbers in a history is one array."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _arrays(item, kind, f"{path}/{key}")
+    elif isinstance(value, list | tuple) and not (kind == "fit" and all(isinstance(v, int | float) for v in value)):
+        for position, item in enumerate(value):
+            yield from _arrays(item, kind, f"{path}[{position}]")
+    else:
+        array = np.asarray(value)
+        if array.dtype.kind in "biufc" and array.size:
+            yield path, array

@@ -1,0 +1,142 @@
+"""Making two runs comparable whose global batches hold the same data in another order.
+
+A program may shard before it shuffles, or draw at random: on one device it then trains on other
+global batches than under the strategy, and is right on both. The reference is run again on the
+batches that the strategy consumed, and weights are compared with that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pytest_ddl.checks.coverage import Order, contents_are_known, contents_by_step, coverage
+from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.checks.observe import shared_steps, sizes
+from pytest_ddl.checks.resume import data_shift
+from pytest_ddl.records import TrainingRecord
+from pytest_ddl.training.settings import RunSettings
+
+FURTHER_STEPS = 200
+"""Steps that are run beyond the limit of a check to see whether a pass over the data is complete."""
+_NEEDS_THE_SAME_DATA = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE", "STATE-EQ", "METRIC-EQ", "MOVES", "CLIP", "ACCUM")
+
+_REFUSED = re.compile(r"(ReplayError|UnknownExample): (.*)")
+"""What the replay raised, within the message of the ``tf.data`` operation that it was raised in."""
+
+Runner = Callable[[RunSettings], TrainingRecord]
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Two runs to judge, and what was done to make them comparable."""
+
+    reference: TrainingRecord
+    distributed: TrainingRecord
+    settings: RunSettings
+    notes: tuple[str, ...] = ()
+    undecided: str | None = None
+    """Why weights cannot be compared, where they cannot."""
+
+    def told(self, report: Report) -> Report:
+        """The report of these two runs, with what was done and without what cannot be compared."""
+        if self.undecided is not None:
+            report = _without_numbers(report, self.undecided)
+        return replace(report, notes=(*self.notes, *report.notes)) if self.notes else report
+
+
+def align(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    settings: RunSettings,
+    run_reference: Runner,
+    run_distributed: Runner,
+    run_reference_anew: Runner,
+) -> Aligned:
+    """Two runs on the same global batches, where the data allows that and no example is lost or repeated."""
+    runs = Aligned(reference, distributed, settings)
+    if not _are_comparable(reference, distributed) or _same_contents(reference, distributed):
+        return runs
+    found = coverage(reference, distributed)
+    if found is None or found.order is Order.REPEATED or data_shift(reference, distributed) is not None:
+        return runs
+    wrong = found.order is Order.WRONG
+    known = contents_are_known(reference, distributed)
+    if settings.steps is not None and reference.num_steps >= settings.steps and found.ours != found.theirs:
+        longer = replace(settings, steps=settings.steps + FURTHER_STEPS)
+        ours, theirs = run_reference(longer), run_distributed(longer)
+        if _are_comparable(ours, theirs):
+            whole = coverage(ours, theirs)
+            wrong = whole is not None and whole.order in (Order.WRONG, Order.REPEATED)
+            known = contents_are_known(ours, theirs)
+            if wrong and known:
+                note = f"run for {ours.num_steps} steps, to see whether each pass covers the data"
+                return Aligned(ours, theirs, longer, (note,))
+    if not known and not _same_contents(reference, run_reference_anew(settings)):
+        why = "the program consumes other examples each time that it runs on one device: give its data a seed"
+        return replace(runs, undecided=why)
+    return runs if wrong else _replayed(runs, run_reference, found.drawn)
+
+
+def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
+    batches = contents_by_step(runs.distributed)
+    if batches is None:
+        return replace(runs, undecided="global batches are composed differently, and their contents were not observed")
+    settings = replace(runs.settings, replay=batches)
+    replayed = run_reference(settings)
+    if replayed.errors:
+        error = replayed.errors[0][1]
+        refused = _REFUSED.search(error.message)
+        told = refused[2] if refused else error.message.strip().partition("\n")[0]
+        if refused and refused[1] == "UnknownExample" and not drawn:
+            return runs
+        why = f"global batches are composed differently, and cannot be replayed on one device: {told}"
+        return replace(runs, undecided=why)
+    if not _same_contents(replayed, runs.distributed):
+        why = "global batches are composed differently, and replaying them on one device gave other batches"
+        return replace(runs, undecided=why)
+    note = (
+        "global batches are composed differently than on one device, and no example is lost or repeated: one device "
+        "was run again on the global batches that the strategy consumed"
+    )
+    return replace(runs, reference=replayed, settings=settings, notes=(note,))
+
+
+def _are_comparable(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+    """Whether both ran to their end, in steps of the same size, and in one go."""
+    if reference.errors or distributed.errors or reference.num_steps != distributed.num_steps:
+        return False
+    if any(rank.asynchronous for rank in distributed.ranks):
+        return False
+    steps = range(1, shared_steps(reference, distributed) + 1)
+    return all(sum(sizes(reference, at).values()) == sum(sizes(distributed, at).values()) for at in steps)
+
+
+def _same_contents(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+    ours, theirs = contents_by_step(reference), contents_by_step(distributed)
+    if ours is None or theirs is None:
+        return True
+    return all(Counter(left) == Counter(right) for left, right in zip(ours, theirs, strict=False))
+
+
+def _without_numbers(report: Report, why: str) -> Report:
+    """The report less everything that compares numbers which other examples led to."""
+
+    def concerns(finding: Finding) -> bool:
+        return finding.check in _NEEDS_THE_SAME_DATA or (finding.check == "DATA-COVER" and finding.cause is None)
+
+    def less(result: CheckResult) -> CheckResult:
+        if not any(concerns(finding) for finding in result.findings):
+            return result
+        left = tuple(finding for finding in result.findings if not concerns(finding))
+        return replace(result, outcome=Outcome.FAIL if left else Outcome.INCONCLUSIVE, reason=why, findings=left)
+
+    return replace(
+        report,
+        results=tuple(less(result) for result in report.results),
+        findings=[finding for finding in report.findings if not concerns(finding)],
+        approximations=tuple(finding for finding in report.approximations if not concerns(finding)),
+        inconclusive=(*report.inconclusive, f"DATA-COVER: {why}"),
+    )

@@ -1,0 +1,216 @@
+"""NONFINITE, run differently: infinities planted in the gradient of one replica, and another initial loss scale."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_ddl.checks.build import not_applicable
+from pytest_ddl.checks.causes import fix_of
+from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.checks.nonfinite import CHECK as CHECK
+from pytest_ddl.checks.observe import of_kind, update
+from pytest_ddl.records import Array, GradientStage, OptimizerRecord, TrainingRecord, VariableKind
+from pytest_ddl.training.settings import Injection, RunSettings
+
+if TYPE_CHECKING:
+    from pytest_ddl.comparison.probes import CompareOnce
+
+_DECIDES = ("IsFinite", "IsInf", "IsNan")
+"""Operations of programs that look at whether their gradients are finite."""
+_ENOUGH = (CHECK, "REPLICA-EQ", "STEP-EQ")
+_RUNS = 8
+"""Most pairs of runs where ``checks=`` names the check: each plants in two places."""
+
+
+def wanted(report: Report, names: Collection[str]) -> bool:
+    """Where the check is named, or a program that is right otherwise claims to handle such gradients."""
+    record = report.distributed
+    if record is None or record.num_replicas < 2 or record.errors or report.findings or not _indices(record):
+        return False
+    ran = any(result.check == CHECK for result in report.results)
+    return ran and (CHECK in names or claims(record))
+
+
+def claims(record: TrainingRecord) -> bool:
+    """Whether the program scales its loss, or asks whether something is finite."""
+    return any(
+        any("LossScale" in optimizer.type for optimizer in rank.optimizers)
+        or any(variable.is_loss_scale for variable in rank.variables)
+        or any(graph.operations.get(kind) for graph in rank.graphs for kind in _DECIDES)
+        for rank in record.ranks
+    )
+
+
+def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
+    """Plant infinities, the first time with half the loss scale as well, and judge what both runs made of them."""
+    plain, record = report, report.distributed
+    assert record is not None
+    told: list[str] = []
+    for number, planted in enumerate(_plans(plain, record)):
+        halved = number == 0 and any(variable.is_loss_scale for variable in record.variables)
+        again = compare_once(replace(settings, inject=planted, loss_scale_factor=0.5 if halved else 1.0), _ENOUGH)
+        how = f"run again with {_described(planted, halved, record)}"
+        result = _result(again, planted)
+        unscaled = _unscaled(plain, again) if halved else None
+        findings = [] if unscaled is None else [unscaled]
+        if planted and result.outcome in (Outcome.PASS, Outcome.FAIL):
+            # What the check says explains what follows from it in weights and replicas.
+            ours = [f for f in again.findings if f.check == CHECK] or again.findings
+            findings += [replace(f, check=CHECK, message=f"{how}: {f.message}") for f in ours]
+        told.append(f"{how}: {result.reason}")
+        report = _added(report, again, findings, result.outcome, "; ".join(told))
+        if report.findings or result.outcome is not Outcome.PASS:
+            break
+    return report
+
+
+def _described(planted: tuple[Injection, ...], halved: bool, record: TrainingRecord) -> str:
+    places = [f"{record.variables[p.variable].name} on replica {p.replica} in step {p.step}" for p in planted]
+    return " and ".join([*(["half the loss scale"] if halved else []), *(f"inf in {place}" for place in places)])
+
+
+def _decided_by_keras(record: TrainingRecord) -> bool:
+    """Whether Keras 3's own ``LossScaleOptimizer`` decides what is done with gradients that are not finite.
+
+    It asks the first replica of each process, before gradients are reduced (seen up to Keras 3.15.1): planting on
+    one replica would judge Keras, and leave several workers waiting for each other.
+    """
+    return any(o.type == "LossScaleOptimizer" and _divides(o) for rank in record.ranks for o in rank.optimizers)
+
+
+def _divides(optimizer: OptimizerRecord) -> bool:
+    """Whether it divides by the scale itself, as in Keras 3; that of tf_keras is handed what has been divided."""
+    return "dynamic_growth_steps" in optimizer.settings and "dynamic" not in optimizer.settings
+
+
+def _indices(record: TrainingRecord) -> list[int]:
+    """Trainable variables that the tape gave a gradient on some replica."""
+    found = {
+        index
+        for rank in record.ranks
+        for step in rank.steps
+        for gradient in step.gradients
+        if gradient.stage is GradientStage.COMPUTED
+        for index, value in gradient.values.items()
+        if value is not None and value.dtype.kind == "f" and record.variables[index].kind is VariableKind.TRAINABLE
+    }
+    return sorted(found)
+
+
+def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[Injection, ...]]:
+    """What to plant in each run: the first variable on the last replica, the last one on the first replica.
+
+    All others follow where the caller asked for this check alone. The first two steps are left as they are where
+    there are more: they show whether the loss scale is what it is said to be.
+    """
+    steps = record.num_steps
+    chosen = (3, 4) if steps > 3 else (steps,)
+    replicas, indices = range(record.num_replicas), _indices(record)
+    places = [(indices[0], replicas[-1]), (indices[-1], 0)][: len(chosen)]
+    if {result.check for result in report.results} <= {"RUN", CHECK}:
+        places += [place for place in ((i, r) for i in indices for r in replicas) if place not in places]
+    elif _decided_by_keras(record):
+        places = []
+    for first in range(0, min(max(len(places), 1), _RUNS * len(chosen)), len(chosen)):
+        taken = zip(places[first : first + len(chosen)], chosen, strict=False)
+        yield tuple(Injection(step, replica, index, float("inf")) for (index, replica), step in taken)
+
+
+def _result(again: Report, planted: tuple[Injection, ...]) -> CheckResult:
+    """What the check said of the runs with planted gradients."""
+    if not planted:
+        why = "nothing is planted: Keras 3's LossScaleOptimizer decides by one replica; name the check to see it"
+        return not_applicable(CHECK, why)
+    if again.reference is None or again.reference.errors:
+        return not_applicable(CHECK, "the program raises on one device too")
+    (result,) = (known for known in again.results if known.check == CHECK)
+    if again.distributed is not None and again.distributed.errors:
+        return replace(result, outcome=Outcome.FAIL, reason="it raises, and does not on one device")
+    return result
+
+
+def _added(report: Report, again: Report, findings: list[Finding], outcome: Outcome, told: str) -> Report:
+    expected = {cause: why for cause, why in report.unused_expectations.items() if cause in {f.cause for f in findings}}
+    left = [finding for finding in findings if finding.cause not in expected]
+    outcome = Outcome.FAIL if left else Outcome.NOT_APPLICABLE if outcome is Outcome.NOT_APPLICABLE else Outcome.PASS
+    result = CheckResult(CHECK, outcome, told, tuple(findings))
+    declared = (*((f, expected[f.cause]) for f in findings if f.cause in expected), *again.expected)
+    known = {finding.cause for finding, _why in report.expected}
+    return replace(
+        report,
+        results=tuple(result if other.check == CHECK else other for other in report.results),
+        findings=[*report.findings, *left],
+        expected=(*report.expected, *(pair for pair in declared if pair[0].cause not in known)),
+        unused_expectations={
+            cause: why
+            for cause, why in report.unused_expectations.items()
+            if cause not in {finding.cause for finding, _why in declared}
+        },
+    )
+
+
+def _unscaled(plain: Report, again: Report) -> Finding | None:
+    """A gradient that is divided by the loss scale, though the loss does not depend on it.
+
+    With half the scale from the start the tape's gradient must be half as large, and the update the same.
+    The second step is compared: a scale that is made in the first one is not the variable's then.
+    """
+    ours, theirs = plain.reference, again.reference
+    if ours is None or theirs is None or min(ours.num_steps, theirs.num_steps) < 2:
+        return None
+    scales = [variable for variable in ours.variables if variable.is_loss_scale]
+    at_work = [
+        variable
+        for variable in scales
+        if (whole := ours.value(variable.index, 1)) is not None
+        and (half := theirs.value(variable.index, 1)) is not None
+        and float(whole) == 2 * float(half)
+    ]
+    computed = _ratio(_gradients(ours, GradientStage.COMPUTED), _gradients(theirs, GradientStage.COMPUTED))
+    if not at_work or computed != 1.0:
+        return None
+    divides = any(map(_divides, ours.ranks[0].optimizers))
+    applied = _ratio(_gradients(ours, GradientStage.APPLIED), _gradients(theirs, GradientStage.APPLIED))
+    moved = _ratio(_changes(ours), _changes(theirs))
+    if not (applied == 2.0 or moved == 2.0 or (divides and applied == 1.0)):
+        return None
+    name = at_work[0].name
+    return Finding(
+        CHECK,
+        f"the loss is not multiplied with {name}, by which its gradient is divided",
+        cause="gradient-unscaled-without-scale",
+        step=1,
+        variable=name,
+        fix=fix_of("gradient-unscaled-without-scale"),
+        evidence=f"run again with half of {name}, the tape gives the same gradient, where half of it would be right",
+    )
+
+
+def _gradients(record: TrainingRecord, stage: GradientStage) -> dict[tuple[int, int], Array]:
+    return {
+        (gradient.call, index): value
+        for gradient in record.ranks[0].steps[1].gradients
+        if gradient.stage is stage
+        for index, value in gradient.values.items()
+        if value is not None
+    }
+
+
+def _changes(record: TrainingRecord) -> dict[tuple[int, int], Array]:
+    found = {v.index: update(record, v.index, 2) for v in of_kind(record, VariableKind.TRAINABLE)}
+    return {(0, index): change for index, change in found.items() if change is not None}
+
+
+def _ratio(whole: dict[tuple[int, int], Array], half: dict[tuple[int, int], Array]) -> float | None:
+    """Which of the factors 1, 2 and 1/2 fits best for every one of the arrays; ``None`` where they disagree."""
+    found = set()
+    for key in whole.keys() & half.keys():
+        left, right = whole[key].astype(np.float64), half[key].astype(np.float64)
+        if np.any(left) and np.all(np.isfinite(left)) and np.all(np.isfinite(right)):
+            errors = {factor: float(np.linalg.norm(right - factor * left)) for factor in (1.0, 2.0, 0.5)}
+            found.add(min(errors, key=lambda factor: errors[factor]))
+    return found.pop() if len(found) == 1 else None

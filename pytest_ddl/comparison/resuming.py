@@ -1,0 +1,61 @@
+"""Two attempts of one rank as one record: the interrupted one, and the one that went on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from pytest_ddl.records import RankRecord, Snapshot, VariableRecord
+
+Value = TypeVar("Value")
+
+
+def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
+    """One record with the steps of both attempts, the first of which was interrupted after ``step``."""
+    places = _places(first.variables, second.variables)
+    if places is not None:
+        second = _moved(second, first.variables, places)
+    resumed: Mapping[int, Snapshot] = second.resumed or {step: {}}
+    initial = first.initial or second.initial
+    return replace(
+        second,
+        initial=initial,
+        steps=(*first.steps, *second.steps),
+        resumed=resumed,
+        writes=(*first.writes, *second.writes),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+    )
+
+
+def _places(first: tuple[VariableRecord, ...], second: tuple[VariableRecord, ...]) -> dict[int, int] | None:
+    """Index in the second attempt -> index in the first, where both found their variables in another order.
+
+    A program that builds before it restores creates its variables earlier than one that begins.
+    """
+    wanted = [(item.kind, item.name, item.shape) for item in first]
+    given = [(item.kind, item.name, item.shape) for item in second]
+    if given == wanted[: len(given)] or len(set(wanted)) < len(wanted) or not set(given) <= set(wanted):
+        return None
+    return {item.index: wanted.index(key) for item, key in zip(second, given, strict=True)}
+
+
+def _moved(rank: RankRecord, variables: tuple[VariableRecord, ...], places: Mapping[int, int]) -> RankRecord:
+    def moved(values: Mapping[int, Value]) -> dict[int, Value]:
+        return {places[index]: value for index, value in values.items()}
+
+    steps = tuple(
+        replace(
+            step,
+            snapshot=moved(step.snapshot),
+            gradients=tuple(replace(gradient, values=moved(gradient.values)) for gradient in step.gradients),
+        )
+        for step in rank.steps
+    )
+    return replace(
+        rank,
+        variables=variables,
+        steps=steps,
+        final=None if rank.final is None else moved(rank.final),
+        resumed={step: moved(values) for step, values in rank.resumed.items()},
+    )

@@ -1,0 +1,70 @@
+"""The log of the collectives that a rank executed: a file, readable after the rank hangs or dies."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pytest_ddl.records import CollectiveRecord
+
+
+def path_of(folder: str, attempt: int, rank: int) -> Path:
+    """Hidden, as it lies in the folder that belongs to the program."""
+    return Path(folder) / f".collectives-{attempt}-{rank}"
+
+
+class CollectiveLog:
+    """Written line by line without a buffer: what is in it survives the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._known: dict[CollectiveRecord, int] = {}
+
+    def __enter__(self) -> CollectiveLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def write(self, record: CollectiveRecord) -> None:
+        """One short line, after a long one where the like was not executed before."""
+        like = replace(record, step=0)
+        number = self._known.get(like)
+        if number is None:
+            number = self._known[like] = len(self._known)
+            self._line(asdict(like))
+        self._line([number, record.step])
+
+    def _line(self, value: Any) -> None:
+        os.write(self._file, f"{json.dumps(value)}\n".encode())
+
+
+def read(path: Path) -> tuple[CollectiveRecord, ...]:
+    """What a rank executed so far; nothing where it wrote no log."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return ()
+    known: list[CollectiveRecord] = []
+    executed: list[CollectiveRecord] = []
+    for line in text.splitlines(keepends=True):
+        if not line.endswith("\n"):
+            break  # the rank was ended while it wrote
+        value = json.loads(line)
+        if isinstance(value, dict):
+            known.append(_record(value))
+        else:
+            executed.append(replace(known[value[0]], step=value[1]))
+    return tuple(executed)
+
+
+def _record(fields: dict[str, Any]) -> CollectiveRecord:
+    # JSON has no tuples.
+    given: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in fields.items()}
+    return CollectiveRecord(**given)

@@ -1,0 +1,64 @@
+"""The collectives that a rank of several executes, in order, in its record and in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_ddl.records import CollectiveRecord
+from pytest_ddl.training import adapter
+from pytest_ddl.training.collective_log import CollectiveLog, path_of
+from pytest_ddl.training.launches import Launch, caught
+from pytest_ddl.training.observers.base import Observer
+
+LARGEST = 100_000
+"""Collectives that are kept: a log without end would fill the disk."""
+
+
+class CollectiveObserver(Observer):
+    """Fills ``RankRecord.collectives``. Ranks of one process cannot get out of step: nothing is watched there."""
+
+    _executed: list[CollectiveRecord]
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        self._executed = []
+        if self.context.num_ranks < 2 or not self.settings.tmp_path:
+            yield
+            return
+        path = path_of(self.settings.tmp_path, self.settings.attempt, self.context.rank)
+        with CollectiveLog(path) as log:
+
+            def issued(launch: Launch, group: int) -> None:
+                if len(self._executed) >= LARGEST:
+                    return
+                try:
+                    record = self._record(launch, group)
+                    self._executed.append(record)
+                    log.write(record)
+                except Exception as error:  # it would become an exception of the program's step
+                    self.recorder.note(f"a collective could not be logged: {type(error).__name__}: {error}")
+
+            with caught(self.context.strategy, issued) as possible:
+                if not possible:
+                    self.recorder.note("the collectives of this rank could not be logged in this TensorFlow release")
+                yield
+
+    def _record(self, launch: Launch, group: int) -> CollectiveRecord:
+        called = adapter.user_frame()
+        return CollectiveRecord(
+            kind=launch.kind,
+            op="SUM" if launch.kind == "all_reduce" else "",
+            shape=launch.shape,
+            dtype=launch.dtype,
+            where=launch.where or called,
+            called="" if called == launch.where else called,
+            group=group,
+            step=self.recorder.completed,
+            parts=launch.parts,
+            names=launch.names,
+        )
+
+    def end_run(self) -> Mapping[str, Any]:
+        return {"collectives": tuple(self._executed)}

@@ -1,0 +1,171 @@
+"""Random numbers that replica functions draw: a digest per operation, replica and step; or no randomness at all.
+
+The Python functions that add a random operation are replaced for the time of a run. They are called in the
+replica's own thread, whatever graph is traced there, so that a draw inside a loop, a branch or a nested function
+belongs to its replica and has its place among the replica's draws.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.records import Array, DrawRecord
+from pytest_ddl.training import adapter, fingerprint, neutral, observing
+from pytest_ddl.training.observers.base import Observer
+
+HASHED = 2**16
+"""Numbers of one draw that are hashed; more would have to leave the device to tell what these tell."""
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One random operation as it was traced."""
+
+    position: int
+    op: str
+    name: str
+    shape: tuple[int, ...] | None
+    """``None`` where it is known to the execution alone: it is told besides the numbers."""
+    seeded: bool
+
+
+@dataclass
+class _Replica:
+    """What one call of a replica function has drawn so far."""
+
+    graph: Any
+    """The graph that is traced; ``None`` where the function runs eagerly."""
+    draws: int = 0
+    sites: list[_Site] = field(default_factory=list)
+    tensors: list[Any] = field(default_factory=list)
+
+
+class Draws(Observer):
+    """Fills :attr:`~pytest_ddl.records.StepRecord.draws`, unless the randomness is switched off."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._here = threading.local()
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[int, int], list[DrawRecord]] = {}
+        self._neutral = neutral.RANDOM in self.settings.neutralise
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        replaced = [(module, name, getattr(module, name)) for module, name in adapter.random_functions()]
+        for module, name, original in replaced:
+            setattr(module, name, self._watching(name, original))
+        try:
+            yield
+        finally:
+            for module, name, original in replaced:
+                setattr(module, name, original)
+
+    def before_replica(self) -> _Replica:
+        import tensorflow as tf
+
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self._here.replica = _Replica(graph)
+        replica: _Replica = self._here.replica
+        return replica
+
+    def after_replica(self, token: _Replica, result: Any) -> None:
+        self._here.replica = None
+        if token.sites:
+            self._tell(token.sites, token.tensors)
+
+    def end_step(self) -> Mapping[str, Any]:
+        # A replica function that raised has not ended; what is drawn from now on is none of its draws.
+        self._here.replica = None
+        with self._lock:
+            seen, self._seen = self._seen, {}
+        return {"draws": tuple(_folded(seen[key]) for key in sorted(seen))}
+
+    def discard(self) -> None:
+        self.end_step()
+
+    def _watching(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            replica = getattr(self._here, "replica", None)
+            if replica is None:
+                return result
+            try:
+                return self._drawn(replica, name, result, original, args, kwargs)
+            except Exception as error:  # an exception here would become one of the program's
+                self.recorder.note(f"a random operation could not be observed: {type(error).__name__}: {error}")
+                return result
+
+        draw.__name__, draw.__doc__, draw.__module__ = name, original.__doc__, original.__module__
+        return draw
+
+    def _drawn(self, replica: _Replica, name: str, result: Any, original: Any, args: Any, kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        eager = tf.executing_eagerly()
+        if eager != (replica.graph is None) or (not eager and "nitializer" in result.op.name):
+            return result  # the initial value of a variable that the function makes
+        position, replica.draws = replica.draws, replica.draws + 1
+        if self._neutral:
+            constant = neutral.constant_draw(name, result, original, args, kwargs)
+            if constant is None:
+                self.recorder.note(f"{neutral.REFUSED}{name}")
+            return result if constant is None else constant
+        site, tensors = _described(position, name, result, adapter.tf_seed() != self.settings.seed)
+        if replica.graph is not None and result.graph is replica.graph:
+            replica.sites.append(site)
+            replica.tensors += tensors
+        elif not adapter.within_xla():
+            self._tell([site], tensors)
+        return result
+
+    def _tell(self, sites: list[_Site], tensors: list[Any]) -> None:
+        def record(replica: Any, *arrays: Any) -> None:
+            try:
+                rest = list(arrays)
+                for site in sites:
+                    values = rest.pop(0)
+                    shape = tuple(int(size) for size in rest.pop(0)) if site.shape is None else site.shape
+                    self._record(int(replica), site, values, shape)
+            except Exception as error:  # an exception here would become one of the program's
+                self.recorder.note(f"a draw could not be recorded: {type(error).__name__}: {error}")
+
+        observing.tell(record, tensors)
+
+    def _record(self, replica: int, site: _Site, values: Array, shape: tuple[int, ...]) -> None:
+        flat = np.asarray(values).reshape(-1)
+        if not flat.size:
+            return
+        digest = int(fingerprint.hash_rows(flat.reshape(1, -1), 0)[0])
+        distinct = len(np.unique(flat[:256]))
+        dtype = str(values.dtype)
+        place = replica, site.position
+        made = DrawRecord(*place, site.op, site.name, digest, flat.size, shape, dtype, distinct, site.seeded)
+        with self._lock:
+            self._seen.setdefault(place, []).append(made)
+
+
+def _described(position: int, op: str, result: Any, seeded: bool) -> tuple[_Site, list[Any]]:
+    import tensorflow as tf
+
+    name = op if tf.executing_eagerly() else str(result.op.name)
+    elements = result.shape.num_elements()
+    if elements is not None and elements <= HASHED:
+        return _Site(position, op, name, tuple(result.shape.as_list()), seeded), [result]
+    return _Site(position, op, name, None, seeded), [tf.reshape(result, [-1])[:HASHED], tf.shape(result)]
+
+
+def _folded(draws: list[DrawRecord]) -> DrawRecord:
+    """One record of all executions of an operation on a replica in a step: of a loop, or of several calls."""
+    first = draws[0]
+    if len(draws) == 1:
+        return first
+    digest = fingerprint.combine([np.array([draw.digest], np.uint64) for draw in draws])[0]
+    size, distinct = sum(draw.size for draw in draws), max(draw.distinct for draw in draws)
+    return replace(first, digest=digest, size=size, distinct=distinct)

@@ -1,0 +1,69 @@
+"""The graphs that a run traces, counted once each, and steps that run eagerly without need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_ddl.records import CollectiveRecord, GraphRecord
+from pytest_ddl.training import adapter
+from pytest_ddl.training.graphs import analyse
+from pytest_ddl.training.observers.base import Observer
+
+LARGEST = 64
+"""Graphs that are analysed; a program that traces more has been found out long before."""
+
+
+class GraphObserver(Observer):
+    """Fills ``RankRecord.graphs`` and ``StepRecord.eager``."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        self._traced: list[Any] = []
+        self._asked: dict[int, list[CollectiveRecord]] = {}
+        self._records: list[GraphRecord] = []
+        self._eager: bool | None = None
+        yield
+        self._traced.clear()
+
+    def before_dispatch(self) -> None:
+        import tensorflow as tf
+
+        graph = adapter.outermost_graph()
+        if graph is not None:
+            self._eager = self._eager or False
+            if not any(graph is known for known in self._traced):
+                self._traced.append(graph)
+        elif not tf.config.functions_run_eagerly() and adapter.called_by_program():
+            # Keras calls strategy.run eagerly where the program has chosen run_eagerly=True.
+            self._eager = True
+
+    def asked(self, items: list[CollectiveRecord]) -> None:
+        """Note what the program asks for in one call, while a graph is traced."""
+        graph = adapter.outermost_graph()
+        calls = self._asked.setdefault(id(graph), [])
+        call = 1 + max((item.group for item in calls), default=-1)
+        calls += [CollectiveRecord(i.kind, i.op, i.shape, i.dtype, i.where, group=call) for i in items]
+
+    def end_step(self) -> Mapping[str, Any]:
+        self._analyse(self.recorder.completed + 1)
+        eager, self._eager = self._eager, None
+        return {"eager": eager}
+
+    def discard(self) -> None:
+        self._traced.clear()
+        self._asked.clear()
+        self._eager = None
+
+    def end_run(self) -> Mapping[str, Any]:
+        return {"graphs": tuple(self._records)}
+
+    def _analyse(self, step: int) -> None:
+        traced, asked = self._traced, self._asked
+        self._traced, self._asked = [], {}
+        for graph in traced[: max(0, LARGEST - len(self._records))]:
+            try:
+                self._records.append(analyse(graph, step, tuple(asked.get(id(graph), ()))))
+            except Exception as error:  # counting must not end the program
+                self.recorder.note(f"a graph could not be analysed: {type(error).__name__}: {error}")

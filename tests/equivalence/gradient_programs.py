@@ -1,0 +1,229 @@
+"""Training functions whose gradients go wrong on the way to the weights, each named by its sin, and right twins."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES, FEATURES, WORDS = 48, 6, 10
+
+
+def _data(run, size=None):
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(EXAMPLES, FEATURES)).astype("float32") + np.linspace(0, 2, EXAMPLES, dtype="float32")[:, None]
+    y = generator.normal(size=(EXAMPLES, 2)).astype("float32")
+    words = np.sort(generator.integers(0, WORDS, size=(EXAMPLES, 3)), axis=1)
+    valid = (np.arange(EXAMPLES) % 5 + 1).astype("float32")
+    return tf.data.Dataset.from_tensor_slices((x, y, words, valid)).batch(size or run.global_batch_size)
+
+
+def _dense(layers=(), **kwargs):
+    return keras.Sequential(
+        [keras.Input((FEATURES,)), keras.layers.Dense(4, activation="tanh", **kwargs), *layers, keras.layers.Dense(2)]
+    )
+
+
+def _train(run, *, optimizer=None, model=None, loss_of=None, update=None, inputs=0, size=None):
+    """The usual loop; ``loss_of(run, errors, batch, model)`` and ``update(run, tape gradients …)`` replace its parts."""
+    with run.strategy.scope():
+        model = _dense() if model is None else model()
+        optimizer = keras.optimizers.SGD(0.1) if optimizer is None else optimizer()
+        if hasattr(optimizer, "build"):
+            optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            with tf.GradientTape() as tape:
+                output = model(batch[inputs], training=True)
+                target = tf.cast(batch[1], output.dtype)
+                errors = tf.reduce_sum(tf.square(output - target), axis=-1)
+                if loss_of is None:
+                    loss = tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
+                else:
+                    loss = loss_of(run, errors, batch, model)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            if update is None:
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            else:
+                update(run, optimizer, gradients, model.trainable_variables)
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _loss in run.steps(train_step, _data(run, size)):
+        pass
+
+
+def _reduced(gradients, op="sum"):
+    return tf.distribute.get_replica_context().all_reduce(op, gradients)
+
+
+def _assign(variables, gradients, rate=0.1):
+    for variable, gradient in zip(variables, gradients, strict=True):
+        variable.assign_sub(rate * tf.convert_to_tensor(gradient))
+
+
+def _mean(run, errors, batch, model):
+    return tf.reduce_mean(errors)
+
+
+def right(run):
+    _train(run)
+
+
+def right_adam(run):
+    _train(run, optimizer=lambda: keras.optimizers.Adam(0.01))
+
+
+def right_clipping_after_the_sum(run):
+    def update(run, optimizer, gradients, variables):
+        clipped, _ = tf.clip_by_global_norm(_reduced(gradients), 0.5)
+        _assign(variables, clipped)
+
+    _train(run, update=update)
+
+
+def mean_with_adam(run):
+    _train(run, optimizer=lambda: keras.optimizers.Adam(0.01), loss_of=_mean)
+
+
+def mean_with_momentum(run):
+    _train(run, optimizer=lambda: keras.optimizers.SGD(0.01, momentum=0.9), loss_of=_mean)
+
+
+def mean_on_uneven_batches(run):
+    _train(run, loss_of=_mean, size=11)
+
+
+def mean_with_rmsprop(run):
+    _train(run, optimizer=lambda: keras.optimizers.RMSprop(0.01), loss_of=_mean)
+
+
+def mean_with_dropout(run):
+    _train(run, model=lambda: _dense([keras.layers.Dropout(0.3)]), loss_of=_mean)
+
+
+def reduced_twice(run):
+    def update(run, optimizer, gradients, variables):
+        optimizer.apply_gradients(zip(_reduced(gradients), variables, strict=True))
+
+    _train(run, update=update)
+
+
+def averaged_over_replicas_again(run):
+    _train(run, update=lambda run, optimizer, gradients, variables: _assign(variables, _reduced(gradients, "mean")))
+
+
+def biases_not_reduced(run):
+    def update(run, optimizer, gradients, variables):
+        whole = _reduced(gradients)
+        _assign(variables, [g if g.shape.rank == 1 else s for g, s in zip(gradients, whole, strict=True)])
+
+    _train(run, update=update)
+
+
+def clipped_by_keras(run):
+    _train(run, optimizer=lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.3))
+
+
+def clipped_by_keras_adam(run):
+    _train(run, optimizer=lambda: keras.optimizers.Adam(0.1, clipvalue=0.02))
+
+
+def clipped_by_hand(run):
+    def update(run, optimizer, gradients, variables):
+        clipped, _ = tf.clip_by_global_norm(gradients, 0.5)
+        optimizer.apply_gradients(zip(clipped, variables, strict=True))
+
+    _train(run, update=update)
+
+
+def clipped_by_hand_each_variable(run):
+    def update(run, optimizer, gradients, variables):
+        clipped = [tf.clip_by_norm(gradient, 0.2) for gradient in gradients]
+        optimizer.apply_gradients(zip(clipped, variables, strict=True))
+
+    _train(run, update=update)
+
+
+def penalty_on_each_replica(run):
+    def loss_of(run, errors, batch, model):
+        data = tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
+        return data + tf.add_n(model.losses)
+
+    model = lambda: _dense(kernel_regularizer=keras.regularizers.L2(0.05))  # noqa: E731
+    _train(run, optimizer=lambda: keras.optimizers.Adam(0.01), model=model, loss_of=loss_of)
+
+
+def masked_mean_on_each_replica(run):
+    def loss_of(run, errors, batch, model):
+        weight = tf.cast(batch[3], errors.dtype)
+        return tf.reduce_sum(errors * weight) / tf.reduce_sum(weight) / run.num_replicas
+
+    _train(run, loss_of=loss_of)
+
+
+def masked_mean_summed(run):
+    def loss_of(run, errors, batch, model):
+        weight = tf.cast(batch[3], errors.dtype)
+        return tf.reduce_sum(errors * weight) / tf.reduce_sum(weight)
+
+    _train(run, loss_of=loss_of)
+
+
+def contrastive_on_each_replica(run):
+    def loss_of(run, errors, batch, model):
+        output = model(batch[0])
+        similarity = tf.matmul(output, output, transpose_b=True)
+        labels = tf.range(tf.shape(similarity)[0])
+        each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, similarity)
+        return tf.nn.compute_average_loss(each, global_batch_size=run.global_batch_size)
+
+    _train(run, loss_of=loss_of)
+
+
+def rows_of_an_embedding_mixed_up(run):
+    def model():
+        return keras.Sequential(
+            [keras.Input((3,), dtype="int32"), keras.layers.Embedding(WORDS, 2), keras.layers.GlobalAveragePooling1D()]
+        )
+
+    def update(run, optimizer, gradients, variables):
+        summed = []
+        for gradient in gradients:
+            if isinstance(gradient, tf.IndexedSlices):
+                values = _reduced(gradient.values)
+                gradient = tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+                summed.append(gradient)
+            else:
+                summed.append(_reduced(gradient))
+        _assign(variables, summed)
+
+    _train(run, model=model, update=update, inputs=2)
+
+
+def summed_in_half_precision(run):
+    def update(run, optimizer, gradients, variables):
+        small = [tf.cast(gradient * 20000.0, tf.float16) for gradient in gradients]
+        _assign(variables, [tf.cast(s, v.dtype) / 20000.0 for s, v in zip(_reduced(small), variables, strict=True)])
+
+    _train(run, update=update)
+
+
+def fit_with_clipping(run):
+    with run.strategy.scope():
+        model = _dense()
+        model.compile(optimizer=keras.optimizers.SGD(0.1, clipnorm=0.1), loss="mse")
+    run.watch(model=model)
+    run.fit(model, _data(run).map(lambda x, y, words, valid: (x, y)), epochs=1, verbose=0)
+
+
+def right_fit(run):
+    with run.strategy.scope():
+        model = _dense(kernel_regularizer=keras.regularizers.L2(0.05))
+        model.compile(optimizer=keras.optimizers.AdamW(0.01), loss="mse")
+    run.watch(model=model)
+    run.fit(model, _data(run).map(lambda x, y, words, valid: (x, y)), epochs=1, verbose=0)

@@ -1,0 +1,80 @@
+"""How often a correct program is said to be wrong: programs x strategies x seeds."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_ddl import check_training
+from tests.evaluation.lines import Row, run_missing
+from tests.evaluation.programs import Program, by_name, readme_program, twin_programs
+from tests.evaluation.random_programs import random_programs
+
+SEEDS = 20
+RANDOM_PROGRAMS = 40
+
+
+class Case(NamedTuple):
+    """A correct program under a strategy, with a seed."""
+
+    program: Program
+    strategy: str
+    seed: int
+
+
+def all_cases(folder: Path, seeds: int = SEEDS) -> list[Case]:
+    """Every correct program under every strategy that it is correct under, in an order without a pattern."""
+    # A random program is one that nobody chose: each is worth one seed only.
+    found = [
+        Case(program, strategy, 0) for program in random_programs(RANDOM_PROGRAMS) for strategy in program.strategies
+    ]
+    for program in (*by_name().values(), readme_program(folder), *twin_programs()):
+        found += [Case(program, strategy, seed) for strategy in program.strategies for seed in range(seeds)]
+    random.Random(0).shuffle(found)
+    return found
+
+
+def check_correct(case: Case) -> Row:
+    """Run one correct program; the verdict and what it is based on."""
+    report = check_training(case.program.train, case.strategy, seed=case.seed, **case.program.arguments)
+    return {
+        "verdict": report.verdict,
+        "causes": [finding.cause for finding in report.findings],
+        "checks": [finding.check for finding in report.findings],
+        "approximations": [finding.cause for finding in report.approximations],
+        "why": "; ".join(report.inconclusive)[:300],
+        "message": report.findings[0].message[:300] if report.findings else "",
+        "precision": report.distributed.precision if report.distributed else None,
+    }
+
+
+def evaluate(path: Path, folder: Path, minutes: float | None = None) -> Sequence[Row]:
+    """Check what ``path`` has no result for."""
+    return run_missing(path, all_cases(folder), key_of, check_correct, minutes)
+
+
+def key_of(case: Case) -> Row:
+    return {"program": case.program.name, "strategy": case.strategy, "seed": case.seed}
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Counts of verdicts, by strategy too, and the reasons of those that are not ``pass``."""
+    return {
+        "runs": len(rows),
+        "programs": len({row["program"] for row in rows}),
+        "verdicts": dict(Counter(row["verdict"] for row in rows)),
+        "by strategy": {
+            strategy: dict(Counter(row["verdict"] for row in rows if row["strategy"] == strategy))
+            for strategy in sorted({row["strategy"] for row in rows})
+        },
+        "named approximations": sum(bool(row["approximations"]) for row in rows),
+        "false alarms": [_told(row) for row in rows if row["verdict"] == "fail"],
+        "inconclusive": dict(Counter(row["why"].split(":")[0] for row in rows if row["verdict"] == "inconclusive")),
+    }
+
+
+def _told(row: Row) -> str:
+    return f"{row['program']} under {row['strategy']}, seed {row['seed']}: {', '.join(map(str, row['causes']))}"

@@ -1,0 +1,106 @@
+"""Correct training functions: what mutations are planted in, and what no check may alarm about."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from suites.known_failures import known_failures
+from suites.loops import train_in_a_loop, train_with_fit
+from suites.test_training import BATCH, NUM_EXAMPLES
+from suites.workloads import WORKLOADS
+
+ROOT = Path(__file__).parents[2]
+README_EXAMPLE = re.compile(r"<!-- example: test_train.py -->\n```python\n(.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A correct training function with the arguments that it is checked with."""
+
+    name: str
+    train: Callable[[Any], Any]
+    strategies: tuple[str, ...]
+    """Names of the strategies under which it is correct with the installed TensorFlow and Keras."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """For ``check_training``."""
+
+
+SYNCHRONOUS = ("mirrored", "multi_worker_mirrored", "central_storage")
+EVERY = ("one_device", *SYNCHRONOUS, "parameter_server", "model_parallel")
+
+
+def suite_programs() -> list[Program]:
+    """Workloads x loops x batch sizes of ``suites/``, as its own tests run them."""
+    found = []
+    for name, workload in WORKLOADS.items():
+        for size, number in NUM_EXAMPLES.items():
+            examples = workload.load().first(number)
+            for train, test in ((train_in_a_loop, "test_custom_loop"), (train_with_fit, "test_fit")):
+                if train is train_with_fit and size == "uneven" and name != "mlp":
+                    continue
+                kind = "loop" if train is train_in_a_loop else "fit"
+                found.append(
+                    Program(
+                        f"{name} {kind} {size}",
+                        partial(train, workload=workload, examples=examples),
+                        tuple(s for s in EVERY if not _is_known_to_fail(f"{test}[{s}-{name}-{size}]", s)),
+                        {"global_batch_size": BATCH},
+                    )
+                )
+    return found
+
+
+def _is_known_to_fail(test: str, strategy: str) -> bool:
+    return any(entry.matches(f"suites/test_training.py::{test}", strategy) for entry in known_failures())
+
+
+def readme_program(folder: Path) -> Program:
+    """The README's example."""
+    match = README_EXAMPLE.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert match is not None, "README.md has no example test_train.py"
+    module = import_text("readme_example", match[1], folder)
+    return Program("README", module.train, EVERY, {"global_batch_size": 12, "steps": 4})
+
+
+def twin_programs() -> list[Program]:
+    """The correct twins of the planted bugs."""
+    try:
+        from tests.planted.run import PLANTED
+    except ImportError:
+        return []
+    found = []
+    for entry in PLANTED:
+        twin = getattr(entry, "twin", None)
+        if twin is not None:
+            found.append(
+                Program(f"twin {entry.name}", twin, tuple(entry.strategies), dict(getattr(entry, "arguments", {})))
+            )
+    return found
+
+
+def import_text(name: str, text: str, folder: Path) -> ModuleType:
+    """Write a program to a file and import it, as a person would: ranks find it by its file."""
+    import sys
+
+    path = folder / f"{name}.py"
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def by_name() -> Mapping[str, Program]:
+    """The programs of ``suites/`` by name."""
+    return {program.name: program for program in suite_programs()}
