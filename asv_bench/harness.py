@@ -140,6 +140,18 @@ def measure_equivalence(harness: Harness, rounds: int) -> list[Figure]:
     return figures
 
 
+def measure_recording(harness: Harness) -> list[Figure]:
+    """What recording costs a step, against the program's own loop in turns with it."""
+    seconds = training.recording_seconds(harness)
+    step = "step of a small model, mirrored, median"
+    return [
+        Figure(f"{step}: bare loop", seconds["bare"] * 1e3, "ms"),
+        Figure("  with everything recorded", seconds["recorded"] * 1e3, "ms"),
+        Figure("  recorded / bare", seconds["recorded"] / seconds["bare"], "x"),
+        Figure("  recorded / snapshots alone (observing nothing)", seconds["recorded"] / seconds["unobserved"], "x"),
+    ]
+
+
 def measure_leaks(harness: Harness, count: int) -> list[Figure]:
     """Many fresh clusters one after the other; whatever is left of them afterwards is a leak."""
     clusters.start_seconds(harness, "mwms")
@@ -181,7 +193,10 @@ def main() -> None:
         "--clusters", type=int, default=1000, help="consecutive fresh clusters (default: 1000; 0: none)"
     )
     parser.add_argument(
-        "--only", nargs="+", metavar="PART", help="starts, tests, memory, unused, verdicts, equivalence, leaks"
+        "--only",
+        nargs="+",
+        metavar="PART",
+        help="starts, tests, memory, unused, verdicts, equivalence, recording or leaks",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
@@ -202,6 +217,7 @@ def report(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         "unused": lambda: measure_unused(options.pairs),
         "verdicts": lambda: measure_verdicts(harness, 10),
         "equivalence": lambda: measure_equivalence(harness, 5),
+        "recording": lambda: measure_recording(harness),
         "leaks": lambda: measure_leaks(harness, options.clusters) if options.clusters else [],
     }
     unknown = set(options.only or ()) - parts.keys()

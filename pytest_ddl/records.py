@@ -210,6 +210,22 @@ class WriteRecord:
 
 
 @dataclass(frozen=True)
+class RestoreRecord:
+    """A file that a rank read back, which it had saved in the same attempt."""
+
+    path: str
+    api: str
+    step: int
+    """Steps completed before it."""
+    compared: int
+    """Variables that were compared with their values when the file was saved."""
+    lost: tuple[str, ...] = ()
+    """Names of variables that are not what they were when the file was saved."""
+    absent: tuple[str, ...] = ()
+    """What was to be restored and is not in the file."""
+
+
+@dataclass(frozen=True)
 class LayoutRecord:
     """How a model parallel variable is laid out over the mesh."""
 
@@ -318,6 +334,7 @@ class RankRecord:
     """What this rank of several executed, in order; of the latest attempt. Empty for a strategy of one process."""
     graphs: tuple[GraphRecord, ...] = ()
     writes: tuple[WriteRecord, ...] = ()
+    restores: tuple[RestoreRecord, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts about the set-up that LINT judges: ``num_replicas_in_sync``, ``cluster`` …"""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_ddl.checks.build import failed, not_applicable, not_observed, passed
 from pytest_ddl.checks.causes import fix_of
@@ -81,6 +81,10 @@ def _compare(record: TrainingRecord, first: int, second: int, group: int) -> Mis
     extra = _extra(left, right, place, (first, second))
     if extra is not None:
         return extra
+    wheres = {item.where for item in left}
+    if place < together and left[place].where in {item.where for item in right} and right[place].where not in wheres:
+        # What only one rank reaches is told as its doing.
+        left, right, first, second = right, left, second, first
     return _of_pair(left[place : place + WINDOW], right[place : place + WINDOW], (first, second))
 
 
@@ -142,8 +146,28 @@ def _extra(
             item = mine[position]
             times = counts[side][item.where], counts[1 - side][item.where]
             if times[0] > times[1] and _agree_without(item, mine[position:], theirs[position:], times[1] == 0):
+                if _takes_more_steps(item, mine, theirs):
+                    return _unequal_steps(mine, theirs, ranks[side], ranks[1 - side])
                 return _conditional(item, ranks[side], ranks[1 - side], times)
     return None
+
+
+def _takes_more_steps(
+    item: CollectiveRecord, mine: Sequence[CollectiveRecord], theirs: Sequence[CollectiveRecord]
+) -> bool:
+    """Whether the extra one is the first of a further step of the same kind."""
+    steps, others = ([entry.step for entry in log if entry.where == item.where] for log in (mine, theirs))
+    one_each = steps == list(range(steps[0], steps[0] + len(steps)))
+    first = next((entry for entry in mine if entry.step == steps[-1]), None)
+    return bool(others) and one_each and others == steps[: len(others)] and first == replace(item, step=steps[-1])
+
+
+def _unequal_steps(
+    mine: Sequence[CollectiveRecord], theirs: Sequence[CollectiveRecord], rank: int, other: int
+) -> Mismatch:
+    last, extra = theirs[-1].step, mine[len(theirs)]
+    message = f"rank {rank} goes on to step {extra.step + 1}, and rank {other} ends after step {last + 1}"
+    return Mismatch("unequal-steps", f"{message}: {_describe(extra)} waits for it", extra.step + 1, rank)
 
 
 def _agree_without(
@@ -152,7 +176,9 @@ def _agree_without(
     rest = [entry for entry in mine[1:] if not (all_of_it and entry.where == item.where)]
     if not theirs:
         return True
-    return bool(rest) and all(map(_alike, rest[:WINDOW], theirs))
+    # Without a line that the other rank never reaches, what is left of the log may be short: the run stopped there.
+    enough = bool(rest) if all_of_it else len(rest) >= len(theirs)
+    return enough and all(map(_alike, rest[:WINDOW], theirs))
 
 
 def _conditional(item: CollectiveRecord, rank: int, other: int, times: tuple[int, int]) -> Mismatch:

@@ -11,6 +11,8 @@ from pytest_ddl.checks.arrays import Float, difference, magnitude, norm
 
 Values = Mapping[int, Float]
 """Variable index -> value."""
+_MOST = 20_000
+"""Equations that are solved at most: a handful of weights need no more."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ def solve(target: Values, parts: Sequence[Values], slack: Mapping[int, float]) -
         desired.append(value.ravel() / unit)
     matrix = np.concatenate(rows) if rows else np.zeros((0, len(parts)))
     vector = np.concatenate(desired) if desired else np.zeros(0)
+    stride = 1 + len(vector) // _MOST
+    matrix, vector = matrix[::stride], vector[::stride]
     if not (np.all(np.isfinite(matrix)) and np.all(np.isfinite(vector))) or len(vector) <= len(parts):
         return None
     solution, _residual, rank, _singular = np.linalg.lstsq(matrix, vector, rcond=None)

@@ -14,7 +14,7 @@ from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.records import TrainingRecord
 
-_STOPS = ("RUN", "LIVENESS")
+_STOPS = ("RUN", "LIVENESS", "LINT")
 _DATA = ("BATCH", "DATA-COVER")
 _NUMERIC = ("REPLICA-EQ", "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE")
 
@@ -96,6 +96,8 @@ def judge(
 def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     if check.name in ORDERED and is_asynchronous(distributed):
         return not_applicable(check.name, "steps ran concurrently, so that none has a state of its own: see PS")
+    if check.name in _DATA and any(rank.facts.get("epochs_as_steps") for rank in distributed.ranks):
+        return not_applicable(check.name, "Model.fit under a parameter server strategy tells epochs alone, not batches")
     return check.function(reference, distributed, tolerance)
 
 
@@ -120,6 +122,9 @@ def root_causes(findings: Sequence[Finding]) -> list[Finding]:
 def _rank(finding: Finding) -> tuple[int, int, int, int]:
     """What stopped the run, then the earliest step (there a specific cause, and data, first); slowness last."""
     tier = 2 if finding.symptom == Symptom.SLOW.value else 1 if finding.check not in _STOPS else 0
+    if finding.check == "WRITE":
+        # It breaks what is read later; where a rank failed over the file, it is why.
+        tier = 0 if finding.symptom == Symptom.CRASH.value else 2
     position = _ORDER.index(finding.check) if finding.check in _ORDER else len(_ORDER)
     vague = 0 if finding.check in _DATA else (finding.cause in _UNSPECIFIC) + (finding.cause is None)
     return tier, finding.step if finding.step is not None else 0, vague, position
@@ -129,9 +134,18 @@ def _explains(earlier: Finding, later: Finding) -> bool:
     """Say whether a finding is the same defect as, or a consequence of, one that is kept."""
     if earlier.cause is not None and earlier.cause == later.cause:
         return True
+    if earlier.check == "LINT":
+        # Without the strategy, data, weights and numbers all differ.
+        return later.check != "RUN"
     if earlier.check == "RUN":
         # A run that stopped early explains missing steps, not wrong numbers before.
         return later.cause in ("unequal-steps", "rank-did-not-run")
+    if earlier.check == "WRITE" and earlier.symptom == Symptom.CRASH.value:
+        return later.check in _STOPS
+    if earlier.check in ("COLL-LOG", "COLL-VALUE"):
+        # Wrong numbers out of a collective make all numbers wrong that follow.
+        numbers = (*_NUMERIC, "STATE-EQ", "METRIC-EQ", "MOVES")
+        return later.check in numbers and (later.step or 0) >= (earlier.step or 0)
     if earlier.check == "RESUME":
         # Training that went on from elsewhere is compared with one that did not.
         return (later.step or 0) > (earlier.step or 0)
@@ -149,6 +163,9 @@ def _explains(earlier: Finding, later: Finding) -> bool:
             if same_step
             else (later.step or 0) > (earlier.step or 0)
         )
+    if earlier.check == "NONFINITE":
+        # Who skipped and who did not decides all that the step left behind, and what came after it.
+        return later.check not in _DATA and (later.step or 0) >= (earlier.step or 0)
     if later.check == "REPLICA-EQ":
         # What is wrong alike on all replicas (and perhaps declared) does not explain why they differ.
         return later.cause != "state-not-aggregated" and earlier.cause in (

@@ -85,17 +85,14 @@ def _coverage(observed: list[tuple[Examples, Examples]], by: str, one_for_all: b
 
     if one_for_all:
         return result(Order.REPEATED, ours, theirs)
-    if ours == theirs:
-        return result(Order.OTHER, ours, theirs)
     if first_pass:
         # Within one pass an example comes once. What comes later may be cut off at different places.
         left, right = _sums(observed[:first_pass])
         if max(right.values(), default=0) > 1:
             return result(Order.WRONG, left, right)
-        if first_pass < len(observed) or set(right) - set(left):
-            return result(Order.OTHER, ours, theirs)
-        return result(Order.WRONG, ours, theirs)
-    return result(Order.OTHER if drawn else Order.WRONG, ours, theirs)
+    unseen = set(theirs) - set(ours)
+    other = ours == theirs or drawn or (first_pass and (first_pass < len(observed) or unseen))
+    return result(Order.OTHER if other else Order.WRONG, ours, theirs)
 
 
 def _first_pass(observed: list[tuple[Examples, Examples]]) -> int:

@@ -14,7 +14,7 @@ from pytest_ddl.checks.arrays import magnitude, ratio_of_norms
 from pytest_ddl.checks.candidates import CANDIDATES
 from pytest_ddl.checks.case import Candidate, Case
 
-DIVERGING = ("gradient-not-aggregated", "non-finite-not-synchronised")
+DIVERGING = ("gradient-not-aggregated", "non-finite-not-synchronised", "sparse-gradient-mismatch")
 """Causes that make replicas differ from each other, and so explain REPLICA-EQ as well."""
 
 

@@ -6,9 +6,11 @@ import numpy as np
 
 from pytest_ddl.checks.arrays import difference, same
 from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, passed
+from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import Place, of_kind, shared_steps
 from pytest_ddl.checks.tolerance import Bound, Tolerance
+from pytest_ddl.checks.unmoved import unmoved
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "MOVES"
@@ -33,6 +35,7 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         for v in of_kind(reference, VariableKind.FROZEN)
         if _replicas_moved(distributed, v, steps) and not _replicas_moved(reference, v, steps)
     ]
+    findings = findings or _without_reference(reference, distributed)
     if findings:
         return failed(CHECK, findings)
     if not moving:
@@ -40,6 +43,19 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     still = [v.name for v in trainable if v not in moving]
     told = f"; not judged, still on one device: {', '.join(still[:3])}" if still else ""
     return passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{told}")
+
+
+def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
+    """Weights that have a gradient and never move, on one device either."""
+    found = {variable.index: (variable, step, told) for variable, step, told in unmoved(distributed)}
+    both = [found[variable.index] for variable, _step, _told in unmoved(reference) if variable.index in found]
+    if not both:
+        return []
+    variable, step, told = both[0]
+    more = f" (with {len(both) - 1} other variable(s))" if len(both) > 1 else ""
+    message = f"{variable.name} never moves though it has a gradient, on one device neither{more}"
+    cause = "variable-did-not-move"
+    return [Finding(CHECK, message, cause=cause, step=step, variable=variable.name, fix=fix_of(cause), evidence=told)]
 
 
 def _replicas_moved(record: TrainingRecord, variable: VariableRecord, steps: int) -> bool | None:

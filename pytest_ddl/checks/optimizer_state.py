@@ -6,10 +6,12 @@ import numpy as np
 
 from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, not_applicable, passed, unmatched, wide
 from pytest_ddl.checks.case import Case
+from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.diagnosis import Diagnosis, diagnose
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import Place, compare, shared_steps
 from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.checks.used_rate import outdated
 from pytest_ddl.records import TrainingRecord, VariableKind
 
 CHECK = "OPT-STATE"
@@ -43,6 +45,7 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
             findings.append(_slot(reference, distributed, tolerance, found.first[0], found.step == diverged))
         elif found.first:
             findings.append(_counter(found.first[0], kind))
+    findings = findings or _outdated_rate(reference, distributed, tolerance)
     if findings:
         return failed(CHECK, findings)
     if reasons:
@@ -50,6 +53,33 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
     if compared == 0:
         return not_applicable(CHECK, "no optimizer was watched, or it has no state")
     return passed(CHECK, f"{compared} components of slots and counters, up to step {last}")
+
+
+def _outdated_rate(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[Finding]:
+    """A schedule that is not followed: judged on each run alone, as it is the same on one device."""
+    for record, where in ((distributed, ""), (reference, " on one device")):
+        found = outdated(record, tolerance)
+        if found is not None:
+            step, used, shown, since = found
+            cause = "learning-rate-differs"
+            message = (
+                f"step {step} uses the learning rate {used:.6g}{where}, and the optimizer shows {shown:.6g}: "
+                f"the rate of step {since + 1} was built into the graph"
+            )
+            told = f"{used:.6g} times the optimizer's direction reproduces the update of every weight"
+            return [
+                Finding(
+                    CHECK,
+                    message,
+                    cause=cause,
+                    step=step,
+                    fix=fix_of(cause),
+                    observed=f"{used:.6g}",
+                    expected=f"{shown:.6g}",
+                    evidence=told,
+                )
+            ]
+    return []
 
 
 def _counter(place: Place, kind: VariableKind) -> Finding:

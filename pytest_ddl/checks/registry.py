@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from pytest_ddl.checks.accumulation import check_accumulation
 from pytest_ddl.checks.batch import check_batch
+from pytest_ddl.checks.checkpoint import check_checkpoint
+from pytest_ddl.checks.clip import check_clip
 from pytest_ddl.checks.collective_log import check_collective_log
+from pytest_ddl.checks.collective_value import check_collective_value
 from pytest_ddl.checks.data_cover import check_data_cover
 from pytest_ddl.checks.findings import CheckResult
+from pytest_ddl.checks.layout import check_layout
+from pytest_ddl.checks.lint import check_lint
 from pytest_ddl.checks.liveness import check_liveness
 from pytest_ddl.checks.loss import check_loss
 from pytest_ddl.checks.metric import check_metric
@@ -20,6 +26,7 @@ from pytest_ddl.checks.moves import check_moves
 from pytest_ddl.checks.nonfinite import check_nonfinite
 from pytest_ddl.checks.optimizer_state import check_optimizer_state
 from pytest_ddl.checks.parameter_server import check_parameter_server
+from pytest_ddl.checks.performance import check_performance
 from pytest_ddl.checks.replica_equality import check_replica_equality
 from pytest_ddl.checks.resume import check_resume
 from pytest_ddl.checks.run import check_run
@@ -28,6 +35,7 @@ from pytest_ddl.checks.state import check_state
 from pytest_ddl.checks.step_equality import check_step_equality
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.checks.uneven import check_uneven
+from pytest_ddl.checks.write import check_write
 from pytest_ddl.records import TrainingRecord
 
 CheckFunction = Callable[[TrainingRecord, TrainingRecord, Tolerance], CheckResult]
@@ -52,6 +60,19 @@ CHECKS: tuple[Check, ...] = (
         "all ranks execute the same collectives in the same order",
         "a log of every rank",
     ),
+    Check(
+        "LINT",
+        check_lint,
+        "the strategy spans the cluster, and what is trained was made in its scope",
+        "facts about the set-up",
+    ),
+    Check(
+        "COLL-VALUE",
+        check_collective_value,
+        "a reduction gives the sum or mean of what the replicas gave",
+        "reductions of the program's own",
+    ),
+    Check("LAYOUT", check_layout, "sharded variables lie over the mesh as declared", "layouts"),
     Check("BATCH", check_batch, "per-replica batches add up to the global batch", "batch sizes"),
     Check(
         "DATA-COVER",
@@ -59,6 +80,8 @@ CHECKS: tuple[Check, ...] = (
         "the replicas consume what one device consumes",
         "example ids or contents",
     ),
+    Check("WRITE", check_write, "no two ranks write the same file", "several ranks"),
+    Check("CKPT", check_checkpoint, "what is read back is complete", "a file saved and read in the same run"),
     Check("RESUME", check_resume, "interrupted training goes on where it was", "run.restart() in the program"),
     Check(
         "REPLICA-EQ",
@@ -70,6 +93,13 @@ CHECKS: tuple[Check, ...] = (
     Check("STATE-EQ", check_state, "non-trainable state equals one device, read as it is declared", "snapshots"),
     Check("STEP-EQ", check_step_equality, "weights equal one device after every step", "snapshots"),
     Check("UNEVEN-EQ", check_uneven, "so they do where batches do not split evenly", "snapshots and batch sizes"),
+    Check(
+        "ACCUM",
+        check_accumulation,
+        "micro-batches add up to one update, and nothing moves in between",
+        "gradients and snapshots",
+    ),
+    Check("CLIP", check_clip, "clipping acts on the whole gradient, and updates obey the limit", "gradients"),
     Check("LOSS-EQ", check_loss, "the reported loss equals that of one device", "losses"),
     Check(
         "METRIC-EQ",
@@ -90,6 +120,12 @@ CHECKS: tuple[Check, ...] = (
         check_nonfinite,
         "where a replica's gradient is not finite, all replicas decide as one device does",
         "gradients and snapshots",
+    ),
+    Check(
+        "PERF",
+        check_performance,
+        "one trace, few collectives, and no eager step",
+        "graphs and several replicas",
     ),
 )
 

@@ -92,9 +92,7 @@ def _matters(loss: _Loss, reference: TrainingRecord, tolerance: Tolerance, step:
     return True
 
 
-def _findings(
-    distributed: TrainingRecord, lost: list[_Loss], shift: int | None, step: int
-) -> list[Finding]:
+def _findings(distributed: TrainingRecord, lost: list[_Loss], shift: int | None, step: int) -> list[Finding]:
     state = [loss for loss in lost if not loss.counts]
     counters = [loss for loss in lost if loss.counts]
     if state:

@@ -11,6 +11,7 @@ from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding, Symptom
 from pytest_ddl.checks.limitations import known_limitation
 from pytest_ddl.checks.liveness import blocked_by_collectives
+from pytest_ddl.checks.mistakes import known_mistake
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 
@@ -50,6 +51,9 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
     _rank, error = reference.errors[0]
     told = f"the program fails on one device: {_headline(error)}"
     others = [theirs for _rank, theirs in distributed.errors]
+    mistake = known_mistake(error)
+    if others and mistake is not None and mistake.cause != "worker-raised":
+        return failed(CHECK, [_error(distributed)], told)  # one device is a strategy as well, with a scope
     if others and all(theirs.type != error.type for theirs in others):
         # Another failure than the program's own is the strategy's: it is worth reporting.
         return failed(CHECK, [_error(distributed)], told)
@@ -78,7 +82,7 @@ def _error(distributed: TrainingRecord) -> Finding:
     blocked = blocked_by_collectives(distributed, error)
     if blocked is not None:
         return replace(blocked, details=_details(ordered), replica=None)
-    limitation = known_limitation(error)
+    limitation, mistake = known_limitation(error), known_mistake(error)
     fix: str | None
     if error.type == "died":
         cause, symptom = "worker-died", Symptom.CRASH
@@ -89,9 +93,9 @@ def _error(distributed: TrainingRecord) -> Finding:
     elif limitation is not None:
         cause, symptom, message = "unsupported-by-framework", Symptom.CRASH, limitation.reason
     else:
-        cause, symptom = "worker-raised", Symptom.CRASH
+        cause, symptom = mistake.cause if mistake else "worker-raised", Symptom.CRASH
         message = f"rank {rank.rank} ({rank.task}) raised {_headline(error)}"
-    fix = fix_of(cause)
+    fix = mistake.fix if mistake and mistake.fix and cause == mistake.cause else fix_of(cause)
     if limitation is not None and limitation.link:
         fix = f"{fix} See {limitation.link}"
     return Finding(

@@ -132,17 +132,17 @@ def _over_replicas(distributed: TrainingRecord, draws: Draws) -> Iterator[_Repea
     for (position, replica), steps in draws.items():
         by_position.setdefault(position, {})[replica] = steps
     for replicas in by_position.values():
-        first, *others = sorted(replicas)
-        alike = [first, *(other for other in others if _alike(distributed, replicas[first], replicas[other]))]
-        if len(alike) == 1 and len(others) > 1:
-            first, *others = others
+        remaining = sorted(replicas)
+        while remaining:
+            first, *others = remaining
             alike = [first, *(other for other in others if _alike(distributed, replicas[first], replicas[other]))]
-        if len(alike) > 1:
-            draw = next(iter(replicas[first].values()))
-            ranks = [rank.rank for rank in distributed.ranks for replica in alike if replica in rank.replicas]
-            by_global_seed = not draw.op.startswith("state") and not draw.seeded
-            ours = by_global_seed and len(set(ranks)) == len(alike)
-            yield _Repeat(draw, tuple(alike), tuple(replicas[first]), ours)
+            remaining = [] if len(alike) > 1 else others
+            if len(alike) > 1:
+                draw = next(iter(replicas[first].values()))
+                ranks = {rank.rank for rank in distributed.ranks for replica in alike if replica in rank.replicas}
+                by_global_seed = not draw.op.startswith("state") and not draw.seeded
+                ours = by_global_seed and len(ranks) == len(alike)
+                yield _Repeat(draw, tuple(alike), tuple(replicas[first]), ours)
 
 
 def _alike(distributed: TrainingRecord, left: dict[int, DrawRecord], right: dict[int, DrawRecord]) -> bool:

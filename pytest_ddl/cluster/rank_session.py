@@ -11,8 +11,10 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
+import types
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -36,8 +38,13 @@ class _Proof:
     entered: int = 0
     finished: int = 0
 
+    def reset(self) -> None:
+        self.entered = self.finished = 0
+
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a test function so that entering and finishing it is counted."""
+        """Wrap a test function so that entering and finishing it is counted; a method stays one."""
+        if inspect.ismethod(function):
+            return types.MethodType(self.of(function.__func__), function.__self__)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -141,12 +148,7 @@ class RankSession:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-        original = pyfuncitem.obj
-        pyfuncitem.obj = self._proof.of(original)
-        try:
-            result = yield
-        finally:
-            pyfuncitem.obj = original
+        result = yield
         join_scheduled(current_strategy())
         return result
 
@@ -161,15 +163,29 @@ class RankSession:
             self.worker.reply(request, failure=Failure("CollectionMismatch", message, ""))
             return
         self._request = request
-        session.config.hook.pytest_runtest_protocol(item=item, nextitem=self._items.get(next_nodeid))
+        with self._proved(item):
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=self._items.get(next_nodeid))
         if self._torn_down is not None:
             # Only now: pytest hands the warnings of an item over when all of it is done.
             self._reply(*self._torn_down)
             self._torn_down = None
 
+    @contextmanager
+    def _proved(self, item: pytest.Item) -> Iterator[None]:
+        """Count calls of the function that was collected: before fixtures and plugins can put another in its place."""
+        if not isinstance(item, pytest.Function):
+            yield
+            return
+        collected = item.obj
+        item.obj = self._proof.of(collected)
+        try:
+            yield
+        finally:
+            item.obj = collected
+
     def _phase(self, item: pytest.Item, when: Any, arguments: Mapping[str, Any] = MappingProxyType({})) -> PhaseResult:
         self._reports.clear()
-        self._proof = _Proof()
+        self._proof.reset()
         hook = getattr(item.ihook, f"pytest_runtest_{when}")
         call = pytest.CallInfo.from_call(lambda: hook(item=item, **arguments), when=when)
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)

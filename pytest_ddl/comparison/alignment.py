@@ -21,9 +21,19 @@ from pytest_ddl.training.settings import RunSettings
 
 FURTHER_STEPS = 200
 """Steps that are run beyond the limit of a check to see whether a pass over the data is complete."""
-_NEEDS_THE_SAME_DATA = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE", "STATE-EQ", "METRIC-EQ", "MOVES", "CLIP", "ACCUM")
+_NEEDS_THE_SAME_DATA = (
+    "STEP-EQ",
+    "UNEVEN-EQ",
+    "LOSS-EQ",
+    "OPT-STATE",
+    "STATE-EQ",
+    "METRIC-EQ",
+    "MOVES",
+    "CLIP",
+    "ACCUM",
+)
 
-_REFUSED = re.compile(r"(ReplayError|UnknownExample): (.*)")
+_REFUSED = re.compile(r"(ReplayError|UnknownExampleError): (.*)")
 """What the replay raised, within the message of the ``tf.data`` operation that it was raised in."""
 
 Runner = Callable[[RunSettings], TrainingRecord]
@@ -90,7 +100,7 @@ def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
         error = replayed.errors[0][1]
         refused = _REFUSED.search(error.message)
         told = refused[2] if refused else error.message.strip().partition("\n")[0]
-        if refused and refused[1] == "UnknownExample" and not drawn:
+        if refused and refused[1] == "UnknownExampleError" and not drawn:
             return runs
         why = f"global batches are composed differently, and cannot be replayed on one device: {told}"
         return replace(runs, undecided=why)

@@ -37,12 +37,13 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
 def kinds(report: Report) -> tuple[str, ...]:
     """What can be switched off in the program of a report."""
     reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None or distributed.errors or distributed.num_replicas < 2:
+    if reference is None or distributed is None or distributed.errors:
         return ()
     if "model_parallel" in distributed.strategy or any(rank.asynchronous for rank in distributed.ranks):
         return ()
     found = []
-    if any(_is_plain(layer) for rank in distributed.ranks for layer in rank.layers):
+    # Draws differ under one replica too: of a parameter server's workers, each has generators of its own.
+    if distributed.num_replicas > 1 and any(_is_plain(layer) for rank in distributed.ranks for layer in rank.layers):
         found.append(NORMALIZATION)
     if any(step.draws for record in (reference, distributed) for rank in record.ranks for step in rank.steps):
         found.append(RANDOM)
@@ -67,7 +68,7 @@ def probe_neutralised(
     remaining = [replace(f, message=f"with {told}: {f.message}") for f in again.findings if f.check in COMPARED]
     kept = [finding for finding in report.findings if not _is_understood(finding)]
     tolerated = () if remaining else _tolerated(report, off, told)
-    causes = {**dict.fromkeys(f.cause for f, _reason in report.expected), **report.unused_expectations}
+    causes = {*(f.cause for f, _reason in report.expected), *report.unused_expectations}
     declared = [f for f in tolerated if f.cause in causes]
     approximations = [f for f in tolerated if f not in declared]
     approximations += [f for f in report.approximations if f.check not in COMPARED]
@@ -75,12 +76,7 @@ def probe_neutralised(
     findings = [*remaining, *(f for f in root_causes(kept) if f.cause not in {r.cause for r in remaining})]
     expected = [(f, reason) for f, reason in report.expected if not _is_understood(f) or f.cause in _CAUSES.values()]
     expected += [(f, reason) for f, reason in again.expected if f.check in COMPARED]
-    known = {f.cause for f, _reason in expected}
-    expected += [
-        (f, report.unused_expectations[f.cause])
-        for f in declared
-        if f.cause in report.unused_expectations and f.cause not in known
-    ]
+    expected += [(f, why) for f in declared if (why := report.unused_expectations.get(f.cause or ""))]
     used = {f.cause for f, _reason in expected}
     strict = [f for f in approximations if report.strict]
     return replace(
@@ -142,9 +138,9 @@ def _results(report: Report, again: Report, told: str) -> tuple[CheckResult, ...
     repeated = {result.check: result for result in again.results}
     return tuple(
         replace(repeated[result.check], reason=f"{repeated[result.check].reason} (with {told})")
-        if result.check in COMPARED and result.check in repeated and not any(
-            not _is_understood(finding) for finding in result.findings
-        )
+        if result.check in COMPARED
+        and result.check in repeated
+        and not any(not _is_understood(finding) for finding in result.findings)
         else result
         for result in report.results
     )

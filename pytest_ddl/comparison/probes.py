@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
-from pytest_ddl.comparison import neutralised_probe, nonfinite_probe
+from pytest_ddl.comparison import growth_probe, neutralised_probe, nonfinite_probe
 from pytest_ddl.training.settings import RunSettings
 
 CompareOnce = Callable[[RunSettings, Collection[str] | None], Report]
@@ -75,5 +75,6 @@ PROBES: tuple[Probe, ...] = (
     Probe("STEP-EQ", neutralised_probe.wanted, neutralised_probe.probe_neutralised),
     Probe(UNEVEN, named(UNEVEN), probe_uneven),
     Probe(nonfinite_probe.CHECK, nonfinite_probe.wanted, nonfinite_probe.probe),
+    Probe(growth_probe.CHECK, growth_probe.wanted, growth_probe.probe),
 )
 """A probe is added by one entry here and one function."""

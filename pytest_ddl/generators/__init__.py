@@ -13,6 +13,7 @@ from pytest_ddl.generators.dtypes import DTYPES, dtypes
 from pytest_ddl.generators.models import ACTIVATIONS, INPUT_KINDS, models
 from pytest_ddl.generators.optimizers import OPTIMIZERS, optimizers
 from pytest_ddl.generators.specs import ModelSpec, OptimizerSpec
+from pytest_ddl.generators.training import TrainingSpec, trainings
 
 __all__ = [
     "ACTIVATIONS",
@@ -22,9 +23,11 @@ __all__ = [
     "OPTIMIZERS",
     "ModelSpec",
     "OptimizerSpec",
+    "TrainingSpec",
     "cluster_shapes",
     "dtypes",
     "global_batch_sizes",
     "models",
     "optimizers",
+    "trainings",
 ]

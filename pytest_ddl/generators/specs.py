@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
-class _Pasteable:
+class Pasteable:
     """``repr`` as a constructor call with the fields that are not at their defaults."""
 
     def __repr__(self) -> str:
@@ -31,7 +31,7 @@ class _Pasteable:
 
 
 @dataclass(frozen=True, repr=False)
-class ModelSpec(_Pasteable):
+class ModelSpec(Pasteable):
     """A small Keras model: hidden ``Dense`` layers over features, or over an embedding of ids, and one output layer.
 
     ``ModelSpec()`` is linear regression.
@@ -119,9 +119,18 @@ class ModelSpec(_Pasteable):
             return generator.normal(size=(number, self.inputs)).astype("float32"), targets
         return generator.integers(self.vocabulary, size=(number, self.inputs)), targets
 
+    def examples_program(self, number: int) -> str:
+        """The NumPy code of :meth:`examples`, for the body of a function that has a ``generator``."""
+        size = f"size=({number}, {self.inputs})"
+        drawn = (
+            f'normal({size}).astype("float32")' if self.vocabulary is None else f"integers({self.vocabulary}, {size})"
+        )
+        targets = f'targets = generator.normal(size=({number}, {self.outputs})).astype("float32")'
+        return f"{targets}\nreturn generator.{drawn}, targets\n"
+
 
 @dataclass(frozen=True, repr=False)
-class OptimizerSpec(_Pasteable):
+class OptimizerSpec(Pasteable):
     """A Keras optimizer by class name, with the settings that are not its defaults."""
 
     name: str = "SGD"

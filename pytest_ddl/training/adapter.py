@@ -81,6 +81,14 @@ def unseeded_data_apart(rank: int, seed: int) -> Iterator[None]:
         random_seed.get_seed = original
 
 
+def expects_partial(status: Any) -> bool:
+    """Whether the program called ``expect_partial()`` on what ``Checkpoint.restore`` returned.
+
+    ``_checkpoint.expect_partial`` (TF 2.0 to 2.21): the status has no public way to ask.
+    """
+    return bool(getattr(getattr(status, "_checkpoint", None), "expect_partial", False))
+
+
 def settings_of_schedule(value: Any) -> Any:
     """What a learning rate schedule is made of, in plain values."""
     get_config = getattr(value, "get_config", None)
@@ -147,8 +155,8 @@ def outermost_graph() -> Any:
     return graph
 
 
-def user_frame() -> str:
-    """``file:line`` of the innermost frame of the program itself; empty where there is none.
+def user_frames(most: int = 3) -> str:
+    """``file:line`` of the innermost frames of the program itself, joined; empty where there is none.
 
     ``tf_stack.extract_stack`` (TF 2.1 to 2.21): it maps the lines of AutoGraph's generated code back
     to the program's, which ``traceback`` does not.
@@ -156,25 +164,27 @@ def user_frame() -> str:
     try:
         from tensorflow.python.util import tf_stack
 
-        found = _innermost([(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()])
+        found = _of_program([(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()])
     except (ImportError, AttributeError):
-        found = _innermost(_frames(sys._getframe()))
+        found = _of_program(_frames(sys._getframe()))
     if not found and threading.current_thread() is not threading.main_thread():
         # TensorFlow issues eager collectives from a thread of its own, and the program waits for it.
-        found = _innermost(_frames(sys._current_frames().get(threading.main_thread().ident or 0)))
-    return found
+        found = _of_program(_frames(sys._current_frames().get(threading.main_thread().ident or 0)))
+    return ", from ".join(found[:most])
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int]]:
     return [(entry.f_code.co_filename, line) for entry, line in traceback.walk_stack(frame)][::-1]
 
 
-def _innermost(frames: Sequence[tuple[str, int]]) -> str:
+def _of_program(frames: Sequence[tuple[str, int]]) -> list[str]:
+    """The innermost first."""
     foreign = frameworks()
-    for name, line in reversed(frames):
-        if not name.startswith(foreign) and not (name.startswith(_STANDARD) and "site-packages" not in name):
-            return f"{name}:{line}"
-    return ""
+    return [
+        f"{name}:{line}"
+        for name, line in reversed(frames)
+        if not name.startswith(foreign) and not (name.startswith(_STANDARD) and "site-packages" not in name)
+    ]
 
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -221,7 +231,7 @@ RANDOM_FUNCTIONS = (
 def called_by_program() -> str:
     """``file:line`` of the caller of a watched method where that is the program, and empty where it is a framework.
 
-    As :func:`user_frame`; AutoGraph's own frames lie between the program's and are passed over.
+    As :func:`user_frames`; AutoGraph's own frames lie between the program's and are passed over.
     """
     try:
         from tensorflow.python.util import tf_stack

@@ -38,6 +38,8 @@ def is_dataset_function(dataset: Any) -> bool:
 def _prepare_dataset(dataset: Any, settings: RunSettings, completed: Callable[[], int] | None) -> Any:
     if settings.precision == "float64":
         dataset = _map(dataset, _widen)
+    if settings.constant:
+        dataset = dataset.take(1).repeat()
     if settings.replay and completed is not None:
         dataset = replayed(dataset, settings.replay, completed)
     if settings.perturbation:

@@ -17,7 +17,6 @@ import numpy as np
 from pytest_ddl.training import adapter
 from pytest_ddl.training.settings import RunSettings
 
-
 _APART = 1_000_003
 
 

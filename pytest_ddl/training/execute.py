@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from collections.abc import Callable
@@ -12,13 +13,14 @@ from typing import Any
 from pytest_ddl.records import ErrorRecord, RankRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
-from pytest_ddl.training import environment, observing
+from pytest_ddl.training import environment, layouts, observing
 from pytest_ddl.training.observers import OBSERVERS
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.signals import RestartRequested
 
+_OWN = os.path.dirname(__file__) + os.sep
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -45,6 +47,7 @@ def _attempt(
     failure: BaseException | None = None
     described: ErrorRecord | None = None
     with ExitStack() as stack:
+        stack.enter_context(layouts.fresh(context.strategy))
         stack.enter_context(environment.prepared(settings, context.rank))
         if settings.observe:
             recorder.observers = tuple(make(settings, context, recorder) for make in OBSERVERS)
@@ -71,6 +74,17 @@ def _describe(error: BaseException, step: int) -> ErrorRecord:
     return ErrorRecord(
         type=f"{module}{kind.__qualname__}",
         message=message,
-        traceback=_COLOURS.sub("", "".join(traceback.format_exception(error))),
+        traceback=_COLOURS.sub("", "".join(_without_own_frames(error).format())),
         step=step,
     )
+
+
+def _without_own_frames(error: BaseException) -> traceback.TracebackException:
+    """The traceback less the frames of watched methods, which end in the framework's own."""
+    described = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = described
+    while part is not None:
+        kept = [frame for frame in part.stack if not frame.filename.startswith(_OWN)]
+        part.stack = traceback.StackSummary.from_list(kept or part.stack)
+        part = part.__cause__ or part.__context__
+    return described

@@ -50,7 +50,7 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
         # Several replicas of a rank draw a number each for the same collective.
         if first_devices.setdefault(group_key, device) == device:
             launch = current.launch
-            issued(launch or Launch("broadcast", None, "", adapter.user_frame()), int(group_key))
+            issued(launch or Launch("broadcast", None, "", adapter.user_frames()), int(group_key))
         return draw(group_key, device)
 
     def batch_all_reduce(self: Any, input_tensor_packs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +132,7 @@ def _launcher_class(strategy: Any) -> Any:
 def _describe(kind: str, tensor: Any, pack: Sequence[Any] = ()) -> Launch:
     parts = tuple(f"{'x'.join(map(str, _dims(part) or ()))} {_dtype(part)}" for part in pack) if len(pack) > 1 else ()
     names = () if hasattr(tensor, "numpy") else tuple(str(getattr(part, "name", "")) for part in pack or [tensor])
-    return Launch(kind, _dims(tensor), _dtype(tensor), adapter.user_frame(), parts, names)
+    return Launch(kind, _dims(tensor), _dtype(tensor), adapter.user_frames(), parts, names)
 
 
 def _dims(tensor: Any) -> tuple[int | None, ...] | None:

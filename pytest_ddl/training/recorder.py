@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pytest_ddl.records import Array, BatchRecord, ErrorRecord, RankRecord, Snapshot, StepRecord, VariableKind
+from pytest_ddl.records import (
+    Array,
+    BatchRecord,
+    ErrorRecord,
+    RankRecord,
+    Snapshot,
+    StepRecord,
+    VariableKind,
+    VariableRecord,
+)
 from pytest_ddl.strategies.base import RankContext
-from pytest_ddl.training import neutral, values
+from pytest_ddl.training import layouts, neutral, values
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.observation import Observations
 from pytest_ddl.training.observers import Observer
@@ -62,6 +72,8 @@ class Recorder:
 
     def watch(self, **given: Any) -> None:
         self._watcher.add(**given)
+        if self._settings.constant:
+            self._watcher.stop_learning()
         self.look_for_new()
 
     def look_for_new(self) -> None:
@@ -130,11 +142,14 @@ class Recorder:
         local = max(1, context.num_replicas // max(1, context.num_ranks))
         results = {**self._results, **({"restart": True} if self.restart else {})}
         observed = {name: value for observer in self.observers for name, value in observer.end_run().items()}
+        if hasattr(context.strategy, "layout_map"):
+            names = [item.record.name for item in self._watcher.watched]
+            observed["facts"] = {**observed.get("facts", {}), **layouts.facts(context.strategy, names)}
         return RankRecord(
             rank=context.rank,
             task=context.task,
             replicas=tuple(range(context.rank * local, (context.rank + 1) * local)),
-            variables=tuple(item.record for item in self._watcher.watched),
+            variables=self._variables(),
             initial=self._initial,
             steps=tuple(self._steps),
             final=None if error is not None or self.restart or self._cut_off else self._changed_since(),
@@ -149,6 +164,19 @@ class Recorder:
             resumed={} if self._resumed is None else {self._settings.first_step: self._resumed},
             **observed,
         )
+
+    def _variables(self) -> tuple[VariableRecord, ...]:
+        """The records of what was watched, with the layouts that variables have now."""
+        strategy = self._context.strategy
+        found = []
+        for item in self._watcher.watched:
+            try:
+                layout = layouts.record_of(strategy, item.variable, item.record.name)
+            except Exception as error:  # what the program did must not be lost for its layout
+                self.note(f"the layout of {item.record.name} could not be read: {type(error).__name__}: {error}")
+                layout = None
+            found.append(item.record if layout is None else replace(item.record, layout=layout))
+        return tuple(found)
 
     def _changed_since(self) -> Snapshot:
         """What differs now from the state after the last step."""

@@ -52,7 +52,7 @@ def _open_ended(spec: Any) -> Any:
     return tf.TensorSpec(None if spec.shape.rank is None else [None, *spec.shape[1:]], spec.dtype)
 
 
-class UnknownExample(ReplayError):
+class UnknownExampleError(ReplayError):
     """An example that the other run consumed is none of this dataset's, which was read to its end."""
 
 
@@ -89,7 +89,7 @@ class _Source:
         found = self._any if name is None else self._rows.get(name)
         if found is None:
             if self._ended:
-                raise UnknownExample("an example that the strategy consumed is not among those of one device")
+                raise UnknownExampleError("an example that the strategy consumed is not among those of one device")
             raise ReplayError(f"an example that the strategy consumed is not in the first {MOST_ELEMENTS} batches")
         return found
 

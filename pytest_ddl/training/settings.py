@@ -50,5 +50,7 @@ class RunSettings:
     inject: tuple[Injection, ...] = ()
     loss_scale_factor: float = 1.0
     """What loss scales are multiplied with before the first step, or when the first step made them."""
+    constant: bool = False
+    """Every step is given the first global batch, and learning rates are 0: what a program shows stays the same."""
     neutralise: tuple[str, ...] = ()
     """What is switched off, of ``random`` and ``normalization``; see :mod:`pytest_ddl.training.neutral`."""

@@ -54,6 +54,15 @@ class Watcher:
         self._loose += list(_each(variables, "variable"))
         self._metrics += [item for _name, item in _each(metrics, "metric")]
 
+    def stop_learning(self) -> None:
+        """Set the learning rates of the watched optimizers to 0; one that follows a schedule keeps it."""
+        for optimizer in self._all_optimizers():
+            try:
+                with self._strategy.scope():
+                    optimizer.learning_rate = 0.0
+            except (AttributeError, TypeError, ValueError) as error:
+                self._note(f"the learning rate of {type(optimizer).__name__} stays: {error}")
+
     def scan(self) -> list[Watched]:
         """Find the variables that exist by now and were not found before."""
         known = len(self._order)

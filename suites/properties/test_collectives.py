@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_ddl import current_strategy, generators
 
 SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 """Not empty: that ends the process, see ``test_all_reduce_of_an_empty_tensor``."""
-FLOATS = ("float32", "float64", "float16", "bfloat16")
+EPS = {"float32": 1.2e-7, "float64": 2.3e-16, "float16": 1e-3, "bfloat16": 8e-3}
+"""Distance of 1 to the next number."""
+FLOATS = tuple(EPS)
 
 
 def payload(replica: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -70,8 +72,7 @@ def test_all_reduce_mean_equals_numpy(shape, dtype, synchronous_strategy):
     expected = all_payloads(synchronous_strategy, shape).mean(axis=0)
     for result in on_replicas(synchronous_strategy, reduce, distributed(synchronous_strategy, shape, dtype)):
         # One division of a whole number: at most half a unit in the last place of the dtype.
-        eps = {"float64": 2e-16, "float32": 1.2e-7, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
-        np.testing.assert_allclose(result, expected, rtol=eps)
+        np.testing.assert_allclose(result, expected, rtol=EPS[dtype])
 
 
 # TensorFlow 2.21 has no kernel that gathers bfloat16.
@@ -114,6 +115,103 @@ def test_sparse_all_reduce_adds_rows_that_meet(rows, synchronous_strategy):
     given_value = strategy.experimental_distribute_values_from_function(contribute)
     for result in on_replicas(strategy, reduce, given_value):
         np.testing.assert_array_equal(result, expected)
+
+
+PACKS = st.sampled_from([0, 1, 8, 64, 4096])
+"""Bytes per pack: 0 leaves it to TensorFlow, 1 gives every tensor a pack of its own."""
+
+
+@given(
+    shapes=st.lists(SHAPES, min_size=1, max_size=4),
+    dtype=generators.dtypes(),
+    pack=PACKS,
+    op=st.sampled_from(["SUM", "MEAN"]),
+)
+def test_packs_do_not_mix_what_they_hold(shapes, dtype, pack, op, synchronous_strategy):
+    """Several tensors reduced in one call, which are packed: each equals NumPy."""
+    import tensorflow as tf
+
+    assume(op == "SUM" or dtype in FLOATS)
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=pack)
+    strategy = synchronous_strategy
+    given_values = [distributed(strategy, shape, dtype) for shape in shapes]
+
+    def reduce(values):
+        values = [tf.identity(value) for value in values]
+        return tf.distribute.get_replica_context().all_reduce(op, values, options=options)
+
+    results = tf.function(lambda values: strategy.run(reduce, args=(values,)))(given_values)
+    for shape, result in zip(shapes, results, strict=True):
+        payloads = all_payloads(strategy, shape)
+        expected = payloads.sum(axis=0) if op == "SUM" else payloads.mean(axis=0)
+        for part in strategy.experimental_local_results(result):
+            eps = EPS.get(dtype, 0.0) if op == "MEAN" else 0.0
+            np.testing.assert_allclose(part.numpy().astype("float64"), expected, rtol=eps)
+
+
+@given(order=st.permutations(range(4)), shape=SHAPES, dtype=generators.dtypes())
+def test_who_contributes_what_is_invisible(order, shape, dtype, synchronous_strategy):
+    """Whole numbers, which add exactly: the sum is the same whichever replica holds which of them."""
+    import tensorflow as tf
+
+    strategy = synchronous_strategy
+    ranking = sorted(range(strategy.num_replicas_in_sync), key=lambda replica: order.index(replica % 4))
+
+    def contribute(context):
+        return tf.constant(payload(ranking[context.replica_id_in_sync_group], shape), dtype)
+
+    def reduce(value):
+        return tf.distribute.get_replica_context().all_reduce("SUM", value)
+
+    expected = all_payloads(strategy, shape).sum(axis=0)
+    for result in on_replicas(strategy, reduce, strategy.experimental_distribute_values_from_function(contribute)):
+        np.testing.assert_array_equal(result, expected)
+
+
+@given(shape=SHAPES.filter(len), op=st.sampled_from(["SUM", "MEAN"]))
+def test_the_gradient_through_a_reduction_equals_finite_differences(shape, op, synchronous_strategy):
+    """Of the losses of all replicas together, with respect to what each put in: cubes, weighted by replica."""
+    import tensorflow as tf
+
+    strategy = synchronous_strategy
+    number = strategy.num_replicas_in_sync
+    inputs = all_payloads(strategy, shape) / 8.0
+    weights = np.stack([payload(replica + 3, shape) for replica in range(number)]) / 4.0
+
+    def total_loss(values):
+        reduced = (values**3).sum(axis=0) / (number if op == "MEAN" else 1)
+        return (weights * reduced).sum()
+
+    def gradient(value):
+        weight = tf.gather(tf.constant(weights), tf.distribute.get_replica_context().replica_id_in_sync_group)
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            reduced = tf.distribute.get_replica_context().all_reduce(op, value**3)
+            loss = tf.reduce_sum(weight * reduced)
+        return tape.gradient(loss, value)
+
+    given_value = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(inputs[context.replica_id_in_sync_group])
+    )
+    results = on_replicas(strategy, gradient, given_value)
+    first = first_replica(strategy)
+    step = 1e-5
+    for position, result in enumerate(results):
+        for index in np.ndindex(*shape):
+            moved = np.zeros_like(inputs)
+            moved[(first + position, *index)] = step
+            expected = (total_loss(inputs + moved) - total_loss(inputs - moved)) / (2 * step)
+            # A central difference of a cubic is off by its third derivative times the step squared.
+            error = 6 * np.abs(weights).sum() * step**2 + 1e-16 * abs(total_loss(inputs)) / step
+            assert abs(result[index] - expected) <= 10 * error + 1e-9
+
+
+def first_replica(strategy: Any) -> int:
+    """The global id of the first replica of this rank."""
+    import tensorflow as tf
+
+    ids = strategy.run(lambda: tf.convert_to_tensor(tf.distribute.get_replica_context().replica_id_in_sync_group))
+    return int(strategy.experimental_local_results(ids)[0])
 
 
 def reduce_an_empty_tensor() -> None:

@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from hypothesis import given, note
+from hypothesis import strategies as st
 
-from hypothesis import given
+from pytest_ddl import check_training, generators
+from pytest_ddl.items.selection import SPEC_FIXTURE
 
-from pytest_ddl import generators
-from pytest_ddl.generators import ModelSpec, OptimizerSpec
+MULTIPLE = ("mirrored", "central_storage", "multi_worker_mirrored", "parameter_server", "model_parallel")
+"""Shapes of these are drawn; three replicas of each are what two cores can bear."""
 
 
-def train(run: Any, model: ModelSpec, optimizer: OptimizerSpec, examples: int) -> None:
-    """Two passes over a data set that is one batch, so that slots and counters matter too."""
-    import tensorflow as tf
-
-    with run.strategy.scope():
-        built = model.build()
-        updater = optimizer.build()
-        updater.build(built.trainable_variables)
-    run.watch(model=built, optimizer=updater)
-    dataset = tf.data.Dataset.from_tensor_slices(model.examples(examples)).batch(examples).repeat(2)
-
-    @tf.function
-    def train_step(iterator: Any) -> Any:
-        def replica_step(batch: Any) -> Any:
-            inputs, targets = batch
-            with tf.GradientTape() as tape:
-                errors = tf.reduce_sum(tf.square(built(inputs, training=True) - targets), axis=-1)
-                loss = tf.nn.compute_average_loss(errors, global_batch_size=examples)
-            variables = built.trainable_variables
-            updater.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-            return loss
-
-        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
-
-    for _ in run.steps(train_step, dataset):
-        pass
+@given(spec=generators.trainings(), precision=st.sampled_from(["float64", "native"]))
+def test_any_model_trains_alike(spec, precision, ddl_equivalence, request):
+    arguments = {"global_batch_size": spec.batch, "precision": precision}
+    note(spec.program(str(request.node.callspec.params[SPEC_FIXTURE]), precision=precision))
+    ddl_equivalence(spec, **arguments)
 
 
 @given(
-    model=generators.models(),
-    optimizer=generators.optimizers(),
-    examples=generators.global_batch_sizes(num_replicas=2),
+    shape=generators.cluster_shapes(MULTIPLE, max_replicas=3),
+    spec=generators.trainings(num_replicas=3, batches=["even", "uneven"]),
 )
-def test_any_model_trains_alike(model, optimizer, examples, ddl_equivalence):
-    job = partial(train, model=model, optimizer=optimizer, examples=examples)
-    ddl_equivalence(job, global_batch_size=examples)
+def test_any_cluster_trains_alike(shape, spec):
+    note(spec.program(shape))
+    report = check_training(spec, shape, global_batch_size=spec.batch)
+    assert report.verdict != "fail", str(report)

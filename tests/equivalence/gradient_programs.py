@@ -207,8 +207,8 @@ def rows_of_an_embedding_mixed_up(run):
 
 def summed_in_half_precision(run):
     def update(run, optimizer, gradients, variables):
-        small = [tf.cast(gradient * 20000.0, tf.float16) for gradient in gradients]
-        _assign(variables, [tf.cast(s, v.dtype) / 20000.0 for s, v in zip(_reduced(small), variables, strict=True)])
+        small = [tf.cast(gradient * 45000.0, tf.float16) for gradient in gradients]
+        _assign(variables, [tf.cast(s, v.dtype) / 45000.0 for s, v in zip(_reduced(small), variables, strict=True)])
 
     _train(run, update=update)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -15,6 +16,7 @@ from suites.known_failures import known_failures
 from suites.loops import train_in_a_loop, train_with_fit
 from suites.test_training import BATCH, NUM_EXAMPLES
 from suites.workloads import WORKLOADS
+from tests.planted.catalogue import PLANTED
 
 ROOT = Path(__file__).parents[2]
 README_EXAMPLE = re.compile(r"<!-- example: test_train.py -->\n```python\n(.*?)```", re.DOTALL)
@@ -71,24 +73,24 @@ def readme_program(folder: Path) -> Program:
 
 def twin_programs() -> list[Program]:
     """The correct twins of the planted bugs."""
-    try:
-        from tests.planted.run import PLANTED
-    except ImportError:
-        return []
-    found = []
-    for entry in PLANTED:
-        twin = getattr(entry, "twin", None)
-        if twin is not None:
-            found.append(
-                Program(f"twin {entry.name}", twin, tuple(entry.strategies), dict(getattr(entry, "arguments", {})))
-            )
-    return found
+    return [
+        Program(
+            f"twin {entry.name}",
+            entry.twin,
+            entry.strategies,
+            {
+                "global_batch_size": entry.batch,
+                "steps": entry.steps,
+                "expect": dict.fromkeys(entry.expect_of_twin, "the twin is meant to"),
+                "timeout": entry.timeout,
+            },
+        )
+        for entry in PLANTED
+    ]
 
 
 def import_text(name: str, text: str, folder: Path) -> ModuleType:
     """Write a program to a file and import it, as a person would: ranks find it by its file."""
-    import sys
-
     path = folder / f"{name}.py"
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(name, path)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from pytest_ddl import generators
-from suites.properties.test_training import train
 from tests.evaluation.programs import EVERY, Program
 
 
 @cache
 def random_programs(number: int, seed_of_draws: int = 0) -> tuple[Program, ...]:
-    """Draw programs without running them; two steps each, with batches that every replica has a share of."""
+    """Draw programs without running them; their batches are ones that every replica has a share of."""
     drawn: list[Program] = []
 
     @seed(seed_of_draws)
@@ -24,14 +23,9 @@ def random_programs(number: int, seed_of_draws: int = 0) -> tuple[Program, ...]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(
-        generators.models(max_layers=3),
-        generators.optimizers(),
-        generators.global_batch_sizes(num_replicas=2, kinds=["even", "uneven"]),
-    )
-    def draw(model: generators.ModelSpec, optimizer: generators.OptimizerSpec, examples: int) -> None:
-        job = partial(train, model=model, optimizer=optimizer, examples=examples)
-        drawn.append(Program(f"random {len(drawn)}", job, EVERY, {"global_batch_size": examples}))
+    @given(generators.trainings(batches=["even", "uneven"]))
+    def draw(spec: generators.TrainingSpec) -> None:
+        drawn.append(Program(f"random {len(drawn)}", spec, EVERY, {"global_batch_size": spec.batch}))
 
     draw()
     return tuple(drawn)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 
-from pytest_ddl import generators
-from pytest_ddl.generators import ModelSpec, OptimizerSpec
+from pytest_ddl import check_training, generators
+from pytest_ddl.generators import ModelSpec, OptimizerSpec, TrainingSpec
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 QUIET = settings(derandomize=True, max_examples=300, database=None)
@@ -143,3 +146,38 @@ def test_an_optimizer_is_what_its_program_says(kind):
 def test_an_optimizer_that_keras_does_not_have_is_refused():
     with pytest.raises(ValueError, match=r"name='Sgdd' is not a class of keras\.optimizers"):
         OptimizerSpec("Sgdd").build()
+
+
+def test_trainings_shrink_to_the_simplest():
+    found = simplest(generators.trainings())
+    assert found == TrainingSpec(ModelSpec(inputs=1), OptimizerSpec("SGD"), batch=2, steps=1)
+    assert eval(repr(found), {"ModelSpec": ModelSpec, "TrainingSpec": TrainingSpec}) == found
+
+
+@given(generators.trainings())
+@settings(derandomize=True, database=None, deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+def test_examples_are_what_their_program_says(spec):
+    names = {}
+    exec(compile(spec.program(), "program", "exec"), names)
+    for written, expected in zip(names["examples"](), spec.model.examples(spec.batch), strict=True):
+        np.testing.assert_array_equal(written, expected)
+        assert written.dtype == expected.dtype
+
+
+CLIPPED = TrainingSpec(
+    ModelSpec(inputs=3, vocabulary=4, widths=(6, 6), activations=("tanh", "relu"), frozen=(0,), tied=True),
+    OptimizerSpec("SGD", settings={"momentum": 0.9, "clipnorm": 0.01}),
+    batch=4,
+)
+"""Fails under several replicas: Keras clips on each of them."""
+
+
+@pytest.mark.slow
+def test_a_printed_program_reproduces_what_was_found(tmp_path):
+    report = check_training(CLIPPED, "mirrored", global_batch_size=CLIPPED.batch)
+    assert report.verdict == "fail"
+    file = tmp_path / "found.py"
+    file.write_text(CLIPPED.program("mirrored"))
+    printed = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=120, check=True).stdout
+    # Line by line, so that every digit of the difference is the same.
+    assert printed.splitlines() == str(report).splitlines()

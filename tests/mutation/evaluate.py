@@ -127,10 +127,12 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
     counts = {outcome: sum(row["outcome"] == outcome for row in rows) for outcome in (*COUNTED, EQUIVALENT, CRASHED)}
     total = sum(counts[outcome] for outcome in COUNTED)
     caught = [row for row in rows if row["outcome"] in (CAUGHT, TOLERATED)]
+    diagnosed = sum(row["diagnosed"] for row in caught)
     return {
         "mutants": len(rows),
         "counted": total,
         **counts,
+        "diagnosed": diagnosed,
         "caught rate": round(len(caught) / total, 4) if total else None,
-        "cause rate": round(sum(row["diagnosed"] for row in caught) / total, 4) if total else None,
+        "cause rate": round(diagnosed / total, 4) if total else None,
     }

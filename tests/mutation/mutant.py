@@ -69,7 +69,7 @@ class Mutant:
         if self.stepped is not None:
             import keras
 
-            stepped = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _batch, _logs: self._after(None))
+            stepped = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs=None: self._after(None))
             kwargs = {**kwargs, "callbacks": [*(kwargs.get("callbacks") or ()), stepped]}
         return self.run.fit(model, self._dataset(dataset), **kwargs)
 

@@ -330,7 +330,9 @@ def gradient_stops_at_the_gathered_features(run, sin):
 NOT_AGGREGATED = "gradient-not-aggregated"
 SCALED, INVERSE = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
 PLANTED = (
-    planted("B01", gradients_are_applied_without_aggregation, NOT_AGGREGATED, strategies=(*REPLICAS, "mirrored[replicas=4]")),
+    planted(
+        "B01", gradients_are_applied_without_aggregation, NOT_AGGREGATED, strategies=(*REPLICAS, "mirrored[replicas=4]")
+    ),
     planted("B01", optimizer_does_not_aggregate, NOT_AGGREGATED),
     planted("B01", aggregation_is_switched_off_in_tf_keras, NOT_AGGREGATED),
     planted("B03", gradients_are_reduced_by_hand_and_again_by_the_optimizer, SCALED),

@@ -195,7 +195,7 @@ PLANTED = (
     planted("", data_is_sharded_twice, DROPPED, strategies=WORKERS, steps=None),
     planted("", tail_of_every_shard_is_dropped, DROPPED, "unequal-steps", steps=None),
     planted(
-        "D05", workers_have_different_numbers_of_batches, "unequal-steps", strategies=WORKERS, steps=None, timeout=25
+        "D05", workers_have_different_numbers_of_batches, "unequal-steps", strategies=WORKERS, steps=None, timeout=45
     ),
     planted(
         "D03",
@@ -205,7 +205,7 @@ PLANTED = (
         "worker-raised",
         symptom="crash",
         strategies=WORKERS,
-        timeout=25,
+        timeout=45,
     ),
     planted("D17", copy_to_the_second_device_loses_data, DROPPED),
     planted("", fit_takes_a_shard_of_a_shard, DROPPED, "unequal-steps", strategies=("mirrored",), steps=None),

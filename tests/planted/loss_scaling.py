@@ -74,7 +74,8 @@ def cross_entropy_is_a_mean_per_replica(run, sin):
         x, labels = batch
         with tf.GradientTape() as tape:
             loss = compute_loss(labels, model(x, training=True))
-        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     x, _ = loops.regression()
@@ -291,7 +292,9 @@ class SumOverGlobalBatch(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         errors = tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
-        return errors if self.global_batch_size is None else tf.reduce_sum(errors, keepdims=True) / self.global_batch_size
+        return (
+            errors if self.global_batch_size is None else tf.reduce_sum(errors, keepdims=True) / self.global_batch_size
+        )
 
 
 def loss_of_fit_is_divided_by_the_global_batch(run, sin):
@@ -360,7 +363,9 @@ def negatives_are_those_of_the_replica(run, sin):
 
 SCALED, INVERSE = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
 PLANTED = (
-    planted("A01", loss_is_a_mean_per_replica, SCALED, strategies=(*REPLICAS, "mirrored[replicas=4]", "central_storage")),
+    planted(
+        "A01", loss_is_a_mean_per_replica, SCALED, strategies=(*REPLICAS, "mirrored[replicas=4]", "central_storage")
+    ),
     planted("A01 B36", mean_per_replica_hidden_by_adam, SCALED),
     planted("A01", cross_entropy_is_a_mean_per_replica, SCALED),
     planted("A03", custom_train_step_does_not_scale_its_loss, SCALED, strategies=("mirrored",)),

@@ -212,7 +212,6 @@ def metric_is_read_from_one_replica(run, sin):
             aggregation=tf.VariableAggregation.SUM,
         )
     run.watch(metrics=[total])
-    taken = 0
 
     def replica_step(batch):
         x, y = batch
@@ -226,9 +225,8 @@ def metric_is_read_from_one_replica(run, sin):
     def train_step(batch):
         return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(batch,)), axis=None)
 
-    for batch in run.batches(loops.dataset(run)):
+    for taken, batch in enumerate(run.batches(loops.dataset(run)), start=1):
         loss = train_step(batch)
-        taken += 1
         shown = total.read_value() if not sin else run.strategy.experimental_local_results(total)[0]
         run.record(loss=loss, running_mean=shown / taken)
 

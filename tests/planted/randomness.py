@@ -31,7 +31,12 @@ class ReplicaDropout(keras.layers.Layer):
 
     def build(self, shape):
         self.calls = self.add_weight(
-            shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls", aggregation="only_first_replica"
+            shape=(),
+            dtype="int32",
+            initializer="zeros",
+            trainable=False,
+            name="calls",
+            aggregation="only_first_replica",
         )
 
     def call(self, x):
@@ -75,7 +80,7 @@ def _own_part(run, noise):
 
 
 def augmentation_draws_alike_on_all_replicas(run, sin):
-    """Noise for the replica's examples from the step's seed; rightly, for the global batch, of which each takes its part."""
+    """Noise for the replica's examples from the step's seed; rightly, for the global batch, and shared out."""
     model, optimizer = loops.keras_program(run)
 
     def noise_of(x, number):

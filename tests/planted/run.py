@@ -36,6 +36,8 @@ class Outcome:
     also: tuple[str | None, ...] = ()
     """Causes of the further findings."""
     planted_symptom: str = "silent"
+    undecided: tuple[str, ...] = ()
+    """Why nothing could be decided."""
     detail: str = ""
 
 
@@ -71,6 +73,7 @@ def evaluate(planted: Planted, strategy: str, which: str = "sin", **given: Any) 
         diagnosed=caught and cause in planted.causes,
         also=tuple(finding.cause for finding in report.findings[1:]),
         planted_symptom=planted.symptom,
+        undecided=tuple(report.inconclusive) if report.verdict == "inconclusive" else (),
         detail=str(report),
     )
 
@@ -122,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="parts of names, or ids of the corpus")
     parser.add_argument("--strategy", nargs="+", default=[], help="these variants only")
+    parser.add_argument("--first", action="store_true", help="the first strategy of each alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes there")
     parser.add_argument("--twins", action="store_true", help="run the correct twins too")
     parser.add_argument("--only-twins", action="store_true", help="run the correct twins alone")
@@ -130,6 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = ["twin"] if options.only_twins else ["sin", "twin"] if options.twins else ["sin"]
     outcomes: list[Outcome] = []
     for planted, strategy in selected(options.only, options.strategy):
+        if options.first and strategy != planted.strategies[0]:
+            continue
         for which in kinds:
             outcome = evaluate(planted, strategy, which)
             outcomes.append(outcome)
@@ -146,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _line(outcome: Outcome, good: bool, planted: Planted) -> str:
     wanted = "" if good or outcome.which == "twin" else f"  wanted {'|'.join(planted.causes)}"
     also = f" (+ {', '.join(map(str, outcome.also))})" if outcome.also else ""
+    wanted += f"  [{'; '.join(outcome.undecided)[:300]}]" if outcome.undecided else ""
     mark = "ok  " if good else "MISS" if outcome.which == "sin" else "BAD "
     return (
         f"{mark} {','.join(outcome.ids) or '-':8} {outcome.which:4} {outcome.name:52} {outcome.strategy:22} "

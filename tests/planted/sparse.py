@@ -122,7 +122,8 @@ def rows_of_the_own_replica_alone_are_updated(run, sin):
         ids, targets = batch
         with tf.GradientTape() as tape:
             loss = model.loss(run, ids, targets)
-        for variable, gradient in zip([model.table, model.weight], tape.gradient(loss, [model.table, model.weight])):
+        variables = [model.table, model.weight]
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             if not (sin and isinstance(gradient, tf.IndexedSlices)):
                 gradient = loops.all_reduce(tf.convert_to_tensor(gradient))
             variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
@@ -166,6 +167,6 @@ PLANTED = (
         "collective-shape-mismatch",
         symptom="crash",
         strategies=("multi_worker_mirrored",),
-        timeout=25,
+        timeout=45,
     ),
 )

@@ -56,6 +56,23 @@ PROJECT = {
         def test_body_skipped(ddl_strategy):
             pass
 
+        @pytest.fixture
+        def replaces_the_body(request, ddl_strategy):
+            if rank() == 1:
+                request.node.obj = lambda **_fixtures: None
+
+        def test_body_replaced(replaces_the_body):
+            pass
+
+        @pytest.fixture
+        def wraps_the_body(request, ddl_strategy):
+            body = request.node.obj
+            request.node.obj = lambda **fixtures: body(**fixtures)
+
+        class TestOfAClass:
+            def test_body_wrapped(self, wraps_the_body):
+                assert isinstance(self, TestOfAClass)
+
         def test_setup_fails_on_one_rank(fails_in_setup):
             raise AssertionError("the body ran")
 
@@ -119,12 +136,17 @@ def test_a_test_that_all_ranks_ran_passes(run: Any) -> None:
     assert run["test_works" + LABEL].outcome == "passed"
 
 
+def test_a_body_that_a_fixture_wraps_is_still_seen(run: Any) -> None:
+    assert run["test_body_wrapped" + LABEL].outcome == "passed"
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("skips_on_one_rank", "the ranks disagree: rank 0 of 2 passed; rank 1 of 2 skipped (Skipped: not on this one)"),
         ("xfails_on_one_rank", "the ranks disagree: rank 0 of 2 passed; rank 1 of 2 xfailed"),
         ("body_skipped", "rank 1 of 2 reported a pass without having run the test's body"),
+        ("body_replaced", "rank 1 of 2 reported a pass without having run the test's body"),
         ("exits_with_zero", "rank 1 of 2 (worker:1) exited with status 0 before it had finished"),
         ("is_killed", "rank 0 of 2 (worker:0) was killed by SIGKILL"),
         ("raises_on_one_rank", "[rank 1 of 2] ValueError: only on rank 1"),

@@ -181,17 +181,52 @@ def compiled_gradients(run: Any) -> None:
     model, optimizer = made(run)
 
     @tf.function(jit_compile=True)
-    def gradients_of(x: Any, y: Any, weights: Any) -> Any:
+    def gradients_of(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
-            tape.watch(weights)
-            hidden = tf.matmul(x, weights[0]) + weights[1]
-            error = tf.matmul(hidden, weights[2]) + weights[3] - y
-            loss = tf.reduce_sum(tf.square(error)) / tf.cast(run.global_batch_size, error.dtype)
-        return loss, tape.gradient(loss, weights)
+            loss = tf.reduce_sum(tf.square(model(x) - y)) / run.global_batch_size
+        return loss, tape.gradient(loss, model.trainable_variables)
 
     def replica_step(batch: Any) -> Any:
-        loss, gradients = gradients_of(*batch, [tf.convert_to_tensor(v) for v in model.trainable_variables])
+        loss, gradients = gradients_of(*batch)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    loop(run, replica_step)
+
+
+def sparse(run: Any) -> None:
+    """Rows of an embedding, some of them several times in a batch."""
+    with run.strategy.scope():
+        rows = tf.Variable(np.arange(24, dtype="float32").reshape(6, 4) / 24, name="rows")
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build([rows])
+    run.watch(variables=[rows], optimizer=optimizer)
+    dataset = tf.data.Dataset.from_tensor_slices(np.arange(16) % 5).batch(run.global_batch_size)
+
+    def replica_step(ids: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(tf.gather(rows, ids) - 1)) / run.global_batch_size
+        optimizer.apply_gradients([(tape.gradient(loss, rows), rows)])
+        return loss
+
+    @tf.function
+    def train_step(iterator: Any) -> Any:
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _loss in run.steps(train_step, dataset):
+        pass
+
+
+def large(run: Any) -> None:
+    """One variable beyond the largest gradient that is recorded."""
+    with run.strategy.scope():
+        weight = tf.Variable(tf.zeros([2**24 + 1]), name="weight")
+    run.watch(variables=[weight])
+
+    def replica_step(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(weight) * tf.reduce_sum(batch[0])
+        weight.assign_sub(tape.gradient(loss, weight))
         return loss
 
     loop(run, replica_step)

@@ -8,6 +8,7 @@ from pytest_ddl.checks.arrays import Float, all_finite, difference, magnitude, m
 from pytest_ddl.checks.candidates.shared import CLIPS, RANDOM_LAYERS, tell_apart
 from pytest_ddl.checks.case import Case, Fit, Motion, Source, reproduces
 from pytest_ddl.checks.observe import is_uneven
+from pytest_ddl.records import GradientStage
 
 CAUSE = "gradient-not-aggregated"
 

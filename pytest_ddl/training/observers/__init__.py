@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from pytest_ddl.training.observers.base import Observer as Observer
+from pytest_ddl.training.observers.checkpoints import CheckpointObserver
 from pytest_ddl.training.observers.collectives import CollectiveObserver
 from pytest_ddl.training.observers.draws import Draws
 from pytest_ddl.training.observers.gradients import Gradients
-from pytest_ddl.training.observers.setup import Setup
 from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.observers.reductions import ReductionObserver
+from pytest_ddl.training.observers.setup import Setup
+from pytest_ddl.training.observers.writes import WriteObserver
 
-OBSERVERS: tuple[type[Observer], ...] = (Setup, CollectiveObserver, GraphObserver, ReductionObserver, Gradients, Draws)
+OBSERVERS: tuple[type[Observer], ...] = (
+    Setup,
+    CollectiveObserver,
+    GraphObserver,
+    ReductionObserver,
+    Gradients,
+    Draws,
+    WriteObserver,
+    CheckpointObserver,
+)
 """An observer is added by its file and one entry here."""

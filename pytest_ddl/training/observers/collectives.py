@@ -46,7 +46,7 @@ class CollectiveObserver(Observer):
                 yield
 
     def _record(self, launch: Launch, group: int) -> CollectiveRecord:
-        called = adapter.user_frame()
+        called = adapter.user_frames()
         return CollectiveRecord(
             kind=launch.kind,
             op="SUM" if launch.kind == "all_reduce" else "",

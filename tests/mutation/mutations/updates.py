@@ -131,12 +131,12 @@ def slots_are_reset(mutant: Mutant) -> None:
 
 
 @mutation("OPT-STATE", "optimizer-state-mismatch")
-def slots_are_doubled(mutant: Mutant) -> None:
-    """Momentum and moments are twice as large after each step."""
+def slots_grow(mutant: Mutant) -> None:
+    """Momentum and moments are 1.3 times as large after each step."""
 
     def stepped(_model: Any, optimizer: Any) -> None:
         for slot in _slots(optimizer):
-            slot.assign(slot * 2)
+            slot.assign(slot * 1.3)
 
     mutant.stepped = stepped
 

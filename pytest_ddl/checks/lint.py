@@ -1,0 +1,112 @@
+"""LINT: the strategy spans the cluster that was asked for, and what is trained was made in its scope."""
+
+from __future__ import annotations
+
+from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed
+from pytest_ddl.checks.causes import fix_of
+from pytest_ddl.checks.findings import CheckResult, Finding
+from pytest_ddl.checks.observe import compare, of_kind
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind, VariableRecord
+
+CHECK = "LINT"
+
+_MIRRORING = ("mirrored", "multi_worker_mirrored", "tpu")
+"""Strategies under which every replica holds a component of each variable that is made in their scope."""
+
+_OF_THE_OPTIMIZER = (VariableKind.SLOT, VariableKind.ITERATIONS)
+
+
+def check_lint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Judge the facts about the set-up; the reference tells which variables are trained."""
+    known = [rank for rank in distributed.ranks if "replicas" in rank.facts]
+    if not known:
+        return not_applicable(CHECK, "the set-up was not observed")
+    findings = [finding for rank in known for finding in _cluster(rank, distributed)]
+    outside = _outside(reference, distributed, tolerance)
+    if outside:
+        findings.append(_outside_scope(outside, distributed))
+    if findings:
+        return failed(CHECK, findings)
+    if distributed.errors and not distributed.variables:
+        return inconclusive(CHECK, "the run failed before a variable was watched")
+    told = f"{known[0].facts.get('replicas')} replica(s) in sync"
+    mirrored = [variable for variable in distributed.variables if variable.distributed]
+    return passed(CHECK, told + (f", {len(mirrored)} mirrored variables" if mirrored else ""))
+
+
+def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
+    """What the program trains under, where that is not the cluster that was asked for."""
+    facts, asked = rank.facts, distributed.num_replicas
+    messages = []
+    replicas = facts.get("replicas", asked)
+    if replicas != asked:
+        messages.append((f"the strategy has {replicas} replica(s) in sync, not {asked}", str(replicas)))
+    for own in facts.get("own_strategies", ()):
+        if own["replicas"] < asked:
+            what = (
+                f"the program trains under a {own['type']} of its own, with {own['replicas']} replica(s), not {asked}"
+            )
+            messages.append((what, str(own["replicas"])))
+    before, after = facts.get("tf_config", (None, None))
+    if after is not None and after != before and after != len(distributed.ranks):
+        what = (
+            f"the program sets TF_CONFIG to {after} worker(s) after the strategy was made for {len(distributed.ranks)}"
+        )
+        messages.append((what, str(after)))
+    return [
+        Finding(
+            check=CHECK,
+            message=message,
+            cause="cluster-misconfigured",
+            step=0,
+            worker=rank.rank,
+            observed=observed,
+            expected=str(asked),
+            fix="Use run.strategy; where the program makes its own strategy, set TF_CONFIG on every worker before "
+            "that, and make the strategy before any other TensorFlow operation.",
+        )
+        for message, observed in messages[:1]
+    ]
+
+
+def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[VariableRecord]:
+    """Variables that are trained and have one component for all replicas.
+
+    The optimizer's own are listed only where they differ from one device: a counter that every worker
+    keeps for itself may be right.
+    """
+    if distributed.num_replicas < 2 or distributed.strategy.split("[")[0] not in _MIRRORING:
+        return []
+    plain = {variable.index for variable in distributed.variables if not variable.distributed}
+    steps = reference.num_steps
+    trained = [
+        variable
+        for variable in of_kind(reference, VariableKind.TRAINABLE)
+        if variable.index in plain and tolerance.moved(variable.index, steps)
+    ]
+    alone = all(len(rank.replicas) == 1 for rank in distributed.ranks)
+    if alone and not distributed.errors and not compare(reference, distributed, tolerance).first:
+        trained = []  # every worker keeps a copy of its own, and updates it as all others do
+    last = min(steps, distributed.num_steps)
+    wrong = {
+        place.variable.index for place in compare(reference, distributed, tolerance, _OF_THE_OPTIMIZER, 1, last).first
+    }
+    return trained + [v for v in of_kind(reference, *_OF_THE_OPTIMIZER) if v.index in plain & wrong]
+
+
+def _outside_scope(outside: list[VariableRecord], distributed: TrainingRecord) -> Finding:
+    names = [variable.name for variable in outside]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return Finding(
+        check=CHECK,
+        message=f"{', '.join(names[:3])}{more}: one component for {distributed.num_replicas} replicas, "
+        "so made outside strategy.scope()",
+        cause="variable-outside-scope",
+        step=0,
+        variable=names[0],
+        fix=fix_of("variable-outside-scope"),
+        observed="not mirrored",
+        expected="a component per replica",
+        origin="whether a variable is mirrored is exact",
+    )

@@ -1,0 +1,92 @@
+"""How variables lie over the mesh of ``model_parallel``: what was declared, what is, and whether copies agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.records import LayoutRecord
+from pytest_ddl.training import values
+
+UNSHARDED = "unsharded"
+
+
+@contextmanager
+def fresh(strategy: Any) -> Iterator[None]:
+    """No rules of an earlier program while one runs: workers, and their strategy, are warm."""
+    rules = getattr(strategy, "layout_map", None)
+    if rules is None:
+        yield
+        return
+    kept, used = dict(rules), set(rules.used)
+    rules.clear()
+    rules.used.clear()
+    try:
+        yield
+    finally:
+        rules.clear()
+        rules.update(kept)
+        rules.used.clear()
+        rules.used.update(used)
+
+
+def facts(strategy: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The rules of the layout map, and those that match neither a variable made nor one that is watched."""
+    rules = getattr(strategy, "layout_map", None)
+    if rules is None:
+        return {}
+    unmatched = [
+        pattern
+        for pattern in rules
+        if pattern not in rules.used and not any(re.search(pattern.replace("/", "[/_]"), name) for name in names)
+    ]
+    return {"layout_rules": list(rules), "unmatched_layout_rules": unmatched}
+
+
+def record_of(strategy: Any, variable: Any, name: str) -> LayoutRecord | None:
+    """The layout of a variable, ``None`` where it is none of a mesh."""
+    if variable is None or not hasattr(strategy, "layout_map") or not values.is_sharded_by_layout(variable):
+        return None
+    from tensorflow.experimental import dtensor
+
+    layout = variable.layout
+    actual = tuple(str(spec) for spec in layout.sharding_specs)
+    parts = [np.asarray(part) for part in dtensor.unpack(variable.read_value())]
+    return LayoutRecord(
+        declared=_declared(strategy, variable, name),
+        actual=actual,
+        shard_shape=tuple(parts[0].shape),
+        mesh={axis: int(layout.mesh.dim_size(axis)) for axis in layout.mesh.dim_names},
+        replicas_equal=_copies_agree(parts, layout.mesh.local_device_locations(), actual),
+    )
+
+
+def _declared(strategy: Any, variable: Any, name: str) -> tuple[str, ...] | None:
+    """What the map asks for now; ``None`` where no rule is meant for the variable, or one does not fit it."""
+    rules = strategy.layout_map
+    own = str(getattr(variable, "name", "")).split(":")[0]
+    for path in (name, own):
+        if any(re.search(pattern.replace("/", "[/_]"), path) for pattern in rules):
+            try:
+                spec = rules.spec_for(path, [int(size) for size in variable.shape])
+            except ValueError:
+                return None
+            return tuple(axis or UNSHARDED for axis in spec)
+    return None
+
+
+def _copies_agree(
+    parts: Sequence[np.ndarray[Any, Any]], places: Sequence[Mapping[str, int]], specs: Sequence[str]
+) -> bool:
+    """Whether devices at the same place along the sharded axes hold the same bits."""
+    held: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
+    for part, place in zip(parts, places, strict=True):
+        key = tuple(int(place[axis]) for axis in specs if axis != UNSHARDED)
+        known = held.setdefault(key, part)
+        if known.shape != part.shape or known.tobytes() != part.tobytes():
+            return False
+    return True

@@ -1,0 +1,105 @@
+"""What a program reads back from files that it saved: is everything in them, and is it what it was?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.records import Array, RestoreRecord
+from pytest_ddl.training import adapter, optimizers, values
+from pytest_ddl.training.observers import saving
+from pytest_ddl.training.observers.base import Observer
+
+_Parts = dict[str, list[tuple[str, Array]]]
+"""Name of a part (``model``, ``optimizer`` …) -> name and value of its variables, in order."""
+
+
+@dataclass
+class _Restore:
+    call: saving.Call
+    step: int
+    compared: int = 0
+    lost: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+
+
+class CheckpointObserver(Observer):
+    """Compares what ``tf.train.Checkpoint`` and ``load_weights`` read back with what was saved."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        self._saved: dict[str, _Parts] = {}
+        self._restored: list[_Restore] = []
+        with saving.told(self._hear):
+            yield
+
+    def end_run(self) -> Mapping[str, Any]:
+        # Only now is it known whether the program said that it wants a part alone.
+        wanted = [item for item in self._restored if not adapter.expects_partial(item.call.result)]
+        return {"restores": tuple(self._record(item) for item in wanted)}
+
+    def _record(self, item: _Restore) -> RestoreRecord:
+        return RestoreRecord(
+            item.call.path, item.call.api, item.step, item.compared, tuple(item.lost), tuple(item.absent)
+        )
+
+    def _hear(self, call: saving.Call) -> None:
+        path = os.path.realpath(call.path)
+        parts = self._parts(call)
+        if call.writes:
+            self._saved[path] = parts
+        elif path in self._saved and not (call.options.get("skip_mismatch") or call.options.get("by_name")):
+            self._restored.append(_compared(call, self.recorder.completed, self._saved[path], parts))
+
+    def _parts(self, call: saving.Call) -> _Parts:
+        """The variables behind a checkpoint's attributes, or of a model, and of its optimizer if that is saved too."""
+        if "Checkpoint" in call.api:
+            named = {name: item for name, item in vars(call.subject).items() if not name.startswith("_")}
+        else:
+            named = {"model": call.subject}
+            if call.api.startswith("keras.") and call.path.endswith((".weights.h5", ".keras")):
+                named["optimizer"] = getattr(call.subject, "optimizer", None)
+        parts = {name: self._values(item) for name, item in named.items()}
+        return {name: found for name, found in parts.items() if found}
+
+    def _values(self, item: Any) -> list[tuple[str, Array]]:
+        import tensorflow as tf
+
+        if isinstance(item, tf.Variable):
+            variables = [item]
+        elif hasattr(item, "apply_gradients"):
+            variables = optimizers.variables_of(item)
+        else:
+            try:
+                variables = list(getattr(item, "variables", None) or ())
+            except (ValueError, TypeError):
+                return []  # tf_keras raises where a model has not been built
+        found = []
+        for variable in variables:
+            parts = values.read(self.context.strategy, values.backing(variable))
+            found.append((optimizers.name_of(variable), parts[0] if parts else np.zeros(0)))
+        return found
+
+
+def _compared(call: saving.Call, step: int, saved: _Parts, now: _Parts) -> _Restore:
+    result = _Restore(call, step)
+    deferred = "Checkpoint" in call.api
+    for part, current in now.items():
+        before = saved.get(part)
+        if before is None:
+            result.absent.append(part)
+            continue
+        for (_name, old), (name, new) in zip(before, current, strict=False):
+            if old.shape == new.shape and old.dtype == new.dtype:
+                result.compared += 1
+                if not np.array_equal(old, new, equal_nan=old.dtype.kind in "fc"):
+                    result.lost.append(name)
+        if not deferred and len(before) > len(current):
+            # Only a tf.train.Checkpoint waits for variables that come into being later.
+            result.lost += [name for name, _value in before[len(current) :]]
+    return result

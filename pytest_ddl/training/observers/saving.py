@@ -1,0 +1,80 @@
+"""The calls of TensorFlow and Keras that save and load, heard of from outside: replaced while a run is observed."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that saved or loaded, after it returned."""
+
+    api: str
+    path: str
+    writes: bool
+    subject: Any
+    """The checkpoint or the model."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    result: Any = None
+
+
+Listener = Callable[[Call], Any]
+
+
+def _points() -> Iterator[tuple[Any, str, str, bool]]:
+    """``(owner, attribute, name, writes)`` of the calls: the first argument is the subject, the second the path."""
+    import keras
+    import tensorflow as tf
+
+    for kind in (tf.train.Checkpoint, tf.compat.v1.train.Checkpoint):
+        name = "tf.train.Checkpoint" if kind is tf.train.Checkpoint else "tf.compat.v1.train.Checkpoint"
+        yield kind, "write", f"{name}.write", True
+        yield kind, "save", f"{name}.save", True
+        yield kind, "restore", f"{name}.restore", False
+    yield tf.train.CheckpointManager, "save", "tf.train.CheckpointManager.save", True
+    yield tf.train.Checkpoint, "read", "tf.train.Checkpoint.read", False
+    yield tf.saved_model, "save", "tf.saved_model.save", True
+    for flavour in (keras, sys.modules.get("tf_keras")):
+        if flavour is not None:
+            name = flavour.__name__
+            yield flavour.Model, "save", f"{name}.Model.save", True
+            yield flavour.Model, "save_weights", f"{name}.Model.save_weights", True
+            yield flavour.Model, "export", f"{name}.Model.export", True
+            yield flavour.Model, "load_weights", f"{name}.Model.load_weights", False
+
+
+@contextmanager
+def told(listener: Listener) -> Iterator[None]:
+    """Tell of every call that saves or loads while the context is open; the calls themselves stay as they are."""
+    replaced: list[tuple[Any, str, Any]] = []
+    try:
+        for owner, attribute, name, writes in _points():
+            original = vars(owner).get(attribute)
+            if original is not None:
+                setattr(owner, attribute, _telling(original, name, writes, listener))
+                replaced.append((owner, attribute, original))
+        yield
+    finally:
+        for owner, attribute, original in reversed(replaced):
+            setattr(owner, attribute, original)
+
+
+def _telling(original: Callable[..., Any], name: str, writes: bool, listener: Listener) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        given = [*args, *kwargs.values()]
+        path = given[1] if len(given) > 1 else ""
+        numbered = name.endswith(("Checkpoint.save", "CheckpointManager.save"))
+        with suppress(Exception):  # it must never become an error of the program
+            if not numbered or result:  # a manager may find that it is too early to save
+                subject = getattr(given[0], "checkpoint", given[0]) if "Manager" in name else given[0]
+                listener(Call(name, str(result if numbered else path), writes, subject, kwargs, result))
+        return result
+
+    return call

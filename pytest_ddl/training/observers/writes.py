@@ -1,0 +1,69 @@
+"""The files that a rank writes: by Python's own audit events, and by what TensorFlow and HDF5 write without any."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.records import WriteRecord
+from pytest_ddl.training.observers import saving
+from pytest_ddl.training.observers.base import Observer
+
+_WRITING = os.O_WRONLY | os.O_RDWR
+_active: list[Callable[[str, str], None]] = []
+"""Who hears of writes in this process: one entry while a training function runs, else none."""
+_hooked: list[bool] = []
+_IGNORED = ("/dev/", "/proc/", "/sys/", sysconfig.get_paths()["purelib"], str(Path.home() / ".keras"))
+
+
+class WriteObserver(Observer):
+    """Records each path that a rank of several writes, once per call that writes it."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        self._writes: dict[WriteRecord, None] = {}
+        if self.context.num_ranks < 2:
+            yield  # one process has nobody to collide with
+            return
+        if not _hooked:
+            sys.addaudithook(_on_event)  # for the life of the process: it cannot be removed
+            _hooked.append(True)
+        with ExitStack() as stack:
+            stack.enter_context(saving.told(lambda call: call.writes and self._wrote(call.path, call.api)))
+            _active.append(self._wrote)
+            stack.callback(_active.clear)
+            yield
+
+    def end_run(self) -> Mapping[str, Any]:
+        return {"writes": tuple(self._writes)}
+
+    def _wrote(self, path: str, api: str) -> None:
+        whole = os.path.realpath(path)
+        # Python opens the folder itself for a temporary file without a name.
+        if whole.startswith(_IGNORED) or "__pycache__" in whole or (api == "open" and os.path.isdir(whole)):
+            return
+        folder = os.path.realpath(self.settings.tmp_path) + os.sep if self.settings.tmp_path else None
+        shown = whole.removeprefix(folder) if folder else whole
+        if not shown.startswith("."):  # the harness' own files
+            self._writes.setdefault(WriteRecord(shown, api, self.recorder.completed))
+
+
+def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
+    """Python's audit hook. It must not raise, and is called for everything that Python does."""
+    if not _active or event not in ("open", "os.rename"):
+        return
+    try:
+        if event == "open":
+            path, mode, flags = arguments
+            # Without a mode it is os.open: locks, and files that are only touched.
+            if isinstance(mode, str) and flags & _WRITING and isinstance(path, str | bytes | os.PathLike):
+                _active[-1](os.fsdecode(path), "open")
+        elif event == "os.rename" and os.path.isfile(arguments[0]):
+            _active[-1](os.fsdecode(arguments[1]), "os.rename")
+    except Exception:  # an exception here would become one of the program's own call
+        return

@@ -1,0 +1,47 @@
+"""Gradients that are not finite, planted in the steps and on the replicas that the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.training import observing
+from pytest_ddl.training.gradient_calls import Source
+from pytest_ddl.training.settings import RunSettings
+
+
+def planted(
+    sources: Sequence[Source | None], gradients: Sequence[Any], to_plant: Callable[[int], Sequence[float]]
+) -> list[Any]:
+    """The gradients, each overwritten in the executions in which ``to_plant(replica)`` gives a number for it but 0."""
+    import tensorflow as tf
+
+    replica = tf.cast(observing.replica_id(), tf.int32)
+    chosen = tf.numpy_function(lambda number: np.array(to_plant(int(number)), np.float64), [replica], tf.float64)
+    chosen.set_shape([len(gradients)])
+    return [
+        _overwritten(gradient, chosen[position]) if source is not None else gradient
+        for position, (source, gradient) in enumerate(zip(sources, gradients, strict=True))
+    ]
+
+
+def plan(settings: RunSettings, step: int, replica: int) -> dict[int, float]:
+    """Index of the variable -> what its gradient is overwritten with in a step on a replica."""
+    return {
+        injection.variable: injection.value
+        for injection in settings.inject
+        if injection.step == step and (injection.replica in (None, replica) or settings.is_reference)
+    }
+
+
+def _overwritten(gradient: Any, planted: Any) -> Any:
+    """The gradient itself while ``planted`` is 0; else all of it that value."""
+    import tensorflow as tf
+
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_overwritten(gradient.values, planted), gradient.indices, gradient.dense_shape)
+    return tf.where(tf.equal(planted, 0.0), gradient, tf.cast(planted, gradient.dtype))

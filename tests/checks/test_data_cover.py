@@ -1,0 +1,91 @@
+"""DATA-COVER on records: what is lost or repeated, and what is merely in another order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulated_training import Program, simulate
+
+from pytest_ddl.checks.coverage import Order, contents_are_known, contents_by_step, coverage
+from pytest_ddl.checks.data_cover import check_data_cover
+from pytest_ddl.checks.findings import Outcome
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import BatchRecord, TrainingRecord
+
+Steps = list[list[list[int]]]
+
+
+def consumed(steps: Steps, by: str = "ids") -> TrainingRecord:
+    """A run in which, in each step, each replica consumed these examples."""
+    replicas = len(steps[0])
+    record = simulate(Program(replicas=replicas, batches=[4] * len(steps)))
+    made = []
+    for step, batches in zip(record.ranks[0].steps, steps, strict=True):
+        names = {"example_ids": by == "ids", "fingerprints": by == "contents"}
+        found = [
+            BatchRecord(at, len(names_), **{name: tuple(names_) if told else None for name, told in names.items()})
+            for at, names_ in enumerate(batches)
+        ]
+        made.append(replace(step, batches=tuple(found)))
+    return replace(record, ranks=(replace(record.ranks[0], steps=tuple(made)),))
+
+
+def one(*steps: list[int]) -> Steps:
+    return [[step] for step in steps]
+
+
+WHOLE = one([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+@pytest.mark.parametrize("by", ["ids", "contents"])
+@pytest.mark.parametrize(
+    ("ours", "theirs", "order"),
+    [
+        (WHOLE, [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], Order.SAME),
+        (WHOLE, [[[3, 1], [2, 0]], [[7, 5], [6, 4]]], Order.SAME),
+        (WHOLE, [[[0, 1], [4, 5]], [[2, 3], [6, 7]]], Order.OTHER),
+        (WHOLE, [[[0, 1], [1, 2]], [[4, 5], [6, 7]]], Order.WRONG),
+        (WHOLE, [[[0, 1], [0, 1]], [[2, 3], [2, 3]]], Order.REPEATED),
+        # cut off within the first pass: other examples, none of them twice
+        (one([0, 1, 2, 3]), [[[0, 1], [8, 9]]], Order.OTHER),
+        (one([0, 1, 2, 3]), [[[0, 9], [8, 9]]], Order.WRONG),
+        # two passes, reshuffled
+        ([*WHOLE, *WHOLE], [[[0, 1], [4, 5]], [[2, 3], [6, 7]], [[7, 6], [3, 2]], [[0, 1], [4, 5]]], Order.OTHER),
+        ([*WHOLE, *WHOLE], [[[0, 1], [0, 5]], [[2, 3], [6, 7]], [[7, 6], [3, 2]], [[4, 1], [4, 5]]], Order.WRONG),
+        # the last step of a pass goes on into the next one, and differs there
+        (one([0, 1, 2, 3], [4, 5, 1, 0], [2, 3, 4, 5]), [[[0, 1], [2, 3]], [[4, 5], [2, 0]], [[1, 3], [4, 5]]], Order.OTHER),
+        # drawn with replacement
+        (one([0, 1, 1, 2], [5, 2, 7, 0]), [[[0, 3], [1, 3]], [[4, 2], [2, 7]]], Order.OTHER),
+    ],
+)  # fmt: skip
+def test_order(ours: Steps, theirs: Steps, order: Order, by: str) -> None:
+    found = coverage(consumed(ours, by), consumed(theirs, by))
+    assert found is not None
+    assert found.order is order
+
+
+def test_what_is_repeated_and_lost_is_named() -> None:
+    reference, distributed = consumed(WHOLE), consumed([[[0, 1], [1, 2]], [[4, 5], [6, 7]]])
+    result = check_data_cover(reference, distributed, Tolerance(reference))
+    assert result.outcome is Outcome.FAIL
+    assert [finding.cause for finding in result.findings] == ["examples-duplicated", "examples-dropped"]
+
+
+def test_the_same_batch_on_every_replica_is_named() -> None:
+    reference, distributed = consumed(WHOLE), consumed([[[0, 1], [0, 1]], [[2, 3], [2, 3]]])
+    result = check_data_cover(reference, distributed, Tolerance(reference))
+    assert result.findings[0].cause == "examples-duplicated"
+    assert "all replicas consume the same examples" in result.findings[0].message
+
+
+def test_nothing_observed_is_not_a_pass() -> None:
+    record = simulate(Program(replicas=2, observe=False))
+    assert check_data_cover(record, record, Tolerance(record)).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_contents_by_step() -> None:
+    record = consumed([[[0, 1], [2, 3]], [[4, 5], [6, 9]]], "contents")
+    assert contents_by_step(record) == ((0, 1, 2, 3), (4, 5, 6, 9))
+    assert contents_by_step(consumed(WHOLE)) is None
+    assert not contents_are_known(consumed(WHOLE, "contents"), record)

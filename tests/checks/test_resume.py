@@ -1,0 +1,111 @@
+"""RESUME on records: what an interrupted run went on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulated_training import Program, simulate
+
+from pytest_ddl.checks.compare import judge
+from pytest_ddl.checks.findings import Outcome
+from pytest_ddl.checks.resume import check_resume
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import BatchRecord, RankRecord, Snapshot, TrainingRecord, VariableKind
+
+AFTER = 2
+PROGRAM = Program(replicas=2, workers=2, momentum=0.9, batches=(4, 4, 4, 4))
+
+
+def change(kinds: tuple[VariableKind, ...], to: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Snapshot]:
+    def changed(rank: RankRecord, values: Snapshot) -> Snapshot:
+        concerned = {variable.index for variable in rank.variables if variable.kind in kinds}
+        return {at: tuple(map(to, parts)) if at in concerned else parts for at, parts in values.items()}
+
+    return changed
+
+
+def interrupted(
+    resume: Callable[[RankRecord, Snapshot], Snapshot] | None = None,
+    ranks: tuple[int, ...] = (0, 1),
+    data: int = 0,
+) -> tuple[TrainingRecord, TrainingRecord]:
+    """A run that went on with changed values; its later steps are off by as much, and their data by some steps."""
+    reference = with_contents(simulate(replace(PROGRAM, replicas=1, workers=1)))
+    distributed = with_contents(simulate(PROGRAM))
+    made = []
+    for rank in distributed.ranks:
+        apply = resume if resume is not None and rank.rank in ranks else (lambda _rank, values: values)
+        steps = list(rank.steps)
+        for at in range(AFTER, len(steps)):
+            batches = rank.steps[max(0, min(at + data, len(steps) - 1))].batches
+            steps[at] = replace(steps[at], snapshot=apply(rank, steps[at].snapshot), batches=batches)
+        values = apply(rank, rank.steps[AFTER - 1].snapshot)
+        made.append(replace(rank, steps=tuple(steps), resumed={AFTER: values}))
+    return reference, replace(distributed, ranks=tuple(made))
+
+
+def with_contents(record: TrainingRecord) -> TrainingRecord:
+    def told(batch: BatchRecord) -> BatchRecord:
+        return replace(batch, fingerprints=tuple(int(name) for name in batch.example_ids or ()))
+
+    ranks = tuple(
+        replace(rank, steps=tuple(replace(s, batches=tuple(map(told, s.batches))) for s in rank.steps))
+        for rank in record.ranks
+    )
+    return replace(record, ranks=ranks)
+
+
+def earlier(rank: RankRecord, _values: Snapshot) -> Snapshot:
+    return rank.steps[0].snapshot
+
+
+SLOTS = change((VariableKind.SLOT,), np.zeros_like)
+WEIGHTS = change((VariableKind.TRAINABLE,), lambda value: value + 0.5)
+COUNT = change((VariableKind.ITERATIONS,), lambda value: value - 1)
+
+
+def test_a_run_that_goes_on_where_it_was_passes() -> None:
+    report = judge(*interrupted())
+    assert report.passed, str(report)
+    result = next(result for result in report.results if result.check == "RESUME")
+    assert result.outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("given", "cause", "also"),
+    [
+        ({"resume": SLOTS}, "resume-lost-state", ()),
+        ({"resume": WEIGHTS}, "resume-lost-state", ()),
+        ({"resume": change((VariableKind.ITERATIONS,), np.zeros_like)}, "resume-lost-state", ()),
+        ({"resume": COUNT}, "resume-step-wrong", ()),
+        ({"resume": COUNT, "data": -1}, "resume-step-wrong", ()),
+        ({"resume": earlier}, "resume-step-wrong", ()),
+        ({"resume": WEIGHTS, "ranks": (1,)}, "workers-diverged", ("resume-lost-state",)),
+        ({"data": -2}, "resume-data-wrong", ()),
+        ({"data": -1}, "resume-data-wrong", ("resume-step-wrong",)),
+        ({"data": 1}, "resume-data-wrong", ("resume-step-wrong",)),
+    ],
+)
+def test_what_is_wrong_is_named_first(given: dict[str, object], cause: str, also: tuple[str, ...]) -> None:
+    report = judge(*interrupted(**given))  # type: ignore[arg-type]
+    first = report.findings[0]
+    assert (first.check, first.cause, first.also) == ("RESUME", cause, also), str(report)
+    assert len(report.findings) == 1, str(report)
+
+
+def test_a_rate_that_is_set_before_each_step_is_not_lost() -> None:
+    reference, distributed = interrupted()
+    rate = change((VariableKind.LEARNING_RATE,), np.zeros_like)
+    ranks = tuple(replace(r, resumed={AFTER: rate(r, r.resumed[AFTER])}) for r in distributed.ranks)
+    assert check_resume(reference, replace(distributed, ranks=ranks), Tolerance(reference)).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("resumed", [{}, {AFTER: {}}])
+def test_nothing_to_compare_is_not_a_pass(resumed: dict[int, Snapshot]) -> None:
+    reference, distributed = interrupted()
+    ranks = tuple(replace(rank, resumed=resumed) for rank in distributed.ranks)
+    result = check_resume(reference, replace(distributed, ranks=ranks), Tolerance(reference))
+    assert result.outcome is Outcome.NOT_APPLICABLE

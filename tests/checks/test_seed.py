@@ -1,0 +1,119 @@
+"""SEED on records: repeated streams are named, what may be shared or too small to tell is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from simulated_training import Program, simulate
+
+from pytest_ddl.checks.findings import CheckResult, Outcome
+from pytest_ddl.checks.seed import ACROSS_REPLICAS, ACROSS_STEPS, check_seed
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import DrawRecord, TrainingRecord
+
+Digest = Callable[[int, int], int]
+FEATURES = 8
+
+
+def _with_draws(record: TrainingRecord, digest: Digest, shape: tuple[int, ...], **fields: object) -> TrainingRecord:
+    def draw(replica: int, step: int) -> DrawRecord:
+        size = 1
+        for length in shape:
+            size *= length
+        given = {"op": "stateless_random_uniform_v2", "dtype": "float32", "distinct": size, **fields}
+        return DrawRecord(
+            replica, 0, name="dropout/uniform", digest=digest(replica, step), size=size, shape=shape, **given
+        )
+
+    ranks = tuple(
+        replace(
+            rank,
+            steps=tuple(replace(step, draws=tuple(draw(r, step.index) for r in rank.replicas)) for step in rank.steps),
+        )
+        for rank in record.ranks
+    )
+    return replace(record, ranks=ranks)
+
+
+def _judged(
+    digest: Digest,
+    shape: Callable[[int], tuple[int, ...]] = lambda size: (size, FEATURES),
+    replicas: int = 2,
+    workers: int = 1,
+    **fields: object,
+) -> CheckResult:
+    reference = _with_draws(simulate(Program()), digest, shape(12), **fields)
+    program = Program(replicas=replicas, workers=workers)
+    distributed = _with_draws(simulate(program), digest, shape(12 // replicas), **fields)
+    return check_seed(reference, distributed, Tolerance(reference))
+
+
+def _causes(result: CheckResult) -> list[str | None]:
+    return [finding.cause for finding in result.findings]
+
+
+def test_streams_of_their_own_pass() -> None:
+    result = _judged(lambda replica, step: 10 * replica + step)
+    assert result.outcome is Outcome.PASS
+    assert "on 2 replica(s)" in result.reason
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_same_stream_on_all_replicas_is_named(workers: int) -> None:
+    result = _judged(lambda _replica, step: step, workers=workers)
+    assert _causes(result) == [ACROSS_REPLICAS]
+    finding = result.findings[0]
+    assert (finding.step, finding.replica, finding.worker) == (1, 1, workers - 1)
+    assert not finding.approximation
+
+
+def test_the_same_numbers_in_every_step_are_named_also_on_one_replica() -> None:
+    assert _causes(_judged(lambda replica, _step: replica)) == [ACROSS_STEPS]
+    assert _causes(_judged(lambda replica, _step: replica, replicas=1)) == [ACROSS_STEPS]
+
+
+def test_two_of_four_replicas_are_enough() -> None:
+    result = _judged(lambda replica, step: 100 * max(replica, 1) + step, replicas=4)
+    assert _causes(result) == [ACROSS_REPLICAS]
+    assert "replicas 0, 1" in result.findings[0].message
+    assert _causes(_judged(lambda replica, step: 100 * min(replica, 2) + step, replicas=4)) == [ACROSS_REPLICAS]
+
+
+def test_chance_in_one_step_is_no_finding() -> None:
+    assert _judged(lambda replica, step: 1 if step == 2 else 10 * replica + step).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("shape", "fields"),
+    [
+        (lambda _size: (FEATURES, 4), {}),  # random features: a fixed projection, shared on purpose
+        (lambda _size: (12, FEATURES), {}),  # drawn for the whole batch on every replica, to take a part of it
+        (lambda _size: (), {}),
+    ],
+)
+def test_what_has_no_row_per_example_may_be_shared(shape: Callable[[int], tuple[int, ...]], fields: dict) -> None:
+    assert _judged(lambda _replica, _step: 7, shape, **fields).outcome is Outcome.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("fields", [{"dtype": "int32", "distinct": 2}, {"distinct": 1}])
+def test_too_little_to_tell_is_no_finding(fields: dict) -> None:
+    assert _judged(lambda _replica, _step: 7, lambda size: (size,), **fields).outcome is Outcome.PASS
+
+
+def test_nothing_drawn_is_not_applicable() -> None:
+    reference, distributed = simulate(Program()), simulate(Program(replicas=2))
+    result = check_seed(reference, distributed, Tolerance(reference))
+    assert result.outcome is Outcome.NOT_APPLICABLE
+    sharded = replace(distributed, strategy="model_parallel[model=2]")
+    assert "model_parallel" in check_seed(reference, sharded, Tolerance(reference)).reason
+
+
+def test_a_global_seed_that_the_check_itself_set_alike_on_all_workers_is_tolerated() -> None:
+    def judged(**given: object) -> CheckResult:
+        return _judged(lambda _replica, step: step, workers=2, **given)
+
+    assert judged(op="random_uniform").findings[0].approximation
+    assert not judged(op="random_uniform", seeded=True).findings[0].approximation
+    assert not _judged(lambda _replica, step: step, op="random_uniform").findings[0].approximation

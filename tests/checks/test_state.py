@@ -1,0 +1,183 @@
+"""STATE-EQ on records: state is compared as it is declared, and its own defects are told from consequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulated_training import Program, pair
+
+from pytest_ddl.checks.compare import judge
+from pytest_ddl.checks.findings import CheckResult, Outcome
+from pytest_ddl.checks.optimizer_state import check_optimizer_state
+from pytest_ddl.checks.state import check_state
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import Array, LayerRecord, RankRecord, TrainingRecord, VariableKind, VariableRecord
+
+STATE = 3
+"""Index of the simulator's ``ema/average``."""
+Change = Callable[[int, int, Array], Array]
+
+
+def _changed(record: TrainingRecord, change: Change, **fields: object) -> TrainingRecord:
+    """The record with another value of the state on each replica after each step, and another declaration."""
+
+    def of(rank: RankRecord) -> RankRecord:
+        steps = tuple(
+            replace(
+                step,
+                snapshot={
+                    **step.snapshot,
+                    STATE: tuple(
+                        change(replica, step.index, value)
+                        for replica, value in zip(rank.replicas, step.snapshot[STATE], strict=True)
+                    ),
+                },
+            )
+            for step in rank.steps
+        )
+        variables = tuple(replace(v, **fields) if v.index == STATE else v for v in rank.variables)
+        return replace(rank, steps=steps, variables=variables)
+
+    return replace(record, ranks=tuple(map(of, record.ranks)))
+
+
+def _state(reference: TrainingRecord, distributed: TrainingRecord) -> CheckResult:
+    return check_state(reference, distributed, Tolerance(reference))
+
+
+TWO = Program(replicas=2)
+
+
+def _both(change: Change, program: Program = TWO, **fields: object) -> CheckResult:
+    reference, distributed = pair(program)
+    return _state(reference, _changed(distributed, change, **fields))
+
+
+def test_state_of_one_device_passes() -> None:
+    result = _state(*pair(Program(replicas=2)))
+    assert result.outcome is Outcome.PASS
+    assert "1 variable(s)" in result.reason
+
+
+def test_copies_that_go_apart_are_named_with_their_mean() -> None:
+    result = _both(lambda replica, _step, value: value + (1 - 2 * replica))
+    assert [finding.cause for finding in result.findings] == ["state-not-aggregated"]
+    assert "their mean is the value of one device" in (result.findings[0].evidence or "")
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "change"),
+    [
+        ("mean", lambda replica, _step, value: value + (1 - 2 * replica)),
+        ("sum", lambda replica, _step, value: value * (0.25 + 0.5 * replica)),
+        ("only_first_replica", lambda replica, _step, value: value + replica),
+    ],
+)
+def test_components_are_read_as_declared(aggregation: str, change: Change) -> None:
+    declared = {"synchronization": "on_read", "aggregation": aggregation}
+    assert _both(change, **declared).outcome is Outcome.PASS
+    wrong = _both(lambda replica, step, value: change(replica, step, value) + 0.5, **declared)
+    assert [finding.cause for finding in wrong.findings] == ["state-not-aggregated"]
+    assert f"read as {aggregation}" in wrong.findings[0].message
+
+
+def test_state_that_declares_no_reduction_is_local_by_declaration() -> None:
+    result = _both(lambda replica, _step, value: value + replica, synchronization="on_read")
+    assert result.outcome is Outcome.NOT_APPLICABLE
+
+
+def test_a_state_that_is_not_finite_is_a_finding() -> None:
+    assert _both(lambda _replica, _step, value: value * np.nan).outcome is Outcome.FAIL
+
+
+def test_a_counter_that_counts_replicas_is_named() -> None:
+    def counting(per_step: int) -> Change:
+        return lambda _replica, step, _value: np.asarray(per_step * step, np.int64)
+
+    reference, distributed = pair(Program(replicas=2))
+    given = {"dtype": "int64", "shape": ()}
+    ours, theirs = _changed(reference, counting(1), **given), _changed(distributed, counting(2), **given)
+    result = _state(ours, theirs)
+    assert [finding.cause for finding in result.findings] == ["iteration-count-wrong"]
+    assert "by 2 per step" in (result.findings[0].evidence or "")
+
+
+def test_statistics_of_a_layer_that_is_not_synchronised_are_attributed_to_it() -> None:
+    program = Program(replicas=2, layers=(LayerRecord("ema", "BatchNormalization", {"synchronized": False}),))
+    result = _both(lambda _replica, _step, value: value + 0.1, program)
+    assert [finding.cause for finding in result.findings] == ["per-replica-normalization"]
+    assert not result.findings[0].exact
+
+
+def test_the_declared_mean_over_an_uneven_batch_is_an_approximation() -> None:
+    program = Program(replicas=2, batches=(12, 11, 12))
+    result = _both(lambda _r, step, value: value + (step > 1), program, synchronization="on_read", aggregation="mean")
+    assert [(f.cause, f.approximation, f.step) for f in result.findings] == [("mean-of-replica-means", True, 2)]
+
+
+def test_states_of_generators_are_not_compared() -> None:
+    def apart(replica: int, _step: int, value: Array) -> Array:
+        return value + replica
+
+    for name in ("dropout/seed_generator/seed_generator_state", "StateVar"):
+        assert _both(apart, name=name).outcome is Outcome.NOT_APPLICABLE
+        reference, distributed = pair(Program(replicas=2))
+        report = judge(reference, _changed(distributed, apart, name=name))
+        assert report.passed, str(report)
+
+
+def test_state_that_follows_from_wrong_weights_is_no_finding_of_its_own() -> None:
+    reference, distributed = pair(Program(replicas=2), scale=2.0)
+    report = judge(reference, _changed(distributed, lambda _r, _s, value: value + 0.1))
+    assert [finding.cause for finding in report.findings] == ["gradient-scaled-by-replica-count"]
+
+
+def test_wrong_state_does_not_explain_wrong_weights() -> None:
+    reference, distributed = pair(Program(replicas=2), worker_shift_at=2)
+    report = judge(reference, _changed(distributed, lambda replica, _s, value: value + replica))
+    assert [finding.cause for finding in report.findings] == ["state-not-aggregated", "replicas-diverged"]
+
+
+def _without(record: TrainingRecord, *kinds: VariableKind) -> TrainingRecord:
+    def kept(variables: tuple[VariableRecord, ...]) -> tuple[VariableRecord, ...]:
+        return tuple(variable for variable in variables if variable.kind not in kinds)
+
+    return replace(record, ranks=tuple(replace(rank, variables=kept(rank.variables)) for rank in record.ranks))
+
+
+OPTIMIZER = (VariableKind.ITERATIONS, VariableKind.LEARNING_RATE, VariableKind.SLOT)
+
+
+@pytest.mark.parametrize("kinds", [OPTIMIZER, (VariableKind.SLOT,)])
+@pytest.mark.parametrize("reference_only", [True, False])
+def test_an_optimizer_that_is_watched_on_one_side_only_fails(
+    kinds: tuple[VariableKind, ...], reference_only: bool
+) -> None:
+    reference, distributed = pair(Program(replicas=2, momentum=0.9))
+    if reference_only:
+        distributed = _without(distributed, *kinds)
+    else:
+        reference = _without(reference, *kinds)
+    result = check_optimizer_state(reference, distributed, Tolerance(reference))
+    assert result.outcome is Outcome.FAIL
+    assert "not the same variables are watched" in result.findings[0].message
+    assert "slot" in result.findings[0].message
+    assert judge(reference, distributed).verdict == "fail"
+
+
+def test_state_that_is_watched_on_one_side_only_fails() -> None:
+    reference, distributed = pair(Program(replicas=2))
+    result = _state(reference, _without(distributed, VariableKind.STATE))
+    assert result.outcome is Outcome.FAIL
+    assert "state" in result.findings[0].message
+
+
+def test_an_optimizer_that_one_worker_does_not_watch_fails() -> None:
+    reference, distributed = pair(Program(replicas=2, workers=2, momentum=0.9))
+    first, second = distributed.ranks
+    alone = _without(replace(distributed, ranks=(second,)), *OPTIMIZER).ranks[0]
+    result = check_optimizer_state(reference, replace(distributed, ranks=(first, alone)), Tolerance(reference))
+    assert (result.outcome, result.findings[0].worker) == (Outcome.FAIL, 1)

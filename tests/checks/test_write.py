@@ -1,0 +1,72 @@
+"""WRITE and CKPT on records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulated_training import Program, simulate
+
+from pytest_ddl.checks.checkpoint import check_checkpoint
+from pytest_ddl.checks.compare import judge
+from pytest_ddl.checks.findings import Outcome
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.checks.write import check_write
+from pytest_ddl.records import ErrorRecord, RestoreRecord, TrainingRecord, WriteRecord
+
+REFERENCE = simulate(Program())
+TOLERANCE = Tolerance(REFERENCE)
+
+
+def writing(*paths: tuple[str, ...], error: ErrorRecord | None = None) -> TrainingRecord:
+    record = simulate(Program(replicas=2, workers=2))
+    ranks = tuple(
+        replace(rank, writes=tuple(WriteRecord(path, "open", 2) for path in written), error=error)
+        for rank, written in zip(record.ranks, paths, strict=True)
+    )
+    return replace(record, ranks=ranks)
+
+
+def test_one_path_of_two_ranks_is_unsafe() -> None:
+    report = judge(REFERENCE, writing(("model.keras", "a"), ("model.keras", "b")))
+    assert [finding.cause for finding in report.findings] == ["unsafe-checkpoint-path"]
+    assert "model.keras" in report.findings[0].message
+    assert report.findings[0].step == 2
+
+
+def test_paths_of_their_own_are_safe() -> None:
+    assert check_write(REFERENCE, writing(("model.keras",), ("rank-1/model.keras",)), TOLERANCE).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("record", [writing((), ()), simulate(Program(replicas=2))])
+def test_nothing_written_is_not_a_pass(record: TrainingRecord) -> None:
+    assert check_write(REFERENCE, record, TOLERANCE).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_a_file_that_a_rank_failed_over_explains_the_failure() -> None:
+    error = ErrorRecord("tensorflow.errors.NotFoundError", "no such file: /x/ckpt_temp/ckpt", "", 2)
+    report = judge(REFERENCE, writing(("ckpt",), ("ckpt",), error=error))
+    assert [finding.cause for finding in report.findings] == ["unsafe-checkpoint-path"]
+
+
+@pytest.mark.parametrize(
+    ("restore", "outcome"),
+    [
+        (RestoreRecord("ckpt", "read", 1, 4), Outcome.PASS),
+        (RestoreRecord("ckpt", "read", 1, 4, lost=("dense/kernel",)), Outcome.FAIL),
+        (RestoreRecord("ckpt", "read", 1, 4, absent=("optimizer",)), Outcome.FAIL),
+        (RestoreRecord("ckpt", "read", 3, 4, absent=("optimizer",)), Outcome.PASS),
+        (RestoreRecord("ckpt", "read", 1, 0), Outcome.NOT_APPLICABLE),
+    ],
+)
+def test_what_is_read_back_is_complete(restore: RestoreRecord, outcome: Outcome) -> None:
+    record = simulate(Program(replicas=2))
+    record = replace(record, ranks=(replace(record.ranks[0], restores=(restore,)),))
+    result = check_checkpoint(REFERENCE, record, TOLERANCE)
+    assert result.outcome is outcome
+    if outcome is Outcome.FAIL:
+        assert result.findings[0].cause == "checkpoint-incomplete"
+
+
+def test_a_program_that_reads_nothing_back_is_not_judged() -> None:
+    assert check_checkpoint(REFERENCE, REFERENCE, TOLERANCE).outcome is Outcome.NOT_APPLICABLE

@@ -1,0 +1,76 @@
+"""How long a check takes, and how many random programs are checked in a minute."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from asv_bench.benchmarks.training import train
+from pytest_ddl import check_training
+from tests.evaluation.random_programs import random_programs
+
+TARGETS: Mapping[str, float] = {"mirrored": 1.0, "multi_worker_mirrored": 1.5}
+"""Most seconds that one check of a small network may take on warm clusters of two replicas."""
+REPEATS = 9
+PROGRAMS = 60
+
+
+def measure_checks() -> dict[str, Any]:
+    """Seconds of one check of a small network, 3 steps, warm, its reference included: median and worst."""
+    found = {}
+    for strategy in TARGETS:
+        # Each attempt has other data, so that its reference is not known yet. The first two warm the clusters.
+        taken = [_seconds(strategy, attempt) for attempt in range(REPEATS + 2)][2:]
+        found[strategy] = {"median": round(statistics.median(taken), 3), "worst": round(max(taken), 3)}
+    return {"seconds": found, "load before": round(os.getloadavg()[0], 2)}
+
+
+def _seconds(strategy: str, attempt: int) -> float:
+    started = time.monotonic()
+    report = check_training(partial(train, attempt=attempt), strategy, global_batch_size=16, steps=3)
+    assert report.passed, str(report)
+    return time.monotonic() - started
+
+
+def measure_random_programs(number: int = PROGRAMS) -> dict[str, Any]:
+    """Random programs checked per minute under ``mirrored``, on warm clusters, and where the time goes."""
+    load = os.getloadavg()[0]
+    warm_up, programs = random_programs(number + 5)[:5], random_programs(number + 5)[5:]
+    for program in warm_up:
+        check_training(program.train, "mirrored", **program.arguments)
+    started = time.monotonic()
+    reports = [check_training(program.train, "mirrored", **program.arguments) for program in programs]
+    seconds = time.monotonic() - started
+    runs = {
+        "reference": sum(report.reference.seconds for report in reports if report.reference),
+        "distributed": sum(report.distributed.seconds for report in reports if report.distributed),
+    }
+    return {
+        "programs": len(programs),
+        "per minute": round(60 * len(programs) / seconds, 1),
+        "seconds each": round(seconds / len(programs), 3),
+        "seconds each in": {name: round(total / len(programs), 3) for name, total in runs.items()},
+        "failed": sum(report.verdict == "fail" for report in reports),
+        "load before": round(load, 2),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {"cores": os.cpu_count(), "cpu": names[0] if names else platform.machine(), "system": platform.system()}
+
+
+def versions() -> dict[str, str]:
+    """Versions as a rank records them."""
+    report = check_training(partial(train, attempt=0), "mirrored", global_batch_size=16, steps=1)
+    assert report.distributed is not None
+    return dict(report.distributed.ranks[0].versions)

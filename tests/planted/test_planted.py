@@ -1,0 +1,82 @@
+"""Every planted bug is caught and its cause named first, and its correct twin passes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+# As a package, so that the ranks can import the programs by name.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.planted.catalogue import KNOWN_MISSES, NOT_SHOWABLE, PLANTED
+from tests.planted.run import evaluate
+
+QUICK = {
+    ("loss_is_a_mean_per_replica", "mirrored"),
+    ("gradients_are_applied_without_aggregation", "multi_worker_mirrored"),
+    ("global_norm_is_clipped_before_the_reduction", "mirrored"),
+    ("running_mean_is_the_replicas_own", "mirrored"),
+    ("every_worker_reads_everything", "multi_worker_mirrored"),
+}
+"""What the quick loop runs; the others are marked slow."""
+
+# Sorted by strategy: clusters stay warm.
+CASES = [
+    pytest.param(
+        entry,
+        strategy,
+        id=f"{entry.name}-{strategy}",
+        marks=() if (entry.name, strategy) in QUICK else pytest.mark.slow,
+    )
+    for strategy, entry in sorted(
+        ((strategy, entry) for entry in PLANTED for strategy in entry.strategies), key=lambda pair: pair[0]
+    )
+]
+
+
+@pytest.mark.parametrize(("planted", "strategy"), CASES)
+def test_a_sin_is_caught_and_its_cause_named(planted, strategy, request):
+    reason = KNOWN_MISSES.get((planted.name, strategy))
+    if reason is not None:
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    outcome = evaluate(planted, strategy)
+    assert outcome.caught, outcome.detail
+    assert outcome.cause in planted.causes, outcome.detail
+
+
+@pytest.mark.parametrize(("planted", "strategy"), CASES)
+def test_a_correct_twin_passes(planted, strategy):
+    outcome = evaluate(planted, strategy, "twin")
+    assert outcome.verdict == "pass", outcome.detail
+
+
+def test_names_and_causes_are_those_of_the_contract():
+    from pytest_ddl.checks.causes import CAUSES
+
+    names = [entry.name for entry in PLANTED]
+    assert len(set(names)) == len(names) >= 75
+    assert not {cause for entry in PLANTED for cause in entry.causes} - set(CAUSES)
+    assert all(entry.causes and entry.strategies for entry in PLANTED)
+
+
+def test_known_misses_name_planted_bugs():
+    assert set(KNOWN_MISSES) <= {(entry.name, strategy) for entry in PLANTED for strategy in entry.strategies}
+
+
+VISIBLE = """
+    A01 A03 A04 A05 A06 A08 A09 A12 A13 A14 B01 B03 B04 B06 B07 B08 B09 B11 B14 B15 B16 B17 B19 B23 B27 B29 B31
+    B32 B34 B35 B36 C01 C06 C07 C09 C10 C12 C13 C16 C17 C18 C19 C24 C25 C26 C27 C28 D01 D03 D05 D07 D09 D11 D14
+    D15 D16 D17 E02 E03 E05 E06 E07 E10 E12 F02 F04 F06 F07 F08 G03 G07 G08 G09 G10 G11 G12 G13 H01 H05 H06 H07
+    H08 J01 J02 J04 J05 J06 K02 K03 K04 K05 K06
+"""
+"""The ids of the visible corpus."""
+
+
+def test_every_entry_of_the_visible_corpus_is_accounted_for():
+    shown = {id_ for entry in PLANTED for id_ in entry.ids}
+    assert all(re.fullmatch(r"[A-K]\d\d", id_) for id_ in shown)
+    assert not shown & set(NOT_SHOWABLE)
+    assert shown | set(NOT_SHOWABLE) == set(VISIBLE.split())
