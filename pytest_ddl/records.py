@@ -135,6 +135,9 @@ class DrawRecord:
     """How many different numbers are among the first 256: what equal digests prove depends on it."""
     seeded: bool = False
     """Whether the program had set TensorFlow's global seed to another one than its run's."""
+    nested: bool = False
+    """Whether it is in a loop's body, a branch or a function that the replica function calls: TensorFlow counts the
+    operations of each from 0 to seed them."""
 
 
 @dataclass(frozen=True)

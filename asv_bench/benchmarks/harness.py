@@ -80,6 +80,21 @@ class Equivalence:
         training.equivalence_seconds(self.harness, strategy)
 
 
+class Recording:
+    """A step of a small model with everything recorded, against the bare loop in turns with it."""
+
+    version = "1"
+    unit = "x"
+    timeout = 300
+
+    def setup(self) -> None:
+        self.harness: Harness = clusters.warm_harness()
+
+    def track_ratio(self) -> float:
+        seconds = training.recording_seconds(self.harness)
+        return seconds["recorded"] / seconds["bare"]
+
+
 class FailingRank:
     """From a rank's exception to the verdict, while its peer sits in a collective."""
 

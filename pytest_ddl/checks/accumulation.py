@@ -95,16 +95,20 @@ def groups_of(record: TrainingRecord) -> Iterator[Group]:
     trainable = {v.index: v for v in of_kind(record, VariableKind.TRAINABLE)}
     units = _units(record, trainable)
     by_hand = not any(calls(record, step, GradientStage.APPLIED) for step in range(1, record.num_steps + 1))
-    patterns: dict[tuple[int, ...], list[int]] = {}
+    given = {
+        step: _changed(record, step) if by_hand else total(by_replica(record, step, GradientStage.APPLIED))
+        for step in range(1, record.num_steps + 1)
+    }
+    patterns: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for index in trainable:
-        pattern = tuple(n for n, unit in enumerate(units) if index in unit.values)
-        if pattern:
-            patterns.setdefault(pattern, []).append(index)
-    for pattern, indices in patterns.items():
+        computed = tuple(n for n, unit in enumerate(units) if index in unit.values)
+        due = tuple(step for step, values in given.items() if index in values and np.any(values[index]))
+        if computed:
+            patterns.setdefault((computed, due), []).append(index)
+    for (pattern, _due), indices in patterns.items():
         handed = {}
-        for step in range(1, record.num_steps + 1):
-            given = total(by_replica(record, step, GradientStage.APPLIED)) if not by_hand else _changed(record, step)
-            values = {index: given[index] for index in indices if index in given}
+        for step, every in given.items():
+            values = {index: every[index] for index in indices if index in every}
             if values and all(map(all_finite, values.values())) and (not by_hand or any(map(np.any, values.values()))):
                 handed[step] = values
         members = tuple(Unit(units[n].step, {i: units[n].values[i] for i in indices}) for n in pattern)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from pytest_ddl.checks.build import failed, not_applicable, not_observed, passed
 from pytest_ddl.checks.causes import fix_of
@@ -37,7 +37,7 @@ def check_collective_log(reference: TrainingRecord, distributed: TrainingRecord,
         return not_applicable(CHECK, "the run did not end; RUN says whether the collectives are to blame")
     if not any(rank.collectives for rank in distributed.ranks):
         return not_applicable(CHECK, not_observed(distributed, "the collectives of the ranks were"))
-    found = mismatch(distributed)
+    found = mismatch(distributed, reference)
     if found is None:
         count = len(distributed.ranks[0].collectives)
         return passed(CHECK, f"{count} collectives in the same order on {len(distributed.ranks)} ranks")
@@ -56,22 +56,37 @@ def finding(check: str, found: Mismatch) -> Finding:
     )
 
 
-def mismatch(record: TrainingRecord) -> Mismatch | None:
-    """The earliest way in which a rank is out of step with the first one, or ``None`` where none is."""
+def mismatch(
+    record: TrainingRecord, reference: TrainingRecord | None = None, running: Collection[int] = ()
+) -> Mismatch | None:
+    """The earliest way in which a rank is out of step with the first one, or ``None`` where none is.
+
+    :param reference: tells in which order one device reduces.
+    :param running: ranks that might have gone on, so that the end of their logs says nothing.
+    """
     found = [
         difference
         for other in record.ranks[1:]
         for group in sorted({item.group for rank in (record.ranks[0], other) for item in rank.collectives})
-        for difference in [_compare(record, 0, other.rank, group)]
+        for difference in [_compare(record, 0, other.rank, group, reference, running)]
         if difference is not None
     ]
     return min(found, key=lambda difference: difference.step, default=None)
 
 
-def _compare(record: TrainingRecord, first: int, second: int, group: int) -> Mismatch | None:
+def _compare(
+    record: TrainingRecord,
+    first: int,
+    second: int,
+    group: int,
+    reference: TrainingRecord | None,
+    running: Collection[int],
+) -> Mismatch | None:
     logs = {rank.rank: [item for item in rank.collectives if item.group == group] for rank in record.ranks}
     left, right = logs[first], logs[second]
     together = min(len(left), len(right))
+    if (second if len(right) < len(left) else first) in running:
+        left, right = left[:together], right[:together]
     place = next((i for i in range(together) if not _alike(left[i], right[i])), together)
     swapped = _swapped(left[:place], right[:place])
     if swapped is not None:
@@ -85,7 +100,19 @@ def _compare(record: TrainingRecord, first: int, second: int, group: int) -> Mis
     if place < together and left[place].where in {item.where for item in right} and right[place].where not in wheres:
         # What only one rank reaches is told as its doing.
         left, right, first, second = right, left, second, first
-    return _of_pair(left[place : place + WINDOW], right[place : place + WINDOW], (first, second))
+    found = _of_pair(left[place : place + WINDOW], right[place : place + WINDOW], (first, second))
+    if found is not None and found.cause == SHAPE and _one_device_reduces_both(reference, left[place], right[place]):
+        return _order(left, right, place, (first, second))
+    return found
+
+
+def _one_device_reduces_both(reference: TrainingRecord | None, one: CollectiveRecord, other: CollectiveRecord) -> bool:
+    """Whether both are reductions of the same step of the program, which the log was too short to show."""
+    if reference is None or one.step >= reference.num_steps or one.parts or other.parts:
+        return False
+    told = reference.ranks[0].steps[one.step].reductions
+    known = {(item.given.shape, item.dtype) for item in told}
+    return (one.shape, one.dtype) in known and (other.shape, other.dtype) in known
 
 
 def _alike(left: CollectiveRecord, right: CollectiveRecord) -> bool:
@@ -156,10 +183,12 @@ def _takes_more_steps(
     item: CollectiveRecord, mine: Sequence[CollectiveRecord], theirs: Sequence[CollectiveRecord]
 ) -> bool:
     """Whether the extra one is the first of a further step of the same kind."""
-    steps, others = ([entry.step for entry in log if entry.where == item.where] for log in (mine, theirs))
-    one_each = steps == list(range(steps[0], steps[0] + len(steps)))
-    first = next((entry for entry in mine if entry.step == steps[-1]), None)
-    return bool(others) and one_each and others == steps[: len(others)] and first == replace(item, step=steps[-1])
+    steps, others = (Counter(entry.step for entry in log if entry.where == item.where) for log in (mine, theirs))
+    last = max(steps)
+    regular = len(set(steps.values())) == 1 and sorted(steps) == list(range(min(steps), last + 1))
+    fewer = bool(others) and sorted(others) == sorted(steps)[: len(others)] and others.keys() < steps.keys()
+    first = next(entry for entry in mine if entry.step == last)
+    return regular and fewer and first.where == item.where
 
 
 def _unequal_steps(

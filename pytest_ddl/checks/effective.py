@@ -78,16 +78,17 @@ def rule_for(record: TrainingRecord, variable: VariableRecord, step: int) -> Rul
         momentum = settings.get("momentum") or 0.0
         if not momentum:
             return Rule(variable, 1.0, -rate, "-dW / lr")
-        slot = _first_moment(record, variable)
+        slot = first_moment(record, variable)
         return Rule(slot, float(momentum), -rate, f"the momentum {slot.name}") if slot else change
     beta = settings.get(_MOMENTS.get(kind, ""))
-    slot = _first_moment(record, variable) if isinstance(beta, float) else None
+    slot = first_moment(record, variable) if isinstance(beta, float) else None
     if slot is None or not isinstance(beta, float) or beta >= 1.0:
         return change
     return Rule(slot, beta, 1.0 - beta, f"the first moment {slot.name}")
 
 
-def _first_moment(record: TrainingRecord, variable: VariableRecord) -> VariableRecord | None:
+def first_moment(record: TrainingRecord, variable: VariableRecord) -> VariableRecord | None:
+    """The slot of a weight that holds its momentum, or its mean gradient."""
     slots = [slot for slot in of_kind(record, VariableKind.SLOT) if slot.slot_of == variable.index]
     if len(slots) == 1 and "velocity" not in slots[0].name:
         return slots[0] if slots[0].shape == variable.shape else None

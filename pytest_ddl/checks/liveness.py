@@ -31,11 +31,13 @@ _REPLICAS_DIFFER = re.compile(r"Some replicas made a different number of replica
 
 def check_liveness(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Say that all ranks came to their end; RUN's finding tells what happened where one did not."""
+    if reference.errors:
+        return not_applicable(CHECK, "the program fails on one device too")
     unended = [rank for rank, error in distributed.errors if error.type in UNENDED]
     if unended:
         error = unended[0].error
         assert error is not None
-        found = blocked_by_collectives(distributed, error) or _not_in_time(unended[0].rank, error)
+        found = blocked_by_collectives(reference, distributed, error) or _not_in_time(unended[0].rank, error)
         return failed(CHECK, [replace(found, check=CHECK)])
     if distributed.errors:
         return not_applicable(CHECK, "the run ended by an error; see RUN")
@@ -56,16 +58,19 @@ def _not_in_time(rank: int, error: ErrorRecord) -> Finding:
     )
 
 
-def blocked_by_collectives(distributed: TrainingRecord, error: ErrorRecord) -> Finding | None:
+def blocked_by_collectives(
+    reference: TrainingRecord, distributed: TrainingRecord, error: ErrorRecord
+) -> Finding | None:
     """The finding that names collectives out of step as what is behind an error, or ``None`` where they are not."""
     text = f"{error.type} {error.message}"
     if error.type not in UNENDED and _REPLICAS_DIFFER.search(text):
         message = "the replicas of one process call all_reduce or merge_call a different number of times"
         found: Mismatch | None = Mismatch(CONDITIONAL, message, error.step + 1, 0)
     elif error.type in UNENDED:
-        found = mismatch(distributed) or _waits_for_a_finished_rank(distributed)
+        running = [rank.rank for rank, theirs in distributed.errors if theirs.type == "deadline"]
+        found = mismatch(distributed, reference, running) or _waits_for_a_finished_rank(distributed)
     elif _OUT_OF_STEP.search(text):
-        found = mismatch(distributed)
+        found = mismatch(distributed, reference)
         if found is None and re.search("shape", text, re.IGNORECASE) and not _PEER_GONE.search(error.message):
             found = Mismatch(SHAPE, f"TensorFlow refuses a collective: {_first_line(error)}", error.step + 1, 0)
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -221,6 +220,7 @@ def _values(
                         desired,
                         bound,
                         message=message,
+                        cause="staleness-exceeded" if "stale" in name.lower() else "metric-wrong",
                         approximation=shown,
                         evidence="the metric's own state agrees with one device: fit shows, until the epoch ends, what "
                         "the replicas' metrics show one by one"
@@ -232,15 +232,8 @@ def _values(
 
 def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankRecord) -> bool:
     """Say whether a value is an index or a number of replicas, which differs from one device as it must."""
-    known: Iterator[float] = iter(
-        (
-            rank.rank,
-            record.num_replicas,
-            len(record.ranks),
-            len(rank.replicas),
-            (record.global_batch_size or 0) / record.num_replicas,
-        )
-    )
+    share = (record.global_batch_size or 0) / record.num_replicas
+    known = (rank.rank, record.num_replicas, len(record.ranks), len(rank.replicas), share)
     return bool(_TOPOLOGY.search(name)) and value in known
 
 

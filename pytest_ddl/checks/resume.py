@@ -171,15 +171,18 @@ def _wrong_data(shift: int, step: int) -> Finding:
         0: "examples that were consumed before the interruption are consumed again",
         -step: "the data begins from its start again",
     }.get(shift, f"the data goes on {abs(shift)} step(s) too {'early' if shift < 0 else 'late'}")
+    # A checkpoint whose counter is one behind its weights makes the data of its last step come again.
+    behind = shift == -1 and step > 1
+    cause = "resume-step-wrong" if behind else "resume-data-wrong"
     return Finding(
         check=CHECK,
         message=f"after run.restart(), which followed step {step}, {told}",
-        cause="resume-data-wrong",
+        cause=cause,
         step=step,
-        fix=fix_of("resume-data-wrong"),
+        fix=fix_of(cause),
         observed=f"step {step + 1} consumes the examples of step {step + 1 + shift}" if shift else told,
         expected=f"step {step + 1} consumes what it does on one device",
-        also=("resume-step-wrong",) if abs(shift) == 1 else (),
+        also=("resume-data-wrong",) if behind else ("resume-step-wrong",) if shift == 1 else (),
         evidence="the examples of the steps after the interruption, against those of one device",
     )
 

@@ -34,7 +34,7 @@ def check_run(
     if reference.errors:
         return _reference_failed(reference, distributed)
     if distributed.errors:
-        return failed(CHECK, [_error(distributed)])
+        return failed(CHECK, [_error(reference, distributed)])
     absent = _absent(distributed)
     if absent:
         return failed(CHECK, [_did_not_run(absent)])
@@ -53,10 +53,10 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
     others = [theirs for _rank, theirs in distributed.errors]
     mistake = known_mistake(error)
     if others and mistake is not None and mistake.cause != "worker-raised":
-        return failed(CHECK, [_error(distributed)], told)  # one device is a strategy as well, with a scope
+        return failed(CHECK, [_error(reference, distributed)], told)  # one device is a strategy as well, with a scope
     if others and all(theirs.type != error.type for theirs in others):
         # Another failure than the program's own is the strategy's: it is worth reporting.
-        return failed(CHECK, [_error(distributed)], told)
+        return failed(CHECK, [_error(reference, distributed)], told)
     if others:
         told = f"the program fails on one device too: {_headline(error)}"
     return inconclusive(CHECK, told)
@@ -73,13 +73,13 @@ def _order(entry: tuple[RankRecord, ErrorRecord]) -> tuple[int, int, int]:
     return place, error.step, rank.rank
 
 
-def _error(distributed: TrainingRecord) -> Finding:
+def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
     ordered = sorted(distributed.errors, key=_order)
     # A death explains why its peers raise, but a rank that raised for reasons of its own explains more.
     if ordered[0][1].type == "died":
         ordered.sort(key=lambda entry: (_order(entry)[0] != 1 or entry[1].step > ordered[0][1].step, _order(entry)))
     rank, error = ordered[0]
-    blocked = blocked_by_collectives(distributed, error)
+    blocked = blocked_by_collectives(reference, distributed, error)
     if blocked is not None:
         return replace(blocked, details=_details(ordered), replica=None)
     limitation, mistake = known_limitation(error), known_mistake(error)

@@ -19,7 +19,7 @@ ACROSS_STEPS = "random-stream-repeated-across-steps"
 
 CERTAIN = 40.0
 """Bits that two draws must have in common before it cannot be chance: one in 10**12."""
-_SEEDED_HERE = "the operation follows the global seed, which this check set alike on all workers: seed them apart"
+_SEEDED_HERE = "the operation follows the global seed, which this check has set and not the program"
 _BITS_OF_A_FLOAT = 7.0
 """The least that a floating number tells: the significand of bfloat16."""
 
@@ -141,7 +141,7 @@ def _over_replicas(distributed: TrainingRecord, draws: Draws) -> Iterator[_Repea
                 draw = next(iter(replicas[first].values()))
                 ranks = {rank.rank for rank in distributed.ranks for replica in alike if replica in rank.replicas}
                 by_global_seed = not draw.op.startswith("state") and not draw.seeded
-                ours = by_global_seed and len(ranks) == len(alike)
+                ours = by_global_seed and (draw.nested or len(ranks) == len(alike))
                 yield _Repeat(draw, tuple(alike), tuple(replicas[first]), ours)
 
 

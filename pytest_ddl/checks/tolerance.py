@@ -283,7 +283,8 @@ def _scalar_roundoff(reference: TrainingRecord, name: str | None) -> float:
     A float64 result fits into float32 once in 2**29 times by chance: where all do, they went through it.
     """
     steps = [step for rank in reference.ranks[:1] for step in rank.steps]
-    numbers = [step.loss if name is None else step.values.get(name) for step in steps]
+    found = [step.loss if name is None else step.values.get(name) for step in steps]
+    numbers = [number for number in found if number is not None and math.isfinite(number)]
     with np.errstate(over="ignore"):
-        narrow = all(float(np.float32(number)) == number for number in numbers if number is not None and math.isfinite(number))
+        narrow = all(float(np.float32(number)) == number for number in numbers)
     return unit_roundoff("float32" if narrow else "float64")

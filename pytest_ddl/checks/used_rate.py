@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_ddl.checks.arrays import Float, all_finite, coefficient, difference, magnitude
-from pytest_ddl.checks.effective import settings_of
+from pytest_ddl.checks.effective import first_moment, settings_of
 from pytest_ddl.checks.gradients import by_replica, total
 from pytest_ddl.checks.observe import of_kind, update
 from pytest_ddl.checks.tolerance import Tolerance, unit_roundoff
@@ -31,7 +31,7 @@ def outdated(record: TrainingRecord, tolerance: Tolerance) -> tuple[int, float, 
             return None
         rate, slack = found
         # The optimizer shows its rate in its own precision.
-        slack += unit_roundoff("float32") * abs(rate)
+        slack += unit_roundoff("float32") * abs(rate) * _sensitivity(record)
         if any(abs(rate - known[at]) <= slack for at in (step - 1, step)):
             continue
         past = [at for at in range(step - 1) if abs(rate - known[at]) <= slack]
@@ -41,16 +41,23 @@ def outdated(record: TrainingRecord, tolerance: Tolerance) -> tuple[int, float, 
     return None
 
 
+def _sensitivity(record: TrainingRecord) -> float:
+    """By how much rounding the optimizer's constants to float32, as Keras does, changes its bias corrections."""
+    _kind, settings = settings_of(record)
+    betas = [settings.get(name) for name in ("beta_1", "beta_2")]
+    return 1.0 + sum(1.0 / (1.0 - beta) for beta in betas if isinstance(beta, float) and beta < 1)
+
+
 def _used(record: TrainingRecord, step: int, tolerance: Tolerance) -> tuple[float, float] | None:
     """The rate of a step and what rounding may do to it; ``None`` where no single one explains all weights."""
     kind, settings = settings_of(record)
-    unusual = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "amsgrad", "momentum", "nesterov")
+    unusual = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "amsgrad")
     if any(settings.get(name) for name in unusual) or settings.get("gradient_accumulation_steps"):
         return None
     changes, directions, slacks = [], [], []
     handed = total(by_replica(record, step, GradientStage.APPLIED))
     for variable in of_kind(record, VariableKind.TRAINABLE):
-        change = update(record, variable.index, step)
+        change = _change(record, variable, step, settings.get("momentum") if kind == "SGD" else None)
         direction = handed.get(variable.index) if kind == "SGD" else _of_adam(record, variable, step, kind)
         if change is None or direction is None or not np.any(direction):
             continue
@@ -71,6 +78,18 @@ def _used(record: TrainingRecord, step: int, tolerance: Tolerance) -> tuple[floa
     ):
         return None
     return rate, max(slacks) / magnitude(right)
+
+
+def _change(record: TrainingRecord, variable: VariableRecord, step: int, momentum: object) -> Float | None:
+    """What a step adds to a weight, or to its momentum: the learning rate times the direction."""
+    slot = first_moment(record, variable) if momentum else None
+    if not momentum or slot is None or not isinstance(momentum, float):
+        return None if momentum else update(record, variable.index, step)
+    before, after = (record.value(slot.index, at) for at in (step - 1, step))
+    if before is None or after is None:
+        return None
+    found: Float = np.asarray(after, np.float64) - momentum * np.asarray(before, np.float64)
+    return found
 
 
 def _of_adam(record: TrainingRecord, variable: VariableRecord, step: int, kind: str) -> Float | None:

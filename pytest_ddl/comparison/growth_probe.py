@@ -30,7 +30,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     if reference is None or reference.num_steps < STEPS:
         return report  # its loop does not take the data of run.steps, run.batches or fit, or ends by itself
     what = f"run again for {STEPS} steps on one batch, learning rate 0"
-    findings = [replace(f, message=f"{what}: {f.message}") for f in again.findings]
+    findings = [replace(f, message=f"{what}: {f.message}") for f in again.findings if f.check == CHECK]
     inner = next(result for result in again.results if result.check == CHECK)
     outcome = Outcome.FAIL if findings else inner.outcome
     result = CheckResult(CHECK, outcome, f"{what}: {inner.reason}", tuple(findings))

@@ -127,6 +127,9 @@ def _result(again: Report, planted: tuple[Injection, ...]) -> CheckResult:
         return not_applicable(CHECK, why)
     if again.reference is None or again.reference.errors:
         return not_applicable(CHECK, "the program raises on one device too")
+    if again.distributed is not None and any(e.type == "deadline" for _rank, e in again.distributed.errors):
+        # The time is for everything, and the plain run has had its share: what hangs is told apart as stuck.
+        return not_applicable(CHECK, "the time that is left is too short for it")
     (result,) = (known for known in again.results if known.check == CHECK)
     if again.distributed is not None and again.distributed.errors:
         return replace(result, outcome=Outcome.FAIL, reason="it raises, and does not on one device")

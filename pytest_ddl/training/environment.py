@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.training import adapter
+from pytest_ddl.training.late_import import on_import
 from pytest_ddl.training.settings import RunSettings
 
 _APART = 1_000_003
@@ -49,7 +50,10 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[None]:
             module.utils.set_random_seed(settings.seed)
         # A seed that the program would not choose: where it seeds TensorFlow by itself, that must show.
         tf.random.set_seed(settings.seed + _APART)
-        with adapter.unseeded_data_apart(rank, settings.seed + _APART):
+        with (
+            adapter.unseeded_data_apart(rank, settings.seed + _APART),
+            on_import("tf_keras", lambda module: _prepare_late(module, settings, floats)),
+        ):
             yield
     finally:
         for module in keras_modules():
@@ -60,6 +64,20 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[None]:
         tf.random.set_seed(tf_seed)
         random.setstate(python_state)
         np.random.set_state(numpy_state)
+
+
+def _prepare_late(module: Any, settings: RunSettings, floats: list[_FloatState]) -> None:
+    """Precision and seed of a flavour of Keras that the program imports by itself; other generators go on."""
+    import tensorflow as tf
+
+    floats.append(_FloatState(module))
+    if settings.precision == "float64":
+        floats[-1].set("float64", "float64")
+    python_state, numpy_state, tf_seed = random.getstate(), np.random.get_state(), adapter.tf_seed()
+    module.utils.set_random_seed(settings.seed)
+    tf.random.set_seed(tf_seed)
+    random.setstate(python_state)
+    np.random.set_state(numpy_state)
 
 
 def _clear(module: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ class Fitting:
     def __init__(self, recorder: Recorder, settings: RunSettings, strategy: Any) -> None:
         self._recorder = recorder
         self._settings = settings
+        self._fixed = replace(settings, constant=False)
+        """For data that has an end: evaluating takes all of it."""
         self._strategy = strategy
 
     def fit(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -43,14 +46,14 @@ class Fitting:
 
     def evaluate(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """``model.evaluate``; numbers of a list or dict are kept as they are named."""
-        found = model.evaluate(_given(self._settings, data), **_options(self._settings, kwargs))
+        found = model.evaluate(_given(self._fixed, data), **_options(self._settings, kwargs))
         self._recorder.result("evaluate", _plain(found))
         self._recorder.end_without_step()  # what an evaluation consumed belongs to no step
         return found
 
     def predict(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """``model.predict``."""
-        found = model.predict(_given(self._settings, data), **_options(self._settings, kwargs))
+        found = model.predict(_given(self._fixed, data), **_options(self._settings, kwargs))
         self._recorder.result("predict", _arrays(found))
         self._recorder.end_without_step()
         return found
@@ -62,7 +65,7 @@ def _options(settings: RunSettings, kwargs: Mapping[str, Any]) -> dict[str, Any]
         if options.get(name) is not None:
             options[name] = prepare_arrays(options[name], settings)
     if options.get("validation_data") is not None:
-        options["validation_data"] = _given(settings, options["validation_data"])
+        options["validation_data"] = _given(replace(settings, constant=False), options["validation_data"])
     return options
 
 

@@ -25,12 +25,21 @@ def observed(strategy: Any, observations: Observations, observers: Sequence[Obse
     """Observe every ``strategy.run`` while the context is open."""
     original = strategy.run
 
-    def run(fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+    def before() -> None:
         for observer in observers:
             observer.before_dispatch()
-        result = original(wrap(fn, observations, observers), args=args, kwargs=kwargs, options=options)
+
+    def after() -> None:
         for observer in observers:
             observer.after_dispatch()
+
+    # AutoGraph would convert every function that the hooks call, which takes longer than what they do.
+    before, after = _unconverted(before), _unconverted(after)
+
+    def run(fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        before()
+        result = original(wrap(fn, observations, observers), args=args, kwargs=kwargs, options=options)
+        after()
         return result
 
     with ExitStack() as stack:

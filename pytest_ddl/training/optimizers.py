@@ -15,6 +15,11 @@ from pytest_ddl.records import OptimizerRecord, VariableKind
 from pytest_ddl.training.adapter import plain, settings_of_schedule
 
 _COUNTERS = ("iteration", "iterations", "iter")
+_SETTINGS = (
+    *("momentum", "nesterov", "beta_1", "beta_2", "rho", "epsilon", "amsgrad", "centered", "weight_decay"),
+    *("clipnorm", "global_clipnorm", "clipvalue", "use_ema", "ema_momentum", "gradient_accumulation_steps"),
+)
+"""What an optimizer is asked for where it cannot tell its configuration."""
 
 
 def variables_of(optimizer: Any) -> list[Any]:
@@ -90,7 +95,11 @@ def record_of(optimizer: Any) -> OptimizerRecord:
     try:
         config = dict(optimizer.get_config())
     except (AttributeError, NotImplementedError):
-        config = {}
+        # A schedule of the program's own without get_config takes the whole optimizer's with it.
+        config = {name: getattr(optimizer, name) for name in _SETTINGS if hasattr(optimizer, name)}
+        rate = getattr(optimizer, "_learning_rate", None)
+        if callable(rate) and not hasattr(rate, "numpy"):
+            config["learning_rate"] = rate
     settings = {key: plain(value) for key, value in config.items() if key != "inner_optimizer"}
     rate = config.get("learning_rate")
     if isinstance(rate, dict) and "config" in rate:

@@ -295,9 +295,8 @@ def _move(way: Way, weights: Gradient, slots: Gradient, name: str, gradient: Arr
         m, v = f"{name}_momentum", f"{name}_velocity"
         slots[m] = slots[m] + (gradient - slots[m]) * 0.1
         slots[v] = slots[v] + (np.square(gradient) - slots[v]) * 0.001
-        weights[name] = weights[name] - rate * (slots[m] / (1 - 0.9**count)) / (
-            np.sqrt(slots[v] / (1 - 0.999**count)) + 1e-7
-        )
+        step_size = rate * np.sqrt(1 - 0.999**count) / (1 - 0.9**count)
+        weights[name] = weights[name] - step_size * slots[m] / (np.sqrt(slots[v]) + 1e-7)
         return
     m = f"{name}_momentum"
     slots[m] = way.momentum * slots[m] - rate * gradient

@@ -220,7 +220,7 @@ def test_no_steps_is_inconclusive_in_every_check() -> None:
     report = judge(*pair(Program(replicas=2, truncate=0)))
     assert report.verdict == "inconclusive"
     passing = [check for check, outcome in outcomes(report).items() if outcome is Outcome.PASS]
-    assert passing == ["RUN", "REPLICA-EQ"]
+    assert passing == ["RUN", "LIVENESS", "REPLICA-EQ"]
 
 
 def test_reference_that_stands_still_is_inconclusive() -> None:
@@ -292,8 +292,15 @@ def test_absent_rank_is_a_finding() -> None:
     assert causes(report)[0] == "rank-did-not-run"
 
 
-def test_registry_lists_every_check_once() -> None:
-    assert len({check.name for check in CHECKS}) == len(CHECKS) == 9
+INVARIANTS = (
+    "STEP-EQ REPLICA-EQ UNEVEN-EQ LOSS-EQ METRIC-EQ STATE-EQ OPT-STATE DATA-COVER BATCH SEED CKPT RESUME WRITE LIVENESS "
+    "COLL-LOG COLL-VALUE NONFINITE CLIP ACCUM PERF PS LINT MOVES LAYOUT"
+).split()
+
+
+def test_registry_lists_every_invariant_once() -> None:
+    names = [check.name for check in CHECKS]
+    assert sorted(names) == sorted(["RUN", *INVARIANTS])
 
 
 def test_declared_state_does_not_hide_weights_that_drift_later() -> None:

@@ -67,6 +67,11 @@ def test_all_in_the_same_collective_is_a_deadline():
     assert (found.cause, found.symptom) == ("deadline-exceeded", "hang")
 
 
+def test_a_rank_that_is_merely_slower_is_not_blamed():
+    found = finding(check_run, run(([*STEPS, executed(step=3)], ("deadline", "")), (STEPS, ("deadline", ""))))
+    assert found.cause == "deadline-exceeded"
+
+
 def test_what_tensorflow_says_about_collectives_is_named_by_the_logs():
     error = ("InternalError", "Collective ops is aborted by: Collective instance 111 expected type 0 …")
     record = run(([executed("train.py:20", ()), *STEPS], error), (STEPS, ("stopped", "")))

@@ -85,7 +85,7 @@ def test_a_run_that_goes_on_where_it_was_passes() -> None:
         ({"resume": earlier}, "resume-step-wrong", ()),
         ({"resume": WEIGHTS, "ranks": (1,)}, "workers-diverged", ("resume-lost-state",)),
         ({"data": -2}, "resume-data-wrong", ()),
-        ({"data": -1}, "resume-data-wrong", ("resume-step-wrong",)),
+        ({"data": -1}, "resume-step-wrong", ("resume-data-wrong",)),
         ({"data": 1}, "resume-data-wrong", ("resume-step-wrong",)),
     ],
 )

@@ -117,3 +117,5 @@ def test_a_global_seed_that_the_check_itself_set_alike_on_all_workers_is_tolerat
     assert judged(op="random_uniform").findings[0].approximation
     assert not judged(op="random_uniform", seeded=True).findings[0].approximation
     assert not _judged(lambda _replica, step: step, op="random_uniform").findings[0].approximation
+    nested = _judged(lambda _replica, step: step, op="random_uniform", nested=True)
+    assert nested.findings[0].approximation

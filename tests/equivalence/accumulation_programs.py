@@ -50,7 +50,10 @@ def _accumulate(run, *, every=2, optimizer=None, reset=True, zeros=False, add=No
             total.assign_add(gradient if add is None else add(gradient))
         if apply or zeros:
             share = (1.0 if apply else 0.0) / every
-            pairs = [(share * total.read_value(), v) for total, v in zip(accumulator.sums, model.trainable_variables, strict=True)]
+            pairs = [
+                (share * total.read_value(), v)
+                for total, v in zip(accumulator.sums, model.trainable_variables, strict=True)
+            ]
             optimizer.apply_gradients(pairs)
         if apply and reset:
             for total in accumulator.sums:
@@ -129,7 +132,9 @@ def optimizers_share_a_counter(run):
             for total in accumulator.sums:
                 total.assign_add(next(gradients))
             if apply:
-                optimizer.apply_gradients([(t.read_value() / 2.0, v) for t, v in zip(accumulator.sums, part, strict=True)])
+                optimizer.apply_gradients(
+                    [(t.read_value() / 2.0, v) for t, v in zip(accumulator.sums, part, strict=True)]
+                )
                 for total in accumulator.sums:
                     total.assign(tf.zeros_like(total))
         return loss

@@ -64,10 +64,6 @@ def mean_of_replica_means(run):
     _train(run, loss_of=lambda losses: tf.reduce_mean(losses) / run.num_replicas)
 
 
-def plain_batch_normalisation(run):
-    _train(run, layers=[keras.layers.Dense(4), keras.layers.BatchNormalization()])
-
-
 def _distributed_rank(run):
     return None if run.is_reference else current_rank().rank
 
@@ -144,10 +140,6 @@ def restarts_after_two_steps(run):
 
 def mixed_precision(run):
     _train(run, layers=[keras.layers.Dense(8, activation="tanh", dtype="mixed_bfloat16")])
-
-
-def dropout(run):
-    _train(run, layers=[keras.layers.Dense(8, activation="tanh"), keras.layers.Dropout(0.5, seed=1)])
 
 
 def weights_changed_after_the_last_step(run):

@@ -11,7 +11,10 @@ EXAMPLES, FEATURES, WORDS = 48, 6, 10
 
 def _data(run, size=None):
     generator = np.random.default_rng(3)
-    x = generator.normal(size=(EXAMPLES, FEATURES)).astype("float32") + np.linspace(0, 2, EXAMPLES, dtype="float32")[:, None]
+    x = (
+        generator.normal(size=(EXAMPLES, FEATURES)).astype("float32")
+        + np.linspace(0, 2, EXAMPLES, dtype="float32")[:, None]
+    )
     y = generator.normal(size=(EXAMPLES, 2)).astype("float32")
     words = np.sort(generator.integers(0, WORDS, size=(EXAMPLES, 3)), axis=1)
     valid = (np.arange(EXAMPLES) % 5 + 1).astype("float32")
@@ -25,7 +28,7 @@ def _dense(layers=(), **kwargs):
 
 
 def _train(run, *, optimizer=None, model=None, loss_of=None, update=None, inputs=0, size=None):
-    """The usual loop; ``loss_of(run, errors, batch, model)`` and ``update(run, tape gradients …)`` replace its parts."""
+    """The usual loop; ``loss_of(run, errors, batch, model)`` and ``update(run, optimizer, …)`` replace its parts."""
     with run.strategy.scope():
         model = _dense() if model is None else model()
         optimizer = keras.optimizers.SGD(0.1) if optimizer is None else optimizer()
@@ -205,14 +208,6 @@ def rows_of_an_embedding_mixed_up(run):
     _train(run, model=model, update=update, inputs=2)
 
 
-def summed_in_half_precision(run):
-    def update(run, optimizer, gradients, variables):
-        small = [tf.cast(gradient * 45000.0, tf.float16) for gradient in gradients]
-        _assign(variables, [tf.cast(s, v.dtype) / 45000.0 for s, v in zip(_reduced(small), variables, strict=True)])
-
-    _train(run, update=update)
-
-
 def fit_with_clipping(run):
     with run.strategy.scope():
         model = _dense()
@@ -227,3 +222,165 @@ def right_fit(run):
         model.compile(optimizer=keras.optimizers.AdamW(0.01), loss="mse")
     run.watch(model=model)
     run.fit(model, _data(run).map(lambda x, y, words, valid: (x, y)), epochs=1, verbose=0)
+
+
+def _two_networks(run, steps_of):
+    """A generator and a discriminator, each with its optimizer, both updated by ``steps_of`` in a replica."""
+    with run.strategy.scope():
+        one, other = _dense(), _dense()
+        optimizers = keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.05, momentum=0.5)
+        for optimizer, model in zip(optimizers, (one, other), strict=True):
+            optimizer.build(model.trainable_variables)
+    run.watch(model=[one, other], optimizer=list(optimizers))
+
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            return steps_of(batch, one, other, *optimizers)
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _loss in run.steps(train_step, _data(run)):
+        pass
+
+
+def right_adversaries(run):
+    def steps(batch, one, other, first, second):
+        with tf.GradientTape(persistent=True) as tape:
+            made, judged = one(batch[0]), other(batch[0])
+            loss = tf.reduce_sum(tf.square(made - judged)) / run.global_batch_size
+            opposite = tf.reduce_sum(tf.square(judged)) / run.global_batch_size - 0.1 * loss
+        second.apply_gradients(
+            zip(tape.gradient(opposite, other.trainable_variables), other.trainable_variables, strict=True)
+        )
+        first.apply_gradients(zip(tape.gradient(loss, one.trainable_variables), one.trainable_variables, strict=True))
+        return loss
+
+    _two_networks(run, steps)
+
+
+def right_one_network_is_never_updated(run):
+    def steps(batch, one, other, first, second):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(one(batch[0]) - other(batch[0]))) / run.global_batch_size
+        first.apply_gradients(zip(tape.gradient(loss, one.trainable_variables), one.trainable_variables, strict=True))
+        return loss
+
+    _two_networks(run, steps)
+
+
+def right_sharpness_aware(run):
+    with run.strategy.scope():
+        model = _dense()
+        optimizer = keras.optimizers.SGD(0.1)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def train_step(iterator):
+        def gradients_of(batch):
+            with tf.GradientTape() as tape:
+                errors = tf.reduce_sum(tf.square(model(batch[0]) - tf.cast(batch[1], model.compute_dtype)), axis=-1)
+                loss = tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
+            return loss, tape.gradient(loss, model.trainable_variables)
+
+        def replica_step(batch):
+            loss, gradients = gradients_of(batch)
+            moves = [0.01 * gradient for gradient in _reduced(gradients)]
+            for variable, move in zip(model.trainable_variables, moves, strict=True):
+                variable.assign_add(move)
+            _loss, gradients = gradients_of(batch)
+            for variable, move in zip(model.trainable_variables, moves, strict=True):
+                variable.assign_sub(move)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _loss in run.steps(train_step, _data(run)):
+        pass
+
+
+def right_penalty_divided_by_the_replicas(run):
+    def loss_of(run, errors, batch, model):
+        data = tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
+        return data + tf.nn.scale_regularization_loss(tf.add_n(model.losses))
+
+    _train(run, model=lambda: _dense(kernel_regularizer=keras.regularizers.L2(0.05)), loss_of=loss_of)
+
+
+def right_loss_scale(run):
+    with run.strategy.scope():
+        model = _dense()
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            with tf.GradientTape() as tape:
+                errors = tf.reduce_sum(tf.square(model(batch[0]) - tf.cast(batch[1], model.compute_dtype)), axis=-1)
+                loss = tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
+                scaled = optimizer.scale_loss(loss)
+            gradients = tape.gradient(scaled, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _loss in run.steps(train_step, _data(run)):
+        pass
+
+
+def right_micro_batches_in_a_step(run):
+    def update(run, optimizer, gradients, variables):
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    with run.strategy.scope():
+        model = _dense()
+        optimizer = keras.optimizers.Adam(0.01)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            sums, loss = [tf.zeros_like(v) for v in model.trainable_variables], 0.0
+            for part in range(3):
+                rows = slice(part * 2, part * 2 + 2) if run.num_replicas > 1 else slice(part * 4, part * 4 + 4)
+                with tf.GradientTape() as tape:
+                    output = model(batch[0][rows])
+                    errors = tf.reduce_sum(tf.square(output - tf.cast(batch[1][rows], output.dtype)), axis=-1)
+                    part_loss = tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
+                gradients = tape.gradient(part_loss, model.trainable_variables)
+                sums = [old + new for old, new in zip(sums, gradients, strict=True)]
+                loss += part_loss
+            update(run, optimizer, sums, model.trainable_variables)
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _loss in run.steps(train_step, _data(run)):
+        pass
+
+
+def right_in_single_precision(run):
+    def loss_of(run, errors, batch, model):
+        return tf.nn.compute_average_loss(tf.cast(errors, tf.float32), global_batch_size=run.global_batch_size)
+
+    model = lambda: keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(2, dtype="float32")])  # noqa: E731
+    _train(run, model=model, loss_of=loss_of, optimizer=lambda: keras.optimizers.SGD(0.05, momentum=0.9))
+
+
+def mean_in_single_precision(run):
+    model = lambda: keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(2, dtype="float32")])  # noqa: E731
+    _train(run, model=model, loss_of=_mean, optimizer=lambda: keras.optimizers.Adam(0.05))
+
+
+def masked_in_single_precision(run):
+    def loss_of(run, errors, batch, model):
+        weight = tf.cast(batch[3], errors.dtype)
+        return tf.reduce_sum(errors * weight) / tf.reduce_sum(weight) / run.num_replicas
+
+    model = lambda: keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(2, dtype="float32")])  # noqa: E731
+    _train(run, model=model, loss_of=loss_of, optimizer=lambda: keras.optimizers.Adam(0.05))

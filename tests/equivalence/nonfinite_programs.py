@@ -95,6 +95,47 @@ def scale_is_summed_over_replicas(run: Any) -> None:
     _by_hand(run, aggregation=tf.VariableAggregation.SUM)
 
 
+def _without_a_scale(run: Any, decide_on_the_sum: bool) -> None:
+    """A Keras optimizer that is handed zeros where the gradient is not finite."""
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.05)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+
+    def replica_step(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = _loss(run, model, batch)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        seen = gradients
+        if decide_on_the_sum:
+            seen = tf.distribute.get_replica_context().all_reduce("sum", gradients)
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in seen])
+        kept = [tf.where(finite, g, tf.zeros_like(g)) for g in gradients]
+        optimizer.apply_gradients(zip(kept, model.trainable_variables, strict=True))
+        return loss
+
+    _loop(run, replica_step)
+
+
+def right_without_a_scale(run: Any) -> None:
+    _without_a_scale(run, decide_on_the_sum=True)
+
+
+def zeros_its_own_gradient(run: Any) -> None:
+    _without_a_scale(run, decide_on_the_sum=False)
+
+
+def fits_in_mixed_precision(run: Any) -> None:
+    with run.strategy.scope():
+        policy = "mixed_float16"
+        layers = [keras.layers.Dense(8, activation="relu", dtype=policy), keras.layers.Dense(1, dtype="float32")]
+        model = keras.Sequential([keras.Input((FEATURES,)), *layers])
+        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)), "mse")
+    run.watch(model=model)
+    run.fit(model, _data(run))
+
+
 def _keras(run: Any, scale_loss: bool = True) -> None:
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])

@@ -75,6 +75,7 @@ def measure_times(_results: Path, _minutes: float | None) -> Numbers:
     return {
         "checks": times.measure_checks(),
         "random programs": times.measure_random_programs(),
+        "recording": times.measure_recording(),
         "machine": times.machine(),
         "versions": times.versions(),
     }

@@ -100,8 +100,14 @@ def _summary(numbers: dict[str, Any]) -> Iterable[Sequence[Any]]:
         yield f"one check of a small network, 3 steps, warm, {strategy}", shown, f"<= {target} s"
     random = numbers.get("random programs", {})
     yield "random programs checked per minute, mirrored", random.get("per minute", UNKNOWN), ">= 60"
-    overhead = numbers.get("recording overhead")
-    yield "recording, per step", overhead or UNKNOWN, ""
+    yield "a step of a small network with everything recorded", _overhead(numbers.get("recording")), ""
+
+
+def _overhead(seconds: dict[str, float] | None) -> str:
+    if not seconds:
+        return UNKNOWN
+    recorded, bare = 1000 * seconds["recorded"], 1000 * seconds["bare"]
+    return f"{recorded:.2f} ms, {bare:.2f} ms without ({recorded / bare:.1f} x)"
 
 
 def _share(part: int | None, whole: int | None) -> str:

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asv_bench.benchmarks.training import train
+from asv_bench.benchmarks.training import recording_seconds, train
 from pytest_ddl import check_training
+from pytest_ddl.harness import process_harness
 from tests.evaluation.random_programs import random_programs
 
 TARGETS: Mapping[str, float] = {"mirrored": 1.0, "multi_worker_mirrored": 1.5}
@@ -59,6 +60,11 @@ def measure_random_programs(number: int = PROGRAMS) -> dict[str, Any]:
         "failed": sum(report.verdict == "fail" for report in reports),
         "load before": round(load, 2),
     }
+
+
+def measure_recording() -> dict[str, float]:
+    """Seconds of a step of a small network with everything recorded, and of the bare loop in turns with it."""
+    return {name: round(value, 6) for name, value in recording_seconds(process_harness()).items()}
 
 
 def machine() -> dict[str, Any]:

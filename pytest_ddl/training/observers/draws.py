@@ -33,6 +33,7 @@ class _Site:
     shape: tuple[int, ...] | None
     """``None`` where it is known to the execution alone: it is told besides the numbers."""
     seeded: bool
+    nested: bool = False
 
 
 @dataclass
@@ -54,11 +55,13 @@ class Draws(Observer):
         self._here = threading.local()
         self._lock = threading.Lock()
         self._seen: dict[tuple[int, int], list[DrawRecord]] = {}
+        self._global_seed: int | None = None
         self._neutral = neutral.RANDOM in self.settings.neutralise
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         replaced = [(module, name, getattr(module, name)) for module, name in adapter.random_functions()]
+        self._global_seed = adapter.tf_seed()
         for module, name, original in replaced:
             setattr(module, name, self._watching(name, original))
         try:
@@ -117,12 +120,12 @@ class Draws(Observer):
             if constant is None:
                 self.recorder.note(f"{neutral.REFUSED}{name}")
             return result if constant is None else constant
-        site, tensors = _described(position, name, result, adapter.tf_seed() != self.settings.seed)
+        site, tensors = _described(position, name, result, adapter.tf_seed() != self._global_seed)
         if replica.graph is not None and result.graph is replica.graph:
             replica.sites.append(site)
             replica.tensors += tensors
         elif not adapter.within_xla():
-            self._tell([site], tensors)
+            self._tell([replace(site, nested=replica.graph is not None)], tensors)
         return result
 
     def _tell(self, sites: list[_Site], tensors: list[Any]) -> None:
@@ -146,7 +149,9 @@ class Draws(Observer):
         distinct = len(np.unique(flat[:256]))
         dtype = str(values.dtype)
         place = replica, site.position
-        made = DrawRecord(*place, site.op, site.name, digest, flat.size, shape, dtype, distinct, site.seeded)
+        made = DrawRecord(
+            *place, site.op, site.name, digest, flat.size, shape, dtype, distinct, site.seeded, site.nested
+        )
         with self._lock:
             self._seen.setdefault(place, []).append(made)
 

@@ -34,13 +34,17 @@ class WriteObserver(Observer):
             sys.addaudithook(_on_event)  # for the life of the process: it cannot be removed
             _hooked.append(True)
         with ExitStack() as stack:
-            stack.enter_context(saving.told(lambda call: call.writes and self._wrote(call.path, call.api)))
+            stack.enter_context(saving.told(self._hear))
             _active.append(self._wrote)
             stack.callback(_active.clear)
             yield
 
     def end_run(self) -> Mapping[str, Any]:
         return {"writes": tuple(self._writes)}
+
+    def _hear(self, call: saving.Call) -> None:
+        if call.writes:
+            self._wrote(call.path, call.api)
 
     def _wrote(self, path: str, api: str) -> None:
         whole = os.path.realpath(path)

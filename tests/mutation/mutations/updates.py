@@ -49,12 +49,14 @@ def lose_the_second_update(mutant: Mutant) -> None:
 
 @mutation("STEP-EQ", "staleness-exceeded")
 def stale_gradient(mutant: Mutant) -> None:
-    """Each step applies the gradient of the step before, and the first one zeros."""
+    """Each step but the first applies the gradient of the step before."""
     import tensorflow as tf
 
     kept: dict[Any, Any] = {}
+    optimizers: list[Any] = []
 
-    def built(model: Any, _optimizer: Any) -> None:
+    def built(model: Any, optimizer: Any) -> None:
+        optimizers.append(optimizer)
         with mutant.run.strategy.scope():
             for weight in model.trainable_variables:
                 kept[weight.path] = tf.Variable(
@@ -68,7 +70,7 @@ def stale_gradient(mutant: Mutant) -> None:
         before = tf.identity(kept[variable.path].read_value())
         with tf.control_dependencies([before]):
             kept[variable.path].assign(gradient)
-        return before
+        return tf.where(tf.equal(optimizers[0].iterations, 0), gradient, before)
 
     mutant.built = built
     mutant.gradients = lambda pairs: mapped(pairs, delayed)

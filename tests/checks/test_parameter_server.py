@@ -1,0 +1,80 @@
+"""PS: asynchronous training that loses nothing passes; lost and repeated updates are counted and named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated_training import Program, pair
+
+from pytest_ddl.checks.compare import judge
+from pytest_ddl.checks.findings import Outcome, Report
+from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+
+COUNTER, STEPS = 6, 8
+
+
+def counted(record: TrainingRecord, kind: VariableKind, counts: list[float], name: str = "seen") -> TrainingRecord:
+    """The record with a counter of the program, after each step; before the first it is 0."""
+    (rank,) = record.ranks
+    variable = VariableRecord(COUNTER, name, kind, (), "int64")
+    steps = tuple(
+        replace(step, snapshot={**step.snapshot, COUNTER: (np.asarray(count),)}) if step.snapshot else step
+        for step, count in zip(rank.steps, counts, strict=True)
+    )
+    initial = {**rank.initial, COUNTER: (np.asarray(0),)}
+    return replace(record, ranks=(replace(rank, variables=(*rank.variables, variable), initial=initial, steps=steps),))
+
+
+def asynchronous(final: float, kind: VariableKind = VariableKind.STATE, name: str = "seen", **sins: Any) -> Report:
+    """A report on steps that ran concurrently: only the last has a snapshot, and weights are other ones."""
+    reference, distributed = pair(Program(batches=(12,) * STEPS, observe=False), **sins)
+    reference = counted(reference, kind, [2.0 * step for step in range(1, STEPS + 1)], name)
+    (rank,) = distributed.ranks
+    steps = tuple(replace(step, snapshot=step.snapshot if step.index == STEPS else {}) for step in rank.steps)
+    rank = replace(rank, steps=steps, asynchronous=True)
+    distributed = replace(distributed, strategy="parameter_server[workers=2,ps=1]", ranks=(rank,))
+    return judge(reference, counted(distributed, kind, [final] * STEPS, name))
+
+
+def outcome(report: Report, check: str = "PS") -> Outcome:
+    return next(result.outcome for result in report.results if result.check == check)
+
+
+def test_updates_that_all_arrive_pass_whatever_the_weights_are() -> None:
+    report = asynchronous(2.0 * STEPS, learning_rate=0.05)
+    assert report.passed, str(report)
+    assert outcome(report) is Outcome.PASS
+    for check in ("STEP-EQ", "LOSS-EQ", "OPT-STATE", "METRIC-EQ"):
+        assert outcome(report, check) is Outcome.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(("final", "cause"), [(2.0 * STEPS - 4, "lost-update"), (4.0 * STEPS, "duplicate-update")])
+def test_counters_that_miss_or_repeat_are_named(final: float, cause: str) -> None:
+    report = asynchronous(final)
+    assert [(f.check, f.cause) for f in report.findings] == [("PS", cause)], str(report)
+
+
+def test_what_keras_loses_by_itself_is_tolerated_and_told() -> None:
+    report = asynchronous(2.0 * STEPS - 2, VariableKind.METRIC)
+    assert report.passed
+    assert [f.cause for f in report.approximations] == ["lost-update"]
+    assert "assign(value + 1)" in str(report.approximations[0].evidence)
+    assert asynchronous(2.0 * STEPS + 2, VariableKind.METRIC).findings[0].cause == "duplicate-update"
+
+
+def test_a_difference_before_training_is_found() -> None:
+    assert asynchronous(2.0 * STEPS, initial_shift=0.1).findings[0].cause == "initial-weights-differ"
+
+
+def test_weights_that_are_not_finite_are_found() -> None:
+    report = asynchronous(2.0 * STEPS, nan_at=3)
+    assert "not finite" in report.findings[0].message
+
+
+def test_synchronous_steps_are_compared_step_by_step() -> None:
+    report = judge(*pair(Program()))
+    assert outcome(report) is Outcome.NOT_APPLICABLE
+    assert outcome(report, "STEP-EQ") is Outcome.PASS

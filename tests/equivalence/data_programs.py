@@ -1,0 +1,148 @@
+"""Training functions about data, interruption and files: right ones, and wrong ones named by their sin."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES, FEATURES = 48, 4
+
+
+def _examples():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(EXAMPLES, FEATURES)).astype("float32")
+    return tf.data.Dataset.from_tensor_slices((x, generator.normal(size=(EXAMPLES, 1)).astype("float32")))
+
+
+def _make(run):
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def _step(run, model, optimizer):
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                losses = tf.square(model(x) - y)[:, 0]
+                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    return train_step
+
+
+def _train(run, dataset):
+    model, optimizer = _make(run)
+    run.watch(model=model, optimizer=optimizer)
+    for _loss in run.steps(_step(run, model, optimizer), dataset):
+        pass
+    return model
+
+
+def _per_worker(run, of_worker):
+    def dataset(context):
+        return of_worker(context).batch(context.get_per_replica_batch_size(run.global_batch_size))
+
+    return dataset
+
+
+def _shard(context):
+    return _examples().shard(context.num_input_pipelines, context.input_pipeline_id)
+
+
+def shuffles_with_a_seed(run):
+    _train(run, _examples().shuffle(EXAMPLES, seed=1).batch(run.global_batch_size))
+
+
+def shards_and_then_shuffles(run):
+    _train(run, _per_worker(run, lambda context: _shard(context).shuffle(EXAMPLES).repeat()))
+
+
+def augments_at_random(run):
+    def moved(x, y):
+        return x + tf.random.normal(tf.shape(x), stddev=0.1), y
+
+    _train(run, _examples().map(moved).batch(run.global_batch_size))
+
+
+def shuffles_without_a_seed(run):
+    _train(run, _examples().shuffle(EXAMPLES).batch(run.global_batch_size))
+
+
+def shuffles_and_repeats_without_a_seed(run):
+    _train(run, _examples().shuffle(EXAMPLES).repeat().batch(run.global_batch_size))
+
+
+def ignores_the_shard(run):
+    _train(run, _per_worker(run, lambda _context: _examples()))
+
+
+def draws_with_one_seed_on_every_worker(run):
+    def drawn(_context):
+        return _examples().shuffle(EXAMPLES, seed=7)
+
+    _train(run, _per_worker(run, drawn))
+
+
+def _interrupted(run, *, optimizer_too=True, on_chief_alone=False, skip=lambda done: done):
+    model, optimizer = _make(run)
+    saved = {"model": model, "optimizer": optimizer} if optimizer_too else {"model": model}
+    checkpoint = tf.train.Checkpoint(**saved)
+    path = str((run.tmp_path if run.rank == 0 else run.rank_path) / "checkpoint")
+    if run.attempt == 2 and (run.rank == 0 or not on_chief_alone):
+        checkpoint.read(path)
+    run.watch(model=model, optimizer=optimizer)
+    dataset = _examples().batch(run.global_batch_size).skip(skip(run.completed_steps))
+    for _loss in run.steps(_step(run, model, optimizer), dataset):
+        if run.completed_steps == 2 and run.attempt == 1 and not run.is_reference:
+            checkpoint.write(path)
+            run.restart()
+
+
+def goes_on(run):
+    _interrupted(run)
+
+
+def forgets_the_optimizer(run):
+    _interrupted(run, optimizer_too=False)
+
+
+def restores_on_the_chief_alone(run):
+    _interrupted(run, on_chief_alone=True)
+
+
+def begins_the_data_again(run):
+    _interrupted(run, skip=lambda _done: 0)
+
+
+def saves_where_the_chief_saves(run):
+    model = _train(run, _examples().batch(run.global_batch_size))
+    tf.train.CheckpointManager(tf.train.Checkpoint(model=model), str(run.tmp_path / "saved"), 1).save()
+
+
+def saves_where_nobody_else_does(run):
+    model = _train(run, _examples().batch(run.global_batch_size))
+    folder = run.tmp_path if run.rank == 0 else run.rank_path
+    model.save_weights(str(folder / "model.weights.h5"))
+    model.save(str(folder / "model.keras"))
+    np.savez(folder / "model.npz", *model.get_weights())
+
+
+def goes_back_to_a_checkpoint_without_the_optimizer(run):
+    model, optimizer = _make(run)
+    run.watch(model=model, optimizer=optimizer)
+    path = str(run.rank_path / "checkpoint")
+    for _loss in run.steps(_step(run, model, optimizer), _examples().batch(run.global_batch_size)):
+        if run.completed_steps == 1:
+            tf.train.Checkpoint(model=model).write(path)
+        if run.completed_steps == 2:
+            tf.train.Checkpoint(model=model, optimizer=optimizer).read(path)

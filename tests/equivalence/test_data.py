@@ -1,0 +1,69 @@
+"""Data order, interruption and files on real clusters."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import data_programs as programs
+
+from pytest_ddl import check_training
+
+GIVEN = {"global_batch_size": 12, "steps": 3, "timeout": 120}
+pytestmark = pytest.mark.slow
+
+
+def name_of(value):
+    return getattr(value, "__name__", None)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        programs.shuffles_with_a_seed,
+        programs.augments_at_random,
+        programs.goes_on,
+        programs.saves_where_nobody_else_does,
+    ],
+    ids=name_of,
+)
+def test_a_right_program_passes(program):
+    report = check_training(program, "multi_worker_mirrored", **GIVEN)
+    assert report.passed, str(report)
+
+
+def test_another_order_is_replayed_on_one_device():
+    report = check_training(programs.shards_and_then_shuffles, "multi_worker_mirrored", **GIVEN)
+    assert report.passed, str(report)
+    assert any("was run again on the global batches that the strategy consumed" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("program", "check", "cause"),
+    [
+        (programs.shuffles_without_a_seed, "DATA-COVER", "examples-duplicated"),
+        (programs.shuffles_and_repeats_without_a_seed, "DATA-COVER", "examples-duplicated"),
+        (programs.ignores_the_shard, "DATA-COVER", "examples-duplicated"),
+        (programs.draws_with_one_seed_on_every_worker, "DATA-COVER", "examples-duplicated"),
+        (programs.forgets_the_optimizer, "RESUME", "resume-lost-state"),
+        (programs.restores_on_the_chief_alone, "RESUME", "workers-diverged"),
+        (programs.begins_the_data_again, "RESUME", "resume-data-wrong"),
+        (programs.saves_where_the_chief_saves, "WRITE", "unsafe-checkpoint-path"),
+        (programs.goes_back_to_a_checkpoint_without_the_optimizer, "CKPT", "checkpoint-incomplete"),
+    ],
+    ids=name_of,
+)
+def test_a_sin_is_named(program, check, cause):
+    report = check_training(program, "multi_worker_mirrored", **GIVEN)
+    assert report.verdict == "fail"
+    assert (report.findings[0].check, report.findings[0].cause) == (check, cause), str(report)
+
+
+@pytest.mark.parametrize("program", [programs.forgets_the_optimizer, programs.begins_the_data_again], ids=name_of)
+def test_an_interruption_is_judged_in_one_process_too(program):
+    report = check_training(program, "mirrored", **GIVEN)
+    assert report.findings[0].check == "RESUME", str(report)

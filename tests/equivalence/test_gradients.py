@@ -1,0 +1,99 @@
+"""Real programs whose gradients go wrong: each cause is recomputed, and right programs raise no alarm."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import pytest_ddl
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+N, INVERSE = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
+CLIPPED, APART = "gradient-clipped-before-aggregation", "gradient-not-aggregated"
+ACCUMULATION, STILL = "gradient-accumulation-wrong", "variable-did-not-move"
+
+CAUSES = {
+    "mean_with_adam": N,
+    "mean_with_momentum": N,
+    "mean_with_rmsprop": N,
+    "mean_on_uneven_batches": N,
+    "mean_with_dropout": N,
+    "mean_in_single_precision": N,
+    "reduced_twice": N,
+    "masked_mean_summed": N,
+    "averaged_over_replicas_again": INVERSE,
+    "biases_not_reduced": APART,
+    "clipped_by_keras": CLIPPED,
+    "clipped_by_keras_adam": CLIPPED,
+    "clipped_by_hand": CLIPPED,
+    "clipped_by_hand_each_variable": CLIPPED,
+    "fit_with_clipping": CLIPPED,
+    "penalty_on_each_replica": "regularization-scaled-by-replica-count",
+    "masked_mean_on_each_replica": "masked-loss-normalised-per-replica",
+    "masked_in_single_precision": "masked-loss-normalised-per-replica",
+    "contrastive_on_each_replica": "batch-coupled-loss",
+    "rows_of_an_embedding_mixed_up": "sparse-gradient-mismatch",
+    "zeros_move_momentum": ACCUMULATION,
+    "zeros_count_for_adam": ACCUMULATION,
+    "zeros_let_weights_decay": ACCUMULATION,
+    "accumulators_are_never_reset": ACCUMULATION,
+    "accumulators_are_never_reset_in_any_step": ACCUMULATION,
+    "accumulators_sum_over_replicas": ACCUMULATION,
+    "optimizers_share_a_counter": ACCUMULATION,
+    "a_weight_is_left_out": STILL,
+    "optimizer_holds_a_stale_copy": STILL,
+    "schedule_of_a_python_number": "learning-rate-differs",
+    "schedule_of_a_python_number_with_adam": "learning-rate-differs",
+}
+
+
+def _programs() -> dict[str, object]:
+    import accumulation_programs
+    import gradient_programs
+
+    return {**vars(gradient_programs), **vars(accumulation_programs)}
+
+
+def _check(name: str, strategy: str) -> pytest_ddl.Report:
+    program = _programs()[name]
+    return pytest_ddl.check_training(program, strategy, global_batch_size=12, steps=4, timeout=300)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CAUSES)
+def test_cause_is_named_by_recomputation(name: str) -> None:
+    report = _check(name, "mirrored")
+    assert report.verdict == "fail"
+    assert (report.findings[0].cause, report.findings[0].exact) == (CAUSES[name], True), str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mean_with_adam", "biases_not_reduced", "clipped_by_hand", "zeros_move_momentum"])
+def test_cause_is_named_over_workers(name: str) -> None:
+    assert _check(name, "multi_worker_mirrored").findings[0].cause == CAUSES[name]
+
+
+RIGHT = (
+    *("right", "right_adam", "right_clipping_after_the_sum", "right_fit", "right_adversaries", "right_loss_scale"),
+    *("right_one_network_is_never_updated", "right_sharpness_aware", "right_penalty_divided_by_the_replicas"),
+    *("right_micro_batches_in_a_step", "right_in_single_precision", "right_accumulation"),
+    *("right_accumulation_with_adam", "right_accumulation_by_zeros_and_plain_sgd", "right_schedule"),
+    "right_schedule_with_adam",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_program_raises_no_alarm(name: str) -> None:
+    report = _check(name, "mirrored")
+    assert report.verdict == "pass", str(report)
+
+
+def test_every_program_is_tested() -> None:
+    import inspect
+
+    names = {n for n, p in _programs().items() if inspect.isfunction(p) and not n.startswith("_")}
+    assert names == {*CAUSES, *RIGHT}

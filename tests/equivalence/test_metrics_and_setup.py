@@ -1,0 +1,79 @@
+"""METRIC-EQ, LINT, LAYOUT and PS on real clusters, both ways."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import setup_programs as programs
+
+from pytest_ddl import check_training
+
+GIVEN = {"global_batch_size": 12, "timeout": 100}
+
+
+def outcomes(report):
+    return {result.check: result.outcome.value for result in report.results}
+
+
+@pytest.mark.parametrize(
+    ("program", "strategy", "checks"),
+    [
+        (programs.right, "mirrored", ("METRIC-EQ", "LINT")),
+        pytest.param(programs.right, "multi_worker_mirrored", ("METRIC-EQ", "LINT"), marks=pytest.mark.slow),
+        pytest.param(programs.right, "parameter_server", ("METRIC-EQ", "LINT"), marks=pytest.mark.slow),
+        pytest.param(programs.evaluates_and_predicts, "mirrored", ("METRIC-EQ",), marks=pytest.mark.slow),
+        pytest.param(programs.sharded, "model_parallel", ("LAYOUT",), marks=pytest.mark.slow),
+    ],
+)
+def test_right_programs_pass(program, strategy, checks):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.passed, str(report)
+    assert {outcomes(report)[check] for check in checks} == {"pass"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "strategy", "check", "cause"),
+    [
+        (programs.metric_of_scaled_losses, "mirrored", "METRIC-EQ", "metric-wrong"),
+        (programs.metric_of_scaled_losses, "multi_worker_mirrored", "METRIC-EQ", "metric-wrong"),
+        (programs.model_outside_the_scope, "mirrored", "LINT", "variable-outside-scope"),
+        (programs.model_outside_the_scope, "multi_worker_mirrored", "LINT", "variable-outside-scope"),
+        (programs.a_strategy_of_its_own, "mirrored", "LINT", "cluster-misconfigured"),
+        (programs.a_strategy_of_its_own, "multi_worker_mirrored", "LINT", "cluster-misconfigured"),
+        (programs.rule_with_a_typing_error, "model_parallel", "LAYOUT", "layout-wrong"),
+        (programs.rule_after_the_variable, "model_parallel", "LAYOUT", "layout-wrong"),
+    ],
+)
+def test_each_sin_is_named_first(program, strategy, check, cause):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.verdict == "fail"
+    assert (report.findings[0].check, report.findings[0].cause) == (check, cause), str(report)
+
+
+@pytest.mark.slow
+def test_right_asynchronous_training_passes():
+    report = check_training(programs.concurrent, "parameter_server", steps=40, **GIVEN)
+    assert report.passed, str(report)
+    assert outcomes(report)["STEP-EQ"] == "not applicable"
+    # Keras' own counter may lose updates; the program's never does.
+    assert {finding.variable for finding in report.approximations} <= {"sgd/iteration"}
+
+
+@pytest.mark.slow
+def test_the_mean_that_fit_shows_of_uneven_replicas_is_an_approximation():
+    report = check_training(programs.fits_unevenly, "mirrored", **GIVEN)
+    assert report.passed, str(report)
+    assert {finding.cause for finding in report.approximations} == {"mean-of-replica-means"}
+
+
+@pytest.mark.slow
+def test_metrics_of_many_steps_stay_when_asked_for():
+    report = check_training(programs.right, "mirrored", steps=3, checks=["METRIC-EQ"], **GIVEN)
+    assert report.passed, str(report)
+    assert "run again for 300 steps" in str(report)

@@ -1,0 +1,81 @@
+"""NONFINITE on real runs: infinities planted in programs that handle them rightly, and in those that do not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import nonfinite_programs as programs
+
+from pytest_ddl import check_training
+from pytest_ddl.checks.findings import Outcome
+
+SLOW = pytest.mark.slow
+
+
+def compare(program, strategy="mirrored", **given):
+    report = check_training(getattr(programs, program), strategy, global_batch_size=12, steps=4, **given)
+    (result,) = (result for result in report.results if result.check == "NONFINITE")
+    return report, result
+
+
+@pytest.mark.parametrize(
+    ("program", "strategy"),
+    [
+        ("right_by_hand", "mirrored"),
+        pytest.param("right_by_hand", "multi_worker_mirrored", marks=SLOW),
+        pytest.param("right_without_a_scale", "mirrored", marks=SLOW),
+        pytest.param("right_in_tf_keras", "mirrored", marks=SLOW),
+        pytest.param("right_in_legacy_tf_keras", "mirrored", marks=SLOW),
+        pytest.param("fits_in_tf_keras", "mirrored", marks=SLOW),
+    ],
+)
+def test_right_programs_pass_with_infinities_planted(program, strategy):
+    report, result = compare(program, strategy)
+    assert report.passed, str(report)
+    assert result.outcome is Outcome.PASS
+    assert "run again with" in result.reason
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["right_in_keras", *(pytest.param(name, marks=SLOW) for name in ("fits_in_keras", "fits_in_mixed_precision"))],
+)
+def test_what_keras_decides_is_no_false_alarm(program):
+    report, result = compare(program)
+    assert not report.findings, str(report)
+    assert result.outcome is Outcome.NOT_APPLICABLE
+
+
+@pytest.mark.slow
+def test_what_keras_decides_is_shown_where_it_is_asked_for():
+    report, _result = compare("right_in_keras", checks=["NONFINITE"])
+    assert report.findings[0].cause == "non-finite-not-synchronised"
+
+
+def test_updating_with_anything_on_one_device_too_is_not_judged():
+    report, result = compare("updates_with_anything")
+    assert report.passed, str(report)
+    assert result.outcome is Outcome.NOT_APPLICABLE
+    assert "one device too" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        ("each_replica_decides_for_itself", "non-finite-not-synchronised"),
+        ("each_replica_scales_for_itself", "loss-scale-not-synchronised"),
+        ("forgets_to_scale_in_keras", "gradient-unscaled-without-scale"),
+        pytest.param("zeros_before_the_sum", "non-finite-not-synchronised", marks=SLOW),
+        pytest.param("zeros_its_own_gradient", "non-finite-not-synchronised", marks=SLOW),
+        pytest.param("forgets_to_scale_in_tf_keras", "gradient-unscaled-without-scale", marks=SLOW),
+    ],
+)
+def test_wrong_programs_fail_with_their_cause_first(program, cause):
+    report, _result = compare(program)
+    assert report.findings[0].check == "NONFINITE"
+    assert report.findings[0].cause == cause
