@@ -219,7 +219,7 @@ _process_harness: Harness | None = None
 
 def process_harness() -> Harness:
     """The harness of a process without pytest, made at first use and closed at exit."""
-    import atexit
+    from multiprocessing.util import Finalize
 
     from pytest_ddl.config import OPTIONS, Setting
 
@@ -227,7 +227,8 @@ def process_harness() -> Harness:
     if _process_harness is None:
         settings = Settings({option.name: Setting(option.default, "default") for option in OPTIONS})
         _process_harness = Harness(settings, StrategyRegistry(), built_in_launchers())
-        atexit.register(_process_harness.close)
+        # Not atexit, which the processes of multiprocessing never run.
+        Finalize(None, _process_harness.close, exitpriority=0)
     return _process_harness
 
 

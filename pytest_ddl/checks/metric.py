@@ -13,7 +13,7 @@ from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.fit_loss import RUNNING_MEAN
-from pytest_ddl.checks.metric_state import combined, pairs, resummed, state_agrees
+from pytest_ddl.checks.metric_state import combined, counted_by_replica, pairs, resummed, state_agrees
 from pytest_ddl.checks.observe import compare, shared_steps
 from pytest_ddl.checks.results import returned
 from pytest_ddl.checks.tolerance import Bound, Decision, Tolerance
@@ -153,7 +153,10 @@ def _state(
     found = pairs(reference, distributed)
     for step in range(1, sound + 1):
         wrong = []
+        alike = counted_by_replica(reference, distributed, tolerance, step)
         for pair in found:
+            if pair.ours.index in alike:
+                continue
             desired = reference.value(pair.ours.index, step)
             actual = combined(distributed, pair.theirs, step)
             if desired is None or actual is None:

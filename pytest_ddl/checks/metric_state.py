@@ -63,13 +63,39 @@ def means(reference: TrainingRecord, distributed: TrainingRecord) -> list[Mean]:
     ]
 
 
+def counted_by_replica(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, step: int
+) -> set[int]:
+    """Indices of totals and counts that are N times those of one device and have its quotient.
+
+    Where a replica adds its own mean, with a count of 1, N of them are as good as one mean of the whole.
+    """
+    found: set[int] = set()
+    for item in means(reference, distributed):
+        values = [
+            (reference.value(pair.ours.index, step), combined(distributed, pair.theirs, step))
+            for pair in (item.total, item.count)
+        ]
+        if any(ours is None or theirs is None for ours, theirs in values):
+            continue
+        (total, totals), (count, counts) = ((np.asarray(a, np.float64), np.asarray(b)) for a, b in values)
+        number = distributed.num_replicas
+        slack = number * tolerance.variable(item.total.ours.index, step).value
+        if number > 1 and np.array_equal(counts, number * count) and difference(totals, number * total).error <= slack:
+            found |= {item.total.ours.index, item.count.ours.index}
+    return found
+
+
 def state_agrees(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, step: int) -> bool:
     """Say whether all metric state is that of one device after a step; False where none was watched."""
     found = pairs(reference, distributed)
+    alike = counted_by_replica(reference, distributed, tolerance, step)
     for pair in found:
         desired, actual = reference.value(pair.ours.index, step), combined(distributed, pair.theirs, step)
         if desired is None or actual is None:
             return False
+        if pair.ours.index in alike:
+            continue
         if difference(actual, desired).error > tolerance.variable(pair.ours.index, step).value:
             return False
     return bool(found)

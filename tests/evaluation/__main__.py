@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,11 @@ from tests.planted import run as planted
 from tests.planted.planted import Planted
 
 Numbers = dict[str, Any]
+Share = tuple[int, int]
+"""``(i, n)``: the i-th of n processes."""
 
 
-def measure_planted(results: Path, minutes: float | None) -> Numbers:
+def measure_planted(results: Path, minutes: float | None, share: Share = (0, 1)) -> Numbers:
     """Every planted bug under every strategy of its own, and its twin."""
     cases = [(entry, strategy, which) for entry, strategy in planted.selected([]) for which in ("sin", "twin")]
 
@@ -37,17 +41,17 @@ def measure_planted(results: Path, minutes: float | None) -> Numbers:
         del row["detail"]
         return row
 
-    rows = run_missing(results / "planted.jsonl", cases, key, check, minutes)
+    rows = run_missing(results / "planted.jsonl", cases, key, check, minutes, share)
     outcomes = [planted.Outcome(**{**row, "ids": tuple(row["ids"]), "also": tuple(row["also"])}) for row in rows]
     kept = ("name", "strategy", "which", "verdict", "cause", "symptom", "step", "caught", "diagnosed")
     shown = [{name: row[name] for name in kept} for row in rows]
     return {"planted": shown, "planted rates": planted.rates(outcomes), "planted of": len(cases)}
 
 
-def measure_mutants(results: Path, minutes: float | None) -> Numbers:
+def measure_mutants(results: Path, minutes: float | None, share: Share = (0, 1)) -> Numbers:
     """Mutations of the programs of ``suites/``."""
     cases = mutants.all_cases()
-    rows = mutants.evaluate(results / "mutants.jsonl", minutes, cases)
+    rows = mutants.evaluate(results / "mutants.jsonl", minutes, cases, share)
     kept = ("mutation", "program", "strategy", "outcome", "why")
     return {
         "mutants": {
@@ -63,14 +67,14 @@ def measure_mutants(results: Path, minutes: float | None) -> Numbers:
     }
 
 
-def measure_alarms(results: Path, minutes: float | None) -> Numbers:
+def measure_alarms(results: Path, minutes: float | None, share: Share = (0, 1)) -> Numbers:
     """Correct programs."""
     with tempfile.TemporaryDirectory(prefix="evaluation-") as folder:
-        rows = false_alarms.evaluate(results / "false_alarms.jsonl", Path(folder), minutes)
+        rows = false_alarms.evaluate(results / "false_alarms.jsonl", Path(folder), minutes, share)
     return {"false alarms": false_alarms.summary(rows)}
 
 
-def measure_times(_results: Path, _minutes: float | None) -> Numbers:
+def measure_times() -> Numbers:
     """Times; worth taking on a machine with nothing else to do."""
     return {
         "checks": times.measure_checks(),
@@ -81,25 +85,37 @@ def measure_times(_results: Path, _minutes: float | None) -> Numbers:
     }
 
 
-PARTS: dict[str, Callable[[Path, float | None], Numbers]] = {
-    "times": measure_times,
+PARTS: dict[str, Callable[[Path, float | None, Share], Numbers]] = {
     "planted": measure_planted,
     "mutants": measure_mutants,
     "alarms": measure_alarms,
 }
 
 
+def in_processes(part: str, results: Path, minutes: float | None, number: int) -> Numbers:
+    """Measure a part in several processes, and put together what they wrote."""
+    with get_context("spawn").Pool(number) as pool:
+        pool.starmap(PARTS[part], [(results, minutes, (i, number)) for i in range(number)], chunksize=1)
+        pool.close()
+        pool.join()  # each closes its clusters at its own end
+    return PARTS[part](results, 0.0, (0, 1))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.evaluation", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts only")
+    parser.add_argument("--only", nargs="+", choices=["times", *PARTS], default=["times", *PARTS])
     parser.add_argument("--minutes", type=float, help="at most so long for each part")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many check at the same time")
     parser.add_argument("--results", type=Path, default=Path("build/evaluation"), help="where single results are kept")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page anew")
     options = parser.parse_args(arguments)
     numbers = json.loads(page.NUMBERS.read_text(encoding="utf-8")) if page.NUMBERS.exists() else {}
     for part in [] if options.page else options.only:
         print(f"{part} …", flush=True)
-        numbers.update(PARTS[part](options.results, options.minutes))
+        if part == "times":
+            numbers.update(measure_times())
+        else:
+            numbers.update(in_processes(part, options.results, options.minutes, options.processes))
         _write(numbers)
     _write(numbers)
     print(page.page(numbers).split("## Planted")[0])

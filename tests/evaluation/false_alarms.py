@@ -54,9 +54,9 @@ def check_correct(case: Case) -> Row:
     }
 
 
-def evaluate(path: Path, folder: Path, minutes: float | None = None) -> Sequence[Row]:
+def evaluate(path: Path, folder: Path, minutes: float | None = None, share: tuple[int, int] = (0, 1)) -> Sequence[Row]:
     """Check what ``path`` has no result for."""
-    return run_missing(path, all_cases(folder), key_of, check_correct, minutes)
+    return run_missing(path, all_cases(folder), key_of, check_correct, minutes, share)
 
 
 def key_of(case: Case) -> Row:

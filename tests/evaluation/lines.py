@@ -19,21 +19,32 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def run_missing(
-    path: Path, cases: Iterable[Any], key: Callable[[Any], Row], run: Callable[[Any], Row], minutes: float | None
+    path: Path,
+    cases: Iterable[Any],
+    key: Callable[[Any], Row],
+    run: Callable[[Any], Row],
+    minutes: float | None,
+    share: tuple[int, int] = (0, 1),
 ) -> Sequence[Row]:
     """Run the cases that the file has no row for, until the time is over; gives the rows of all cases.
 
     :param key: what tells a case from the others; part of its row.
     :param minutes: ``None`` for as long as it takes.
+    :param share: ``(i, n)`` for the i-th of n processes that append to the file.
     """
     end = None if minutes is None else time.monotonic() + 60 * minutes
     cases = list(cases)
     wanted = [key(case) for case in cases]
-    known = [row for row in rows_of(path) if any(_is_of(row, one) for one in wanted)]
+    names = sorted({name for told in wanted for name in told})
+
+    def identity(row: Row) -> str:
+        return json.dumps([row.get(name) for name in names])
+
+    known = {identity(row): row for row in rows_of(path)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        for case, told in zip(cases, wanted, strict=True):
-            if any(_is_of(row, told) for row in known):
+        for case, told in list(zip(cases, wanted, strict=True))[share[0] :: share[1]]:
+            if identity(told) in known:
                 continue
             if end is not None and time.monotonic() > end:
                 break
@@ -41,9 +52,5 @@ def run_missing(
             row = {**told, **run(case), "seconds": round(time.monotonic() - started, 2)}
             file.write(json.dumps(row) + "\n")
             file.flush()
-            known.append(row)
-    return known
-
-
-def _is_of(row: Row, told: Row) -> bool:
-    return all(row.get(name) == value for name, value in told.items())
+            known[identity(row)] = row
+    return [known[identity(told)] for told in wanted if identity(told) in known]

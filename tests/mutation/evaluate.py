@@ -113,9 +113,11 @@ def _same_state(left: Mapping[int, tuple[Array, ...]], right: Mapping[int, tuple
     )
 
 
-def evaluate(path: Path, minutes: float | None = None, cases: Sequence[Case] | None = None) -> Sequence[Row]:
+def evaluate(
+    path: Path, minutes: float | None = None, cases: Sequence[Case] | None = None, share: tuple[int, int] = (0, 1)
+) -> Sequence[Row]:
     """Check all mutants that ``path`` has no result for."""
-    return run_missing(path, all_cases() if cases is None else cases, key_of, check_mutant, minutes)
+    return run_missing(path, all_cases() if cases is None else cases, key_of, check_mutant, minutes, share)
 
 
 def key_of(case: Case) -> Row:

@@ -112,22 +112,20 @@ def tf_keras_aggregates_once_more(run, sin):
 
 
 def gradients_of_the_first_replica_are_taken(run, sin):
-    """Reduced by hand between replicas: what the first one computed is applied everywhere."""
+    """The update happens between replicas: what the first one returned is applied everywhere."""
     model = loops.linear_program(run)
 
     def gradients_of(batch):
         x, y = batch
         with tf.GradientTape() as tape:
             loss = model.loss(run, x, y)
-        return loss, tape.gradient(loss, model.trainable_variables)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        return loss, gradients if sin else loops.all_reduce(gradients)
 
     @tf.function
     def train_step(iterator):
         losses, gradients = run.strategy.run(gradients_of, args=(next(iterator),))
-        if sin:
-            total = [run.strategy.experimental_local_results(gradient)[0] for gradient in gradients]
-        else:
-            total = [run.strategy.reduce("SUM", gradient, axis=None) for gradient in gradients]
+        total = [run.strategy.experimental_local_results(gradient)[0] for gradient in gradients]
         run.strategy.run(lambda: loops.descend(model.trainable_variables, total))
         return run.strategy.reduce("SUM", losses, axis=None)
 
@@ -224,11 +222,10 @@ def vectors_are_not_reduced(run, sin):
         x, y = batch
         with tf.GradientTape() as tape:
             loss = model.loss(run, x, y)
-        reduced = []
-        for gradient in tape.gradient(loss, model.trainable_variables):
-            done = sin and gradient.shape.rank == 1
-            reduced.append(gradient if done else loops.all_reduce(gradient))
-        loops.descend(model.trainable_variables, reduced)
+        matrices, vectors = [model.w1, model.w2], [model.b1, model.b2]
+        of_matrices, of_vectors = tape.gradient(loss, [matrices, vectors])
+        loops.descend(matrices, loops.all_reduce(of_matrices))
+        loops.descend(vectors, of_vectors if sin else loops.all_reduce(of_vectors))
         return loss
 
     loops.train(run, replica_step)

@@ -160,22 +160,23 @@ def data_skips_steps_instead_of_examples(run, sin):
 
 
 def fit_resumes_without_its_optimizer(run, sin):
-    """fit, saved by save_weights; rightly, with the optimizer's variables beside them."""
+    """fit, saved by get_weights; rightly, with the optimizer's variables beside them."""
     with run.strategy.scope():
         model = loops.perceptron()
         model.compile(keras.optimizers.Adam(0.05), "mse")
         model.optimizer.build(model.trainable_variables)
-    weights, state = run.rank_path / "fit.weights.h5", str(run.rank_path / "optimizer")
+    weights, state = run.rank_path / "weights.npz", str(run.rank_path / "optimizer")
     tracked = tf.train.Checkpoint(optimizer=model.optimizer)
     if run.attempt == 2:
-        model.load_weights(weights)
+        saved = np.load(weights)
+        model.set_weights([saved[name] for name in saved.files])
         if not sin:
             tracked.read(state)
     run.watch(model=model)
     data = loops.dataset(run)
     if run.attempt == 1:
         run.fit(model, data.take(SAVED_AFTER), shuffle=False)
-        model.save_weights(weights)
+        np.savez(weights, *model.get_weights())
         tracked.write(state)
         run.restart()
     run.fit(model, data.skip(SAVED_AFTER), shuffle=False)
@@ -202,13 +203,14 @@ def chief_alone_restores_when_it_resumes(run, sin):
         model = loops.perceptron()
         optimizer = keras.optimizers.SGD(0.05)
         optimizer.build(model.trainable_variables)
-    path = str(run.rank_path / "resumed.weights.h5")
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    path = str(run.rank_path / "resumed")
     if run.attempt == 2 and (run.rank == 0 or not sin):
-        model.load_weights(path)
+        checkpoint.read(path)
     run.watch(model=model, optimizer=optimizer)
     for _ in run.steps(_step_of(run, model, optimizer), loops.dataset(run).skip(run.completed_steps)):
         if run.completed_steps == SAVED_AFTER and run.attempt == 1:
-            model.save_weights(path)
+            checkpoint.write(path)
             run.restart()
 
 

@@ -125,13 +125,14 @@ def _scheduled_by_hand(run, model, optimizer, again):
             run.record(loss=step(tf.constant(number)))
             continue
         result = coordinator.schedule(step, args=(tf.constant(number),))
+        coordinator.join()
         if number in again:
             coordinator.schedule(step, args=(tf.constant(number),))
-        coordinator.join()
+            coordinator.join()
         run.record(loss=result.fetch())
 
 
-def closure_is_scheduled_again_before_it_answers(run, sin):
+def closure_is_scheduled_again(run, sin):
     model, optimizer = loops.keras_program(run)
     _scheduled_by_hand(run, model, optimizer, again=(1,) if sin else ())
 
@@ -211,9 +212,7 @@ PLANTED = (
     planted("F02", statistics_are_read_and_written_back, "lost-update", strategies=PS, steps=80),
     planted("F02", weights_are_read_and_written_back, "lost-update", strategies=PS, steps=80),
     planted("F04", every_worker_iterates_over_all_data, "examples-duplicated", strategies=PS, steps=6),
-    planted(
-        "", closure_is_scheduled_again_before_it_answers, "duplicate-update", "iteration-count-wrong", strategies=PS
-    ),
+    planted("", closure_is_scheduled_again, "duplicate-update", "iteration-count-wrong", strategies=PS),
     planted("C25", block_of_steps_is_rounded_up, "duplicate-update", "iteration-count-wrong", strategies=PS),
     planted("F08", gradients_are_taken_on_an_old_copy, "staleness-exceeded", steps=4),
     planted("F08", gradients_are_applied_one_step_late, "staleness-exceeded", steps=4),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pytest_ddl.checks.arrays import Float, all_finite, difference, magnitude, mean
+import numpy as np
+
+from pytest_ddl.checks.arrays import Float, all_finite, coefficient, difference, magnitude, mean
 from pytest_ddl.checks.candidates.shared import CLIPS, RANDOM_LAYERS, tell_apart
 from pytest_ddl.checks.case import Case, Fit, Motion, Source, reproduces
 from pytest_ddl.checks.observe import is_uneven
@@ -97,6 +99,55 @@ def drifting_apart(case: Case) -> Fit | None:
             if fitting == {_owner(motion) for motion in apart}:
                 return Fit(CAUSE, f"replicas differ, and the {name} of their {what} is that of one device")
     return None
+
+
+def partly_apart(case: Case) -> Fit | None:
+    """Replicas differ, as their own part of an update was not reduced: some elements, or one term of several.
+
+    With ``theirs = shared + own`` on each replica and ``shared + sum(own)`` on one device, ``sum(theirs) - ours`` is
+    ``(N - 1) * shared``: nothing (0 where an element is the replica's own, the update itself where it is reduced), or
+    what the replicas got back from a reduction.
+    """
+    apart = [motion for motion in case.effective if motion.components_differ]
+    if not apart or not all(map(all_finite, (theirs for m in case.effective for theirs in m.theirs))):
+        return None
+    if any(not motion.components_differ and not _right(motion) for motion in case.effective):
+        return None
+    told = []
+    for motion in apart:
+        count = len(motion.theirs)
+        if count != case.replicas:
+            return None
+        slack = count * motion.slack
+        shared = np.sum(motion.theirs, axis=0) - motion.ours
+        reduced = np.all([np.abs(theirs - motion.ours) <= motion.slack for theirs in motion.theirs], axis=0)
+        own = np.abs(shared) <= slack
+        # Averages that replicas take for themselves: the same, of a gradient that is N times as large.
+        own_mean = np.abs(shared - (count - 1) * motion.ours) <= slack
+        if np.all(reduced | own) or np.all(reduced | own_mean):
+            told.append(f"{int(np.count_nonzero(~reduced))} of {reduced.size} elements of {motion.variable.name}")
+        elif _is_received(case, shared, slack):
+            told.append(f"a term of {motion.variable.name}")
+        else:
+            return None
+    return Fit(
+        CAUSE,
+        f"replicas differ: {', '.join(told[:3])} moved by each replica's own part, which add up to the update of one "
+        "device; the rest is reduced",
+    )
+
+
+def _is_received(case: Case, shared: Float, slack: float) -> bool:
+    """Say whether something is a multiple of what the program got back from one of its reductions."""
+    reductions = case.distributed.ranks[0].steps[case.step - 1].reductions
+    for reduction in reductions:
+        received = np.asarray(reduction.received, np.float64) if reduction.received.size == shared.size > 1 else None
+        if received is None or not all_finite(received):
+            continue
+        c = coefficient(shared.ravel(), received.ravel())
+        if c and difference(shared.ravel(), c * received.ravel()).error <= 4 * slack:
+            return True
+    return False
 
 
 def _owner(motion: Motion) -> int:

@@ -71,6 +71,26 @@ def unlimited(case: Case) -> Fit | None:
     return None
 
 
+def another_limit(case: Case) -> Fit | None:
+    """The whole gradient is cut, by a larger limit than on one device."""
+    if not case.pulls or any(motion.components_differ for motion in case.pulls):
+        return None
+    theirs = {motion.variable.index: motion.theirs[0] for motion in case.pulls}
+    for source in case.sources:
+        both = {index: theirs[index] for index in source.own if index in theirs}
+        own = {index: source.own[index] for index in both}
+        for ours in limits_of(case):
+            for clip in clips_between(own, both, case.close()):
+                if clip.kind == ours.kind and clip.limit > ours.limit and _reproduced(case, clip.apply(own), 1.0):
+                    factor = clip.limit / ours.limit
+                    return Fit(
+                        LOST,
+                        f"the single-device gradient cut by {clip}, which is {factor:.4g} times the limit on one "
+                        "device, reproduces the update",
+                    )
+    return None
+
+
 def equal_sizes(case: Case) -> Fit | None:
     """Of an update by hand: the replicas' gradients count in inverse proportion to their norms, as after clipping."""
     from pytest_ddl.checks.combination import global_norm, solve

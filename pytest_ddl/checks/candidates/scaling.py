@@ -129,7 +129,8 @@ def data_part_scaled(case: Case) -> Fit | None:
 
 def regularization(case: Case) -> Fit | None:
     """What is left over points along the weights themselves: a penalty counted more than once."""
-    if case.replicas == 1:
+    # A penalty on the weights is the same on all replicas: it cannot make them differ.
+    if case.replicas == 1 or any(motion.components_differ for motion in case.effective):
         return None
     told = []
     for motion in case.effective:

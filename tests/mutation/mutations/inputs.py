@@ -23,7 +23,7 @@ def all_replicas_read_the_same_part(mutant: Mutant) -> None:
     mutant.dataset = _mapping(halved)
 
 
-@mutation("DATA-COVER", LOST)
+@mutation("DATA-COVER", LOST, "global-batch-wrong")
 def drop_the_last_example(mutant: Mutant) -> None:
     """The last example of each global batch is left out."""
     mutant.dataset = _mapping(lambda tensor: tensor[:-1])
