@@ -60,6 +60,8 @@ class VariableRecord:
     synchronization: str = "auto"
     distributed: bool = False
     """True where every replica holds a component of its own."""
+    since: int = 0
+    """Steps completed when it was first seen: with any, its initial value is one that training has changed."""
 
     @property
     def is_loss_scale(self) -> bool:
@@ -339,7 +341,8 @@ class RankRecord:
     writes: tuple[WriteRecord, ...] = ()
     restores: tuple[RestoreRecord, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Facts about the set-up that LINT judges: ``num_replicas_in_sync``, ``cluster`` …"""
+    """Facts about the set-up that LINT judges: ``num_replicas_in_sync``, ``cluster`` …; ``thawed``: the indices of
+    FROZEN variables that became trainable later."""
 
     @property
     def num_steps(self) -> int:

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from pytest_ddl.checks.accumulation_parts import unequal_replicas
 from pytest_ddl.checks.arrays import Float, all_finite, coefficient, difference, magnitude
 from pytest_ddl.checks.build import failed, not_applicable, passed
 from pytest_ddl.checks.causes import fix_of
@@ -75,7 +76,11 @@ def check_accumulation(reference: TrainingRecord, distributed: TrainingRecord, t
     for record, where in ((distributed, ""), (reference, " (on one device too)" if reference.num_replicas else "")):
         groups = list(groups_of(record))
         for group in groups:
-            fault = _sum(record, group, tolerance) or _in_between(record, group, tolerance)
+            fault = (
+                _sum(record, group, tolerance)
+                or _in_between(record, group, tolerance)
+                or _replicas(record, group, tolerance)
+            )
             if fault is not None:
                 return failed(CHECK, [_finding(fault, where if record is reference else "")])
             accumulating += accumulates(record, group, tolerance)
@@ -225,6 +230,19 @@ def _sum(record: TrainingRecord, group: Group, tolerance: Tolerance) -> _Fault |
             what = "leaves out" if missing else "counts several times"
             return _Fault(step, f"the update in step {step} {what} some of its micro-batches", told)
     return None
+
+
+def _replicas(record: TrainingRecord, group: Group, tolerance: Tolerance) -> _Fault | None:
+    """Replicas whose micro-batches count in full, beside others whose do not count, or count again."""
+    if record.num_replicas < 2:
+        return None
+    odd = [
+        step
+        for step, window, _older in _windows(group)
+        if _plain(group, window, step, _slack(record, group, window, step, tolerance)) is None
+    ]
+    found = unequal_replicas(record, group.variables, group.updates, dict(group.handed), tolerance) if odd else None
+    return _Fault(*found, group.variables[0].name) if found else None
 
 
 def _same_sizes(record: TrainingRecord, window: Sequence[Unit]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -80,6 +81,13 @@ class Case:
         return self.distributed.num_replicas
 
     @property
+    def parallel(self) -> list[int]:
+        """By how many a gradient may be wrong: the replicas, or the devices along the axes of a mesh."""
+        meshes = [dict(v.layout.mesh) for v in self.distributed.variables if v.layout is not None][:1]
+        axes = [size for mesh in meshes for size in (*mesh.values(), math.prod(mesh.values()))]
+        return list(dict.fromkeys(number for number in (self.replicas, *axes) if number > 1))
+
+    @property
     def sizes(self) -> list[int]:
         """Examples per replica in this step, by replica; empty where not observed."""
         found = sizes(self.distributed, self.step)
@@ -96,6 +104,10 @@ class Case:
     @cached_property
     def slots(self) -> list[Motion]:
         return self._motions(VariableKind.SLOT)
+
+    @cached_property
+    def state(self) -> list[Motion]:
+        return self._motions(VariableKind.STATE)
 
     @cached_property
     def effective(self) -> list[Motion]:
@@ -181,7 +193,8 @@ class Case:
 
     def slice_updates(self, index: int) -> list[Float]:
         """The change that each replica's examples alone would have made, empty where not computed."""
-        found = [update(self.slices[replica], index, self.step) for replica in sorted(self.slices)]
+        runs = [self.slices[replica] for replica in sorted(self.slices)]
+        found = [update(run, index, self.step) for run in runs if run.num_steps >= self.step]
         return [change for change in found if change is not None]
 
     def _effective(self, weight: Motion) -> Motion | None:
@@ -201,18 +214,42 @@ class Case:
 
     def _rate(self, weight: Motion) -> float | None:
         """An update by hand that is a multiple of the gradient on one device tells its learning rate itself."""
-        index = weight.variable.index
         ours, theirs = rate_of(self.reference, self.step), rate_of(self.distributed, self.step)
         if ours and theirs and ours != theirs:
             return None
-        for own in (self.own.get(GradientStage.APPLIED), self.own.get(GradientStage.COMPUTED)):
-            gradient = own.get(index) if own else None
-            if gradient is None or gradient.shape != weight.ours.shape or not all_finite(gradient):
-                continue
+        for gradient in self._own_gradients(weight):
+            if gradient.size == 1 and self._cut_at is not None:
+                return self._cut_at  # of a single number any factor would do, whatever it was cut to
             rate = coefficient(weight.ours, gradient)
             if rate and difference(weight.ours, rate * gradient).error <= self._rate_slack(weight, rate, gradient):
                 return rate
+        return self._cut_at
+
+    def _own_gradients(self, weight: Motion) -> Iterator[Float]:
+        for own in (self.own.get(GradientStage.APPLIED), self.own.get(GradientStage.COMPUTED)):
+            gradient = own.get(weight.variable.index) if own else None
+            if gradient is not None and gradient.shape == weight.ours.shape and all_finite(gradient):
+                yield gradient
+
+    @cached_property
+    def _cut_at(self) -> float | None:
+        """The learning rate of an update by hand whose entries were cut to a limit: told by those that were not."""
+        for weight in self.weights:
+            for gradient in self._own_gradients(weight):
+                if (rate := self._rate_inside(weight, gradient)) is not None:
+                    return rate
         return None
+
+    def _rate_inside(self, weight: Motion, gradient: Float) -> float | None:
+        limit = magnitude(weight.ours)
+        inside = np.abs(weight.ours) < limit - weight.slack
+        if np.count_nonzero(gradient[inside]) < 2 or np.count_nonzero(~inside) < 2:
+            return None
+        rate = coefficient(weight.ours[inside], gradient[inside])
+        if not rate or magnitude(rate * gradient) <= limit + weight.slack:
+            return None
+        cut = np.clip(rate * gradient, -limit, limit)
+        return rate if difference(weight.ours, cut).error <= self._rate_slack(weight, rate, gradient) else None
 
     def _rate_slack(self, weight: Motion, rate: float, gradient: Float) -> float:
         rounding = gradients.slack(self.tolerance, weight.variable.index, self.step, magnitude(gradient))

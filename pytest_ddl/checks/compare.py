@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pytest_ddl.checks.build import not_applicable
 from pytest_ddl.checks.causes import CAUSES
+from pytest_ddl.checks.consumed import without_repeats
 from pytest_ddl.checks.diagnosis import DIVERGING
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report, Symptom
 from pytest_ddl.checks.observe import sizes
@@ -65,6 +66,7 @@ def judge(
     """
     expected = parse_expectations(expect)
     selected = select(checks, known)
+    distributed = without_repeats(reference, distributed)
     tolerance = Tolerance(reference, perturbed, slices, slice_step)
     results = tuple(_run(check, reference, distributed, tolerance) for check in selected)
     found = [finding for result in results for finding in result.findings]
@@ -132,6 +134,9 @@ def _rank(finding: Finding) -> tuple[int, int, int, int]:
 
 def _explains(earlier: Finding, later: Finding) -> bool:
     """Say whether a finding is the same defect as, or a consequence of, one that is kept."""
+    shown = ("LOSS-EQ", "METRIC-EQ")
+    if earlier.check in shown and later.check == "METRIC-EQ" and earlier.approximation > later.approximation:
+        return False  # what is shown within an epoch and tolerated there does not excuse a result that is wrong
     if earlier.cause is not None and earlier.cause == later.cause:
         return True
     if earlier.check == "LINT":
@@ -154,6 +159,8 @@ def _explains(earlier: Finding, later: Finding) -> bool:
     if later.check in _DATA:
         # Data that is wrong is wrong whatever the weights are; a wrong batch size contains its duplicates.
         return earlier.check == "BATCH" and later.check == "DATA-COVER"
+    if later.check == "LOSS-EQ" and earlier.check == "DATA-COVER" and (later.step or 0) >= (earlier.step or 0):
+        return True  # it is the loss of other examples
     if later.check == "LOSS-EQ" and earlier.check in ("STEP-EQ", "UNEVEN-EQ", "OPT-STATE"):
         # The loss of the step in which weights begin to differ is a defect of its own,
         # unless it is off by the same formula.

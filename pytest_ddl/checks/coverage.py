@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_ddl.checks.observe import shared_steps
@@ -45,16 +45,37 @@ def coverage(reference: TrainingRecord, distributed: TrainingRecord) -> Coverage
         pairs = [(_examples(reference, at, by), _examples(distributed, at, by)) for at in range(1, steps + 1)]
         observed = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
         if observed and len(observed) == steps:
-            return _coverage(observed, by, _is_one_batch_for_all(reference, distributed, by))
+            found = _coverage(observed, by, _is_one_batch_for_all(reference, distributed, by))
+            return _over_all_steps(reference, distributed, found)
     return None
+
+
+def _over_all_steps(reference: TrainingRecord, distributed: TrainingRecord, found: Coverage) -> Coverage:
+    """Where the data of one run ended earlier and is composed differently, what both consumed in all their steps.
+
+    Examples that the other run consumed in steps that this one no longer had are lost, not merely late.
+    """
+    if found.order is not Order.OTHER or reference.num_steps == distributed.num_steps:
+        return found
+    if reference.errors or distributed.errors or found.drawn:
+        return found
+    sums = [Counter[int | str](), Counter[int | str]()]
+    for record, whole in zip((reference, distributed), sums, strict=True):
+        for step in range(1, record.num_steps + 1):
+            examples = _examples(record, step, found.by)
+            if examples is None:
+                return found
+            whole.update(examples)
+    return replace(found, order=Order.WRONG, ours=sums[0], theirs=sums[1]) if sums[0] != sums[1] else found
 
 
 def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
     """Say whether one device saw all contents; else the run is one of other examples, or contents are random."""
     steps = shared_steps(reference, distributed)
     ours, theirs = Counter[int | str](), Counter[int | str]()
-    for step in range(1, steps + 1):
+    for step in range(1, reference.num_steps + 1):
         ours.update(_examples(reference, step, "contents") or ())
+    for step in range(1, steps + 1):
         theirs.update(_examples(distributed, step, "contents") or ())
     return not set(theirs) - set(ours)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pytest_ddl.checks.arrays import difference
 from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
-from pytest_ddl.checks.observe import compare, of_kind
+from pytest_ddl.checks.observe import compare, is_seed, of_kind, update
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind, VariableRecord
 
@@ -74,7 +75,7 @@ def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: 
     """Variables that are trained and have one component for all replicas.
 
     The optimizer's own are listed only where they differ from one device: a counter that every worker
-    keeps for itself may be right.
+    keeps for itself may be right. So is other state, where every replica repeats its change.
     """
     if distributed.num_replicas < 2 or distributed.strategy.split("[")[0] not in _MIRRORING:
         return []
@@ -92,7 +93,30 @@ def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: 
     wrong = {
         place.variable.index for place in compare(reference, distributed, tolerance, _OF_THE_OPTIMIZER, 1, last).first
     }
-    return trained + [v for v in of_kind(reference, *_OF_THE_OPTIMIZER) if v.index in plain & wrong]
+    found = trained + [v for v in of_kind(reference, *_OF_THE_OPTIMIZER) if v.index in plain & wrong]
+    return found + [v for v in _repeated_state(reference, distributed, tolerance) if v.index in plain]
+
+
+def _repeated_state(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
+) -> list[VariableRecord]:
+    """State whose change on one device every replica of a process made once more."""
+    if all(len(rank.replicas) == 1 for rank in distributed.ranks):
+        return []
+    found = []
+    for variable in of_kind(reference, VariableKind.STATE):
+        for step in range(1, min(reference.num_steps, distributed.num_steps) + 1):
+            ours, theirs = (update(record, variable.index, step) for record in (reference, distributed))
+            if is_seed(variable) or ours is None or theirs is None or ours.shape != theirs.shape:
+                break
+            slack = sum(tolerance.variable(variable.index, at).value for at in (step - 1, step))
+            if difference(theirs, ours).error <= slack:
+                continue
+            number = len(distributed.ranks[0].replicas)
+            if difference(theirs, number * ours).error <= number * slack:
+                found.append(variable)
+            break
+    return found
 
 
 def _outside_scope(outside: list[VariableRecord], distributed: TrainingRecord) -> Finding:

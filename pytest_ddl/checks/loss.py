@@ -37,6 +37,7 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     compared = 0
     undecided: str | None = None
     shown: Finding | None = None
+    not_finite: int | None = None
     for step in range(1, last + 1):
         desired = reference.ranks[0].steps[step - 1].loss
         for rank in distributed.ranks:
@@ -44,7 +45,7 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
             if desired is None or actual is None:
                 continue
             if not math.isfinite(desired) and _alike(actual, desired):
-                undecided = undecided or f"the single-device loss is not finite at step {step}"
+                not_finite = not_finite or step
                 continue
             compared += 1
             bound = tolerance.loss(step)
@@ -59,13 +60,16 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
                 undecided = f"the loss of step {step} differs by {error:.3g}, rounding may explain {bound.value:.3g}"
     if shown is not None:
         return failed(CHECK, [shown])
+    if undecided is None and compared == 0 and not_finite is not None:
+        undecided = f"the single-device loss is not finite at step {not_finite}"
     if undecided:
         return inconclusive(CHECK, undecided)
     if compared == 0 and any(step.loss is not None for run in (reference, distributed) for step in run.ranks[0].steps):
         return inconclusive(CHECK, "a loss was recorded on one side only: return one number from the step on both")
     if compared == 0:
         return not_applicable(CHECK, "no loss was recorded on both sides")
-    return passed(CHECK, f"{compared} losses" + (f", up to step {last}" if last < steps else ""))
+    told = f"{compared} losses" + (f", up to step {last}" if last < steps else "")
+    return passed(CHECK, told + (f"; not finite alike in step {not_finite}" if not_finite else ""))
 
 
 def _alike(actual: float, desired: float) -> bool:

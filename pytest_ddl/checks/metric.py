@@ -156,6 +156,7 @@ def _state(
         alike = counted_by_replica(reference, distributed, tolerance, step)
         for pair in found:
             if pair.ours.index in alike:
+                seen.compared += 1
                 continue
             desired = reference.value(pair.ours.index, step)
             actual = combined(distributed, pair.theirs, step)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_ddl.checks.arrays import difference, same
-from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, passed
+from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, not_applicable, passed
 from pytest_ddl.checks.causes import fix_of
+from pytest_ddl.checks.effective import moved
 from pytest_ddl.checks.findings import CheckResult, Finding
+from pytest_ddl.checks.gradients import calls
 from pytest_ddl.checks.observe import Place, of_kind, shared_steps
 from pytest_ddl.checks.tolerance import Bound, Tolerance
 from pytest_ddl.checks.unmoved import unmoved
-from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "MOVES"
 
@@ -23,7 +25,7 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         return no_steps(CHECK, distributed)
     trainable = of_kind(reference, VariableKind.TRAINABLE)
     if not trainable:
-        return inconclusive(CHECK, "no trainable variable was watched")
+        return not_applicable(CHECK, "no trainable variable was watched")
     moving = [v for v in trainable if tolerance.moved(v.index, steps)]
     findings = [
         _finding(reference, distributed, v, steps, "variable-did-not-move", "stands still on")
@@ -35,6 +37,7 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         for v in of_kind(reference, VariableKind.FROZEN)
         if _replicas_moved(distributed, v, steps) and not _replicas_moved(reference, v, steps)
     ]
+    findings = findings or _frozen_and_updated(reference, distributed)
     findings = findings or _without_reference(reference, distributed)
     if findings:
         return failed(CHECK, findings)
@@ -43,6 +46,33 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     still = [v.name for v in trainable if v not in moving]
     told = f"; not judged, still on one device: {', '.join(still[:3])}" if still else ""
     return passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{told}")
+
+
+def _frozen_and_updated(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
+    """Frozen weights that the program updates together with trainable ones, on one device too."""
+    thawed = {index for rank in (*reference.ranks, *distributed.ranks) for index in rank.facts.get("thawed", ())}
+    trainable = {variable.index for variable in of_kind(distributed, VariableKind.TRAINABLE)}
+    for variable in of_kind(distributed, VariableKind.FROZEN):
+        for step in range(1, distributed.num_steps + 1):
+            if variable.index in thawed or not moved(distributed, variable, step):
+                continue
+            handed = calls(distributed, step, GradientStage.APPLIED) or calls(distributed, step, GradientStage.COMPUTED)
+            together = [call for call in handed if call.values.get(variable.index) is not None]
+            if any(trainable & set(call.values) for call in together):
+                cause = "frozen-variable-moved"
+                return [
+                    Finding(
+                        CHECK,
+                        f"{variable.name} belongs to a layer that is not trainable, and is updated in step {step} "
+                        "(on one device too)",
+                        cause=cause,
+                        step=step,
+                        variable=variable.name,
+                        fix=fix_of(cause),
+                        evidence="its gradient is taken and applied together with those of trainable weights",
+                    )
+                ]
+    return []
 
 
 def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:

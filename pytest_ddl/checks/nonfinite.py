@@ -11,7 +11,15 @@ from pytest_ddl.checks.arrays import all_finite, difference, same
 from pytest_ddl.checks.build import failed, finding_at, not_applicable, not_observed, passed
 from pytest_ddl.checks.diagnosis import Diagnosis
 from pytest_ddl.checks.findings import CheckResult, Finding
-from pytest_ddl.checks.observe import Place, compare, component_updates, of_kind, read_locally, shared_steps
+from pytest_ddl.checks.observe import (
+    Place,
+    compare,
+    component_updates,
+    is_loss_scale,
+    of_kind,
+    read_locally,
+    shared_steps,
+)
 from pytest_ddl.checks.tolerance import Bound, Tolerance
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
@@ -56,12 +64,8 @@ def not_finite(record: TrainingRecord, step: int) -> dict[int, list[int]]:
 
 
 def loss_scales(record: TrainingRecord) -> list[VariableRecord]:
-    """The watched variables that by name and shape are loss scales."""
-    return [
-        variable
-        for variable in of_kind(record, VariableKind.STATE)
-        if "scale" in variable.name.lower() and not variable.shape and variable.dtype.startswith(("float", "bfloat"))
-    ]
+    """The watched variables that are loss scales."""
+    return [variable for variable in of_kind(record, VariableKind.STATE) if is_loss_scale(record, variable)]
 
 
 def _told(steps: list[int]) -> str:

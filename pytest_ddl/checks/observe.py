@@ -72,6 +72,19 @@ def is_seed(variable: VariableRecord) -> bool:
     return "seed_generator" in variable.name or variable.name.rsplit("/", 1)[-1].startswith("StateVar")
 
 
+def is_loss_scale(record: TrainingRecord, variable: VariableRecord) -> bool:
+    """Say whether a variable is a loss scale: a number that is named so, or changes by powers of two alone."""
+    if variable.kind is not VariableKind.STATE or variable.shape or not variable.dtype.startswith(("float", "bfloat")):
+        return False
+    if "scale" in variable.name.lower():
+        return True
+    steps = range(record.num_steps + 1)
+    values = [float(value) for step in steps for _r, _c, value in record.components(variable.index, step)]
+    if len(set(values)) < 2 or not all(value > 0 and np.isfinite(value) for value in values):
+        return False
+    return all(np.frexp(value / values[0])[0] == 0.5 for value in values)
+
+
 def sizes(record: TrainingRecord, step: int) -> dict[int, int]:
     """Examples per replica in a step; empty where batches were not observed."""
     found: dict[int, int] = {}
@@ -103,6 +116,8 @@ def built_late(record: TrainingRecord, index: int) -> bool:
 
     Its initial value is then one that a step has already changed, and is not comparable as such.
     """
+    if record.variables[index].since:
+        return True
     first, second = record.value(index, 0), record.value(index, 1) if record.num_steps else None
     return first is None or (second is not None and difference(first, second).error == 0)
 
@@ -150,7 +165,9 @@ def compare(
         beyond: list[Place] = []
         finite = True
         for variable, _theirs in pairs:
-            late = variable.kind is VariableKind.TRAINABLE and built_late(reference, variable.index)
+            late = variable.since > 0 or (
+                variable.kind is VariableKind.TRAINABLE and built_late(reference, variable.index)
+            )
             if step == 0 and late:
                 continue
             for rank, replica, actual, desired in compared_with_reference(reference, distributed, variable, step):

@@ -11,6 +11,7 @@ from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import WEIGHTS, built_late, of_kind
+from pytest_ddl.checks.summed_updates import lost_from_weights
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind, VariableRecord
 
@@ -57,6 +58,8 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         actual = _final(rank, counter.variable.index)
         if actual is not None and actual.shape == counter.first.shape:
             findings += _judge(counter, actual, steps)
+    if all(finding.approximation for finding in findings):
+        findings += lost_from_weights(reference, distributed, tolerance)
     findings += _stale(rank)
     if findings:
         return failed(CHECK, sorted(findings, key=lambda finding: finding.approximation))

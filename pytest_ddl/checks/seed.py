@@ -49,19 +49,20 @@ def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance
         return not_applicable(CHECK, "no random operation of a replica function was observed")
     ours = _by_place(reference)
     draws = {place: found for place, found in all_draws.items() if _per_example(reference, distributed, ours, found)}
-    if not draws:
+    whole = {p: found for p, found in all_draws.items() if p not in draws and _of_the_global_batch(reference, found)}
+    if not draws and not whole:
         shapes = ", ".join(sorted({str(next(iter(found.values())).shape) for found in all_draws.values()})[:3])
         return not_applicable(CHECK, f"what is drawn (shapes {shapes}) has no row per example and may be shared")
     over_steps = [
         found
-        for place, steps in draws.items()
+        for place, steps in (draws | whole).items()
         if (found := _over_steps(steps)) and (_own_state(distributed) or _over_steps(ours.get((place[0], 0), {})))
     ]
     over_replicas = list(_over_replicas(distributed, draws))
     findings = [*_findings(distributed, over_steps, ACROSS_STEPS), *_findings(distributed, over_replicas)]
     if findings:
         return failed(CHECK, findings)
-    operations = len({position for position, _replica in draws})
+    operations = len({position for position, _replica in draws | whole})
     return passed(CHECK, f"{operations} random operation(s) on {distributed.num_replicas} replica(s)")
 
 
@@ -91,6 +92,20 @@ def _per_example(
         if own:
             return own in draw.shape[:2]
     return False
+
+
+def _of_the_global_batch(reference: TrainingRecord, found: dict[int, DrawRecord]) -> bool:
+    """Say whether every replica draws a row for each example of the global batch, to take its own part of them.
+
+    The replicas draw the same then, and must; but in every step anew. A length that weights have as well may be
+    one of features.
+    """
+    lengths = {length for variable in reference.variables for length in variable.shape}
+    for step, draw in found.items():
+        rows = sum(sizes(reference, step).values()) if step <= reference.num_steps else 0
+        if rows < 2 or len(draw.shape) < 2 or draw.shape[0] != rows or rows in lengths:
+            return False
+    return bool(found)
 
 
 def _grows(local: tuple[int, ...], own: int, single: tuple[int, ...], whole: int) -> bool:

@@ -20,7 +20,16 @@ from pytest_ddl.checks.build import (
 )  # fmt: skip
 from pytest_ddl.checks.diagnosis import Diagnosis
 from pytest_ddl.checks.findings import CheckResult, Finding
-from pytest_ddl.checks.observe import Place, built_late, compare, is_seed, is_uneven, of_kind, shared_steps
+from pytest_ddl.checks.observe import (
+    Place,
+    built_late,
+    compare,
+    is_loss_scale,
+    is_seed,
+    is_uneven,
+    of_kind,
+    shared_steps,
+)
 from pytest_ddl.checks.tolerance import Decision, Tolerance
 from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
@@ -79,7 +88,8 @@ def _first_difference(
     """The worst value at the first step that has one beyond its bound, or how many were compared."""
     compared = 0
     undecided: Place | None = None
-    first = 1 if built_late(reference, ours.index) or built_late(distributed, theirs.index) else 0
+    late = built_late(reference, ours.index) or built_late(distributed, theirs.index)
+    first = max(ours.since, theirs.since) + 1 if late else 0
     for step in range(first, last + 1):
         desired = reference.value(ours.index, step)
         if desired is None or not all_finite(desired):
@@ -153,6 +163,8 @@ def _cause(
         return "initial-weights-differ", "", True
     copies = [np.asarray(value) for _rank, _replica, value in distributed.components(theirs.index, step)]
     if not _is_reduced(theirs) and any(not same(copy, copies[0]) for copy in copies[1:]):
+        if is_loss_scale(distributed, theirs):
+            return "loss-scale-not-synchronised", _apart(reference, place, copies), True
         return "state-not-aggregated", _apart(reference, place, copies), True
     if "mean" in theirs.aggregation.lower() and is_uneven(distributed, step):
         told = "replicas with different numbers of examples count equally in the declared mean"

@@ -243,11 +243,17 @@ class Tolerance:
         """The largest change of the variable in each step of the reference; entry 0 is 0."""
         if index not in self._paths:
             values = [self.reference.value(index, step) for step in range(self.reference.num_steps + 1)]
+            since = self.reference.variables[index].since
+            if since and since < len(values):
+                values[since] = values[0]
             changes = [0.0]
             for before, after in pairwise(values):
                 comparable = before is not None and after is not None and before.shape == after.shape
                 change = after.astype(np.float64) - before.astype(np.float64) if comparable else None  # type: ignore[union-attr]
                 changes.append(magnitude(change))
+            # What a weight did before it was watched was not seen; it was no more than what it did since, or all
+            # that follows would be its own noise.
+            changes[1 : since + 1] = [max(changes)] * len(changes[1 : since + 1])
             self._paths[index] = changes
         return self._paths[index]
 

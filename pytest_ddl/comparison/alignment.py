@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from pytest_ddl.checks.calls import data_calls
 from pytest_ddl.checks.coverage import Order, contents_are_known, contents_by_step, coverage
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
 from pytest_ddl.checks.observe import shared_steps, sizes
@@ -66,6 +67,7 @@ def align(
     run_reference_anew: Runner,
 ) -> Aligned:
     """Two runs on the same global batches, where the data allows that and no example is lost or repeated."""
+    reference, distributed = data_calls(reference, distributed)
     runs = Aligned(reference, distributed, settings)
     if not _are_comparable(reference, distributed) or _same_contents(reference, distributed):
         return runs
@@ -76,8 +78,8 @@ def align(
     known = contents_are_known(reference, distributed)
     if settings.steps is not None and reference.num_steps >= settings.steps and found.ours != found.theirs:
         longer = replace(settings, steps=settings.steps + FURTHER_STEPS)
-        ours, theirs = run_reference(longer), run_distributed(longer)
-        if _are_comparable(ours, theirs):
+        ours, theirs = data_calls(run_reference(longer), run_distributed(longer))
+        if not ours.errors and not theirs.errors:
             whole = coverage(ours, theirs)
             wrong = whole is not None and whole.order in (Order.WRONG, Order.REPEATED)
             known = contents_are_known(ours, theirs)
@@ -101,10 +103,10 @@ def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
         refused = _REFUSED.search(error.message)
         told = refused[2] if refused else error.message.strip().partition("\n")[0]
         if refused and refused[1] == "UnknownExampleError" and not drawn:
-            return runs
+            return _by_batch_size(runs, run_reference)
         why = f"global batches are composed differently, and cannot be replayed on one device: {told}"
         return replace(runs, undecided=why)
-    if not _same_contents(replayed, runs.distributed):
+    if not _same_contents(*data_calls(replayed, runs.distributed)):
         why = "global batches are composed differently, and replaying them on one device gave other batches"
         return replace(runs, undecided=why)
     note = (
@@ -112,6 +114,22 @@ def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
         "was run again on the global batches that the strategy consumed"
     )
     return replace(runs, reference=replayed, settings=settings, notes=(note,))
+
+
+def _by_batch_size(runs: Aligned, run_reference: Runner) -> Aligned:
+    """Whether one device consumes the same examples in batches of a replica's size: then the data depends on it."""
+    given, replicas = runs.settings, runs.distributed.num_replicas
+    if given.global_batch_size is None or given.global_batch_size % replicas:
+        return runs
+    steps = None if given.steps is None else given.steps * replicas
+    smaller = run_reference(replace(given, global_batch_size=given.global_batch_size // replicas, steps=steps))
+    if smaller.errors or not contents_are_known(smaller, runs.distributed):
+        return runs
+    why = (
+        "the examples themselves depend on the size of the batches in which they are drawn, and on one device that is "
+        "the global one: make the examples first, and batch them afterwards"
+    )
+    return replace(runs, undecided=why)
 
 
 def _are_comparable(reference: TrainingRecord, distributed: TrainingRecord) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
-from pytest_ddl.comparison import growth_probe, neutralised_probe, nonfinite_probe
+from pytest_ddl.comparison import growth_probe, neutralised_probe, nonfinite_probe, stale_probe
 from pytest_ddl.training.settings import RunSettings
 
 CompareOnce = Callable[[RunSettings, Collection[str] | None], Report]
@@ -73,6 +73,7 @@ def _of_rerun(finding: Finding, size: int) -> Finding:
 PROBES: tuple[Probe, ...] = (
     # First: what it switches off stays off for the others.
     Probe("STEP-EQ", neutralised_probe.wanted, neutralised_probe.probe_neutralised),
+    Probe(stale_probe.CHECK, stale_probe.wanted, stale_probe.probe),
     Probe(UNEVEN, named(UNEVEN), probe_uneven),
     Probe(nonfinite_probe.CHECK, nonfinite_probe.wanted, nonfinite_probe.probe),
     Probe(growth_probe.CHECK, growth_probe.wanted, growth_probe.probe),

@@ -38,6 +38,7 @@ class Recorder:
         self._notes: dict[str, None] = {}
         self._watcher = Watcher(context.strategy, self.note)
         self._initial: dict[int, tuple[Array, ...]] = {}
+        self._since: dict[int, int] = {}
         self._resumed: Snapshot | None = None
         self._steps: list[StepRecord] = []
         self._results: dict[str, Any] = {}
@@ -91,6 +92,7 @@ class Recorder:
             for item in new:
                 self._rescale(item)
         self._initial.update(self._watcher.snapshot(new))
+        self._since.update({item.record.index: len(self._steps) for item in new})
 
     def begin(self) -> None:
         """Training begins, or goes on after an interruption: with which values?"""
@@ -120,7 +122,20 @@ class Recorder:
         consumed = self.observations.take() if batches is None else batches
         observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
         self._steps.append(StepRecord(self.completed + 1, number, numbers, consumed, state, traces, **observed))
+        self._hold()
         return number
+
+    def _hold(self) -> None:
+        """Set weights back, so that the next step begins where an earlier one did."""
+        hold = self._settings.hold
+        if hold is None or self.completed <= hold:
+            return
+        kept = self._steps[hold - 1].snapshot if hold else self._initial
+        for item in self._watcher.watched:
+            trained = item.variable is not None and item.record.kind is VariableKind.TRAINABLE
+            if trained and kept.get(item.record.index):
+                with self._context.strategy.scope():
+                    item.variable.assign(kept[item.record.index][0])
 
     def end_without_step(self) -> None:
         """Forget what was observed since the last step: the data ended within it."""
@@ -145,6 +160,8 @@ class Recorder:
         if hasattr(context.strategy, "layout_map"):
             names = [item.record.name for item in self._watcher.watched]
             observed["facts"] = {**observed.get("facts", {}), **layouts.facts(context.strategy, names)}
+        if self._watcher.thawed:
+            observed["facts"] = {**observed.get("facts", {}), "thawed": sorted(self._watcher.thawed)}
         return RankRecord(
             rank=context.rank,
             task=context.task,
@@ -175,7 +192,7 @@ class Recorder:
             except Exception as error:  # what the program did must not be lost for its layout
                 self.note(f"the layout of {item.record.name} could not be read: {type(error).__name__}: {error}")
                 layout = None
-            found.append(item.record if layout is None else replace(item.record, layout=layout))
+            found.append(replace(item.record, layout=layout, since=self._since.get(item.record.index, 0)))
         return tuple(found)
 
     def _changed_since(self) -> Snapshot:

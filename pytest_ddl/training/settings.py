@@ -52,5 +52,7 @@ class RunSettings:
     """What loss scales are multiplied with before the first step, or when the first step made them."""
     constant: bool = False
     """Every step is given the first global batch, and learning rates are 0: what a program shows stays the same."""
+    hold: int | None = None
+    """After every step beyond this one, trainable weights are set back to what they were after it (0: at first)."""
     neutralise: tuple[str, ...] = ()
     """What is switched off, of ``random`` and ``normalization``; see :mod:`pytest_ddl.training.neutral`."""

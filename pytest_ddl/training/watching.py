@@ -38,6 +38,8 @@ class Watcher:
         self._kept: list[Any] = []  # the watched objects stay alive, or their ids would be used again
         self._settings: dict[int, OptimizerRecord] = {}
         self._slots_taken: dict[int, set[tuple[int, str]]] = {}
+        self.thawed: set[int] = set()
+        """Indices of weights that were frozen when they were found, and have been trainable after some step since."""
 
     @property
     def watched(self) -> tuple[Watched, ...]:
@@ -82,7 +84,20 @@ class Watcher:
 
     def snapshot(self, which: list[Watched] | None = None) -> Snapshot:
         """Copies of every component, now."""
+        self._look_for_thawed()
         return {item.record.index: self._read(item) for item in (self._order if which is None else which)}
+
+    def _look_for_thawed(self) -> None:
+        frozen = {
+            id(item.variable): item.record.index
+            for item in self._order
+            if item.record.kind is VariableKind.FROZEN and item.record.index not in self.thawed
+        }
+        for model in self._models if frozen else ():
+            try:
+                self.thawed |= {frozen[id(item)] for item in model.trainable_variables if id(item) in frozen}
+            except ValueError:
+                continue  # tf_keras raises where a model has not been built
 
     def layer_records(self) -> tuple[LayerRecord, ...]:
         return tuple(record for model in self._models for record in _safely(layers.layer_records, model))

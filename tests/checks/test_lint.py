@@ -80,6 +80,22 @@ def test_a_counter_outside_the_scope_that_counts_replicas_is_named() -> None:
     assert report.findings[0].cause == "variable-outside-scope"
 
 
+def test_state_outside_the_scope_that_every_replica_changes_is_named() -> None:
+    reference, distributed = pair(Program(replicas=2))
+
+    def doubled(snapshot: Any, initial: Any) -> Any:
+        return {i: (2 * parts[0] - initial[i][0],) if i == 3 else parts for i, parts in snapshot.items()}
+
+    ranks = tuple(
+        replace(rank, steps=tuple(replace(s, snapshot=doubled(s.snapshot, rank.initial)) for s in rank.steps))
+        for rank in distributed.ranks
+    )
+    wrong = with_facts(plain(replace(distributed, ranks=ranks), VariableKind.STATE))
+    report = judge(reference, wrong)
+    assert [(f.check, f.cause) for f in report.findings] == [("LINT", "variable-outside-scope")], str(report)
+    assert judge(reference, with_facts(plain(distributed, VariableKind.STATE))).passed
+
+
 def test_copies_that_workers_keep_alike_are_no_finding() -> None:
     reference, distributed = pair(Program(replicas=2, workers=2))
     assert judge(reference, with_facts(plain(distributed, VariableKind.TRAINABLE))).passed

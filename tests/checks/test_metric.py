@@ -121,6 +121,20 @@ def test_state_that_each_update_sums_again_is_recomputed(records: Any) -> None:
     assert "summed again" in str(report.findings[0].evidence)
 
 
+def test_a_mean_that_every_replica_adds_to_is_the_same_mean(records: Any) -> None:
+    reference, distributed = records
+
+    def each(step: int) -> list[tuple[float, float]]:
+        return [whole(step)[0], whole(step)[0]]
+
+    def wrong(step: int) -> list[tuple[float, float]]:
+        return [(3 * whole(step)[0][0], whole(step)[0][1]), whole(step)[0]]
+
+    one = with_metric(reference, whole)
+    assert outcome(judge(one, with_metric(distributed, each))) is Outcome.PASS
+    assert outcome(judge(one, with_metric(distributed, wrong))) is Outcome.FAIL
+
+
 def test_named_values_are_compared_on_every_rank() -> None:
     reference, distributed = pair(Program(replicas=2, workers=2))
     reference = with_values(reference, lambda _rank, step: {"accuracy": 0.5 + step / 7})

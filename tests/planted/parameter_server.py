@@ -215,5 +215,6 @@ PLANTED = (
     planted("", closure_is_scheduled_again, "duplicate-update", "iteration-count-wrong", strategies=PS),
     planted("C25", block_of_steps_is_rounded_up, "duplicate-update", "iteration-count-wrong", strategies=PS),
     planted("F08", gradients_are_taken_on_an_old_copy, "staleness-exceeded", steps=4),
-    planted("F08", gradients_are_applied_one_step_late, "staleness-exceeded", steps=4),
+    # With one replica per worker TensorFlow itself refuses to reduce what a function was given: it has no device.
+    planted("F08", gradients_are_applied_one_step_late, "staleness-exceeded", strategies=("mirrored",), steps=4),
 )

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -117,6 +118,7 @@ def rates(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "by_symptom": by_symptom,
         "twins": len(twins),
         "false_alarms": sum(outcome.verdict == "fail" for outcome in twins),
+        "errors": sum(outcome.verdict == "error" for outcome in outcomes),
         "twins_inconclusive": sum(outcome.verdict == "inconclusive" for outcome in twins),
     }
 
@@ -137,7 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.first and strategy != planted.strategies[0]:
             continue
         for which in kinds:
-            outcome = evaluate(planted, strategy, which)
+            try:
+                outcome = evaluate(planted, strategy, which)
+            except Exception:
+                # A check that fails on one program must not hide what the others show.
+                outcome = _broken(planted, strategy, which, traceback.format_exc())
             outcomes.append(outcome)
             good = outcome.diagnosed if which == "sin" else outcome.verdict == "pass"
             print(_line(outcome, good, planted), flush=True)
@@ -147,6 +153,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
     return 0
+
+
+def _broken(planted: Planted, strategy: str, which: str, detail: str) -> Outcome:
+    return Outcome(
+        ids=planted.ids,
+        name=planted.name,
+        strategy=strategy,
+        which=which,
+        verdict="error",
+        cause=None,
+        symptom=None,
+        step=None,
+        seconds=0.0,
+        caught=False,
+        diagnosed=False,
+        planted_symptom=planted.symptom,
+        undecided=(detail.strip().rpartition("\n")[2],),
+        detail=detail,
+    )
 
 
 def _line(outcome: Outcome, good: bool, planted: Planted) -> str:

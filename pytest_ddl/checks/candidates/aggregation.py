@@ -25,7 +25,7 @@ def own_gradient(case: Case) -> Fit | None:
             for motion in case.pulls:
                 if _right(motion):
                     continue
-                fits = _moved_by(motion, part_of, case.replicas)
+                fits = not _alike(case, source, motion) and _moved_by(motion, part_of, case.replicas)
                 unexplained = unexplained or not fits
                 apart += [motion] if fits else []
             if apart and not unexplained:
@@ -53,8 +53,20 @@ def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, in
     used: list[tuple[str, Callable[[int, int], Float | None]]] = [("by each replica's own gradient", of_replica)]
     if 1 < len(case.distributed.ranks) < case.replicas and len(groups) == case.replicas:
         used.append(("by the sum over each worker's own replicas", of_worker))
-    used += [(f"by the gradient of replica {replica} alone", of_one(replica)) for replica in range(case.replicas)]
+    # Where no other replica contributes anything, the part of one is the whole.
+    sharing = [replica for replica, part in enumerate(parts) if any(map(np.any, part.values()))]
+    if len(sharing) > 1:
+        used += [(f"by the gradient of replica {replica} alone", of_one(replica)) for replica in sharing]
     return used
+
+
+def _alike(case: Case, source: Source, motion: Motion) -> bool:
+    """Say whether replicas differ, and not in the gradient of this weight: it has been reduced, and is no one's own."""
+    if not tell_apart(case, source):
+        return False
+    values = [part.get(motion.variable.index) for part in source.parts]
+    close, first = case.close(), values[0]
+    return first is not None and all(v is not None and close(motion.variable.index, v, first) for v in values[1:])
 
 
 def _right(motion: Motion) -> bool:

@@ -48,6 +48,8 @@ def clipped_at_another_size(case: Case) -> Fit | None:
         summed, close = total_of(source), case.close(case.replicas)
         if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
             continue  # the gradients themselves have another scale
+        if _received_whole(case, source):
+            continue  # it was the whole that was cut, if only by another limit
         for clip in limits_of(case) if source is case.sources[-1] else ():
             for factor in (1.0 / case.replicas, float(case.replicas)):
                 cut = clip.apply({index: factor * value for index, value in source.own.items()})
@@ -58,6 +60,17 @@ def clipped_at_another_size(case: Case) -> Fit | None:
                         "afterwards: that reproduces the update",
                     )
     return None
+
+
+def _received_whole(case: Case, source: Source) -> bool:
+    """Say whether the program's own reductions gave the replicas the gradient of the whole batch."""
+    received = [np.ravel(r.received) for r in case.distributed.ranks[0].steps[case.step - 1].reductions]
+    close = case.close(case.replicas)
+    return any(
+        value.size == own.size > 1 and close(index, np.asarray(value, np.float64), own.ravel())
+        for index, own in source.own.items()
+        for value in received
+    )
 
 
 def unlimited(case: Case) -> Fit | None:

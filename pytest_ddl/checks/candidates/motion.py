@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.checks.arrays import difference, magnitude
+from pytest_ddl.checks.arrays import coefficient, difference, magnitude
 from pytest_ddl.checks.candidates.shared import total_of
-from pytest_ddl.checks.case import Case, Fit, reproduces
+from pytest_ddl.checks.case import Case, Fit, Motion, reproduces
 from pytest_ddl.checks.effective import rate_of
+from pytest_ddl.checks.observe import component_updates
 from pytest_ddl.records import GradientStage
 
 
@@ -32,9 +33,31 @@ def standing_still(case: Case) -> Fit | None:
     return Fit("variable-did-not-move", told)
 
 
+def applied_late(case: Case) -> Fit | None:
+    """No variable moves in this step, and a later one makes exactly the change that one device makes here."""
+    moving = [m for m in case.weights if magnitude(m.ours) > m.slack]
+    if not moving or any(np.any(theirs) for m in case.weights for theirs in m.theirs):
+        return None
+    for step in range(case.step + 1, case.distributed.num_steps + 1):
+        later = {m.variable.index: component_updates(case.distributed, m.variable.index, step) for m in moving}
+        if not any(np.any(change) for changes in later.values() for _rank, _replica, change in changes):
+            continue
+        if all(
+            difference(change, m.ours).error <= m.slack
+            for m in moving
+            for _rank, _replica, change in later[m.variable.index]
+        ):
+            told = f"no weight moves in step {case.step}, and step {step} makes the change that one device makes there"
+            return Fit("staleness-exceeded", told)
+        return None
+    return None
+
+
 def frozen_moved(case: Case) -> Fit | None:
-    """A frozen variable follows the optimizer, which one device does not let it."""
-    moved = [m for m in case.frozen if not np.any(m.ours) and any(np.any(theirs) for theirs in m.theirs)]
+    """A variable that one device does not train follows the optimizer."""
+    trained = {index for own in case.own.values() for index in own}
+    untrained = [m for m in case.weights if trained and m.variable.index not in trained]
+    moved = [m for m in (*case.frozen, *untrained) if not np.any(m.ours) and any(np.any(theirs) for theirs in m.theirs)]
     if not moved:
         return None
     names = ", ".join(motion.variable.name for motion in moved[:3])
@@ -77,3 +100,36 @@ def optimizer_itself(case: Case) -> Fit | None:
         f"the {source} the replicas add up to those of one device; what the optimizer makes of them{where} does not",
         exact=right,
     )
+
+
+def state_of_the_update(case: Case) -> Fit | None:
+    """The replicas' gradients add up to the right one, and state that has the shape of a weight is wrong as it is.
+
+    An optimizer by hand keeps moments beside the weights: what they took in was not the gradient.
+    """
+    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
+    off = [m for m in case.weights if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    if source is None or case.replicas == 1 or any(m.components_differ for m in case.weights):
+        return None
+    summed, close = total_of(source), case.close(case.replicas)
+    if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
+        return None
+    wrong = [m for m in case.state if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    if not off or not all(any(_keeps_its_own(state, m) for state in wrong) for m in off):
+        return None
+    names = ", ".join(motion.variable.name for motion in wrong[:3])
+    return Fit(
+        "optimizer-state-mismatch",
+        f"the {source} the replicas add up to those of one device, and {names}, of the weights' shapes, is not "
+        "changed as on one device",
+        exact=False,
+    )
+
+
+def _keeps_its_own(state: Motion, weight: Motion) -> bool:
+    """Say whether state belongs to a weight by its shape, and is no average of it that is merely wrong alike."""
+    if state.ours.shape != weight.ours.shape:
+        return False
+    error, wrong = state.theirs[0] - state.ours, weight.theirs[0] - weight.ours
+    c = coefficient(error, wrong)
+    return c is None or error.size == 1 or difference(error, c * wrong).error > state.slack + abs(c) * weight.slack

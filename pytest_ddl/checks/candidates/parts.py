@@ -8,6 +8,7 @@ from pytest_ddl.checks.arrays import all_finite, difference, magnitude
 from pytest_ddl.checks.candidates.shared import RANDOM_LAYERS, combined
 from pytest_ddl.checks.case import Case, Fit, Source, reproduces
 from pytest_ddl.checks.combination import Weights, solve
+from pytest_ddl.checks.gradients import calls
 from pytest_ddl.checks.observe import is_uneven
 from pytest_ddl.records import GradientStage
 
@@ -83,7 +84,7 @@ def coupled(case: Case) -> Fit | None:
         return None
     if solve(source.own, source.parts, case.gradient_slack) is not None or not _tells(case, source):
         return None
-    if case.layers("BatchNormalization*", *RANDOM_LAYERS):
+    if case.layers("BatchNormalization*", *RANDOM_LAYERS) or not _as_often(case, source):
         return None
     share = _share(case, source) or 1.0
     off = [m for m in case.pulls if any(difference(t, m.ours).error > m.slack for t in m.theirs)]
@@ -94,6 +95,12 @@ def coupled(case: Case) -> Fit | None:
         "device: the loss of an example depends on the others of its batch"
     )
     return Fit("batch-coupled-loss", told, also=_masks(case))
+
+
+def _as_often(case: Case, source: Source) -> bool:
+    """Say whether every replica computed gradients as often as one device did, and so at the same weights."""
+    ours, theirs = (calls(record, case.step, source.stage) for record in (case.reference, case.distributed))
+    return len(theirs) == case.replicas * len(ours)
 
 
 def _tells(case: Case, source: Source) -> bool:

@@ -14,11 +14,14 @@ from pytest_ddl.records import GradientStage
 
 CAUSES = {1: "gradient-scaled-by-replica-count", -1: "gradient-scaled-by-inverse-replica-count"}
 
+_LEAST_SCALE = 16.0
+"""Factors below may be numbers of replicas, of micro-batches, of examples."""
+
 
 def _factors(case: Case) -> Iterator[tuple[float, str]]:
-    if case.replicas > 1:
+    for number in case.parallel:
         for power, cause in CAUSES.items():
-            yield float(case.replicas) ** power, cause
+            yield float(number) ** power, cause
 
 
 def scaled(case: Case) -> Fit | None:
@@ -28,6 +31,27 @@ def scaled(case: Case) -> Fit | None:
         if told:
             return Fit(cause, told)
     return None
+
+
+def unscaled(case: Case) -> Fit | None:
+    """A large power of two on every weight: a loss scale that is divided by and not multiplied with, or the reverse."""
+    motions = case.effective
+    factors = [coefficient(theirs, m.ours) for m in motions if magnitude(m.ours) > m.slack for theirs in m.theirs]
+    if not factors or not all(f and np.isfinite(f) for f in factors):
+        return None
+    factor = 2.0 ** round(float(np.log2(max(abs(f) for f in factors if f))))
+    numbers = (*case.parallel, *(number**2 for number in case.parallel), *case.sizes, sum(case.sizes))
+    known = {float(number) for number in numbers if number}
+    if max(factor, 1 / factor) < _LEAST_SCALE or {factor, 1 / factor} & known:
+        return None
+    if not reproduces(motions, lambda m: factor * m.ours, factor):
+        return None
+    did = "divided by a loss scale of" if factor < 1 else "multiplied by a loss scale and not divided by it, of"
+    return Fit(
+        "gradient-unscaled-without-scale",
+        f"{factor:.6g} x the single-device {motions[0].told} reproduces the change of every weight: it is {did} "
+        f"{max(factor, 1 / factor):.6g}",
+    )
 
 
 def _in_update(case: Case, factor: float) -> str | None:
@@ -84,6 +108,11 @@ def scaled_parts(case: Case) -> Fit | None:
     the update is the plain sum: a mean on each replica, and N times their mean.
     """
     for source in case.sources if case.pulls else ():
+        if any(
+            difference(m.ours, source.own.get(m.variable.index, np.zeros_like(m.ours))).error > m.slack
+            for m in case.pulls
+        ):
+            continue  # one device makes its update of something else: of several micro-batches, of a cut gradient
         weights = solve(source.own, source.parts, case.gradient_slack)
         if weights is None or min(weights.values) <= 0:
             continue
@@ -104,6 +133,22 @@ def scaled_parts(case: Case) -> Fit | None:
                         f"one device's gradient is the sum of the {source} the replicas weighted by ({shares}); the "
                         f"update weights each by {share:.3g}: {ratio:.4g}x together",
                     )
+    return None
+
+
+def scaled_variables(case: Case) -> Fit | None:
+    """N times (1/N of) the gradient in some variables, and right in others: one term, or one path, of several."""
+    wrong = [m for m in case.effective if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    for factor, cause in _factors(case):
+        fitting = [m for m in wrong if reproduces([m], lambda m: factor * m.ours, factor)]  # noqa: B023
+        if not any(np.count_nonzero(np.abs(m.ours) > m.slack) > 1 for m in fitting):
+            continue
+        names = ", ".join(m.variable.name for m in fitting[:3])
+        told = f"{factor:.4g} x the single-device {fitting[0].told} reproduces {names}"
+        others = len(case.effective) - len(wrong)
+        if len(fitting) == len(wrong):
+            return Fit(cause, f"{told}; the other {others} weight(s) are right")
+        return Fit(cause, f"{told}; other weights differ otherwise, as of a sum of terms", exact=False)
     return None
 
 

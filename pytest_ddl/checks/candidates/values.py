@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_ddl.checks.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.checks.candidates.shared import total_of
@@ -68,14 +69,45 @@ def sparse_rows(case: Case) -> Fit | None:
     if not off or not all(m.variable.index in sparse and m.ours.ndim >= 1 for m in off):
         return None
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
-    if source is None or not all(_rows_mixed(case, motion, source.parts) for motion in off):
+    if source is None:
         return None
     names = ", ".join(m.variable.name for m in off[:3])
+    if all(_one_of_several(motion, source.parts) for motion in off):
+        return Fit(
+            "sparse-gradient-mismatch",
+            f"the gradient of {names} is sparse: rows that several replicas have are those of one of them, not their "
+            "sum",
+        )
+    if not all(_rows_mixed(case, motion, source.parts) for motion in off):
+        return None
     return Fit(
         "sparse-gradient-mismatch",
         f"the gradient of {names} is sparse: over its rows the update adds up to the replicas' gradients, "
         "and its single rows do not",
     )
+
+
+def _one_of_several(motion: Motion, parts: list[dict[int, Float]]) -> bool:
+    """Say whether each row is right, or the part of one of the replicas that have it: the last one written."""
+    given = [part[motion.variable.index] for part in parts if motion.variable.index in part]
+    if len(given) != len(parts) or not all(map(all_finite, motion.theirs)):
+        return False
+
+    def rows(value: Float) -> Float:
+        return np.reshape(value, (value.shape[0], -1))
+
+    def equal(left: Float, right: Float) -> NDArray[np.bool_]:
+        close: NDArray[np.bool_] = np.all(np.abs(rows(left) - rows(right)) <= motion.slack, axis=1)
+        return close
+
+    touched = np.stack([np.any(rows(part) != 0, axis=1) for part in given])
+    several = touched.sum(axis=0) > 1
+    for theirs in motion.theirs:
+        right = equal(theirs, motion.ours)
+        one = np.any([equal(theirs, part) & own for part, own in zip(given, touched, strict=True)], axis=0)
+        if not np.all(right | (one & several)) or not np.any(~right):
+            return False
+    return True
 
 
 def _rows_mixed(case: Case, motion: Motion, parts: list[dict[int, Float]]) -> bool:

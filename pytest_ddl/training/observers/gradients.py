@@ -16,6 +16,7 @@ from typing import Any
 
 from pytest_ddl.records import Array, GradientRecord, GradientStage
 from pytest_ddl.training import adapter, observing, planting, values
+from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.gradient_calls import (
     Event,
     Site,
@@ -75,8 +76,8 @@ class Gradients(Observer):
     def _computed(self, sources: Any, result: Any) -> Any:
         import tensorflow as tf
 
-        if not _in_replica_context():
-            return result
+        if not _in_replica_context() and not uses_coordinator(self.context.strategy):
+            return result  # a closure may do without strategy.run: there is one replica
         pairs = list(zip(tf.nest.flatten(sources), _flat(result), strict=True))
         if not any(is_variable(source) for source, _gradient in pairs):
             return result

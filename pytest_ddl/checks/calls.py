@@ -1,0 +1,70 @@
+"""Which calls of ``strategy.run`` consume examples: a program may pass gradients or weights to one as well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_ddl.records import BatchRecord, TrainingRecord
+
+_Calls = dict[int, list[BatchRecord]]
+"""Replica -> what it was given in its calls of a step, in order."""
+
+
+def data_calls(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
+    """Both runs without what their calls were given besides examples.
+
+    Of examples the replicas are given a share each. What has as many rows on every replica as on one device, in
+    every step, is a value of each replica; unless no call has shares: then the data itself is not divided.
+    """
+    shared, whole = set[int](), set[int]()
+    for step in range(1, min(reference.num_steps, distributed.num_steps) + 1):
+        ours, theirs = _calls(reference, step), _calls(distributed, step)
+        if list(ours) != [0] or len(theirs) < 2:
+            continue
+        for position, batch in enumerate(ours[0]):
+            parts = [calls[position].size for calls in theirs.values() if position < len(calls)]
+            if not parts:
+                continue  # a call that only other steps make
+            if len(parts) == len(theirs) and all(size == batch.size for size in parts):
+                whole.add(position)
+            else:
+                shared.add(position)
+    whole -= shared
+    if not whole or not _divided(reference, distributed, shared):
+        return reference, distributed
+    return _without(reference, whole), _without(distributed, whole)
+
+
+def _divided(reference: TrainingRecord, distributed: TrainingRecord, positions: set[int]) -> bool:
+    """Whether the replicas' shares of some call add up to what one device is given there."""
+    for step in range(1, min(reference.num_steps, distributed.num_steps) + 1):
+        ours, theirs = _calls(reference, step), _calls(distributed, step)
+        for position in positions:
+            parts = [calls[position].size for calls in theirs.values() if position < len(calls)]
+            if position < len(ours.get(0, ())) and sum(parts) == ours[0][position].size:
+                return True
+    return False
+
+
+def _calls(record: TrainingRecord, step: int) -> _Calls:
+    found: _Calls = {}
+    for batch in record.batches(step):
+        found.setdefault(batch.replica, []).append(batch)
+    return found
+
+
+def _without(record: TrainingRecord, positions: set[int]) -> TrainingRecord:
+    ranks = []
+    for rank in record.ranks:
+        steps = []
+        for step in rank.steps:
+            seen: dict[int, int] = {}
+            kept = []
+            for batch in step.batches:
+                position = seen.get(batch.replica, 0)
+                seen[batch.replica] = position + 1
+                if position not in positions:
+                    kept.append(batch)
+            steps.append(replace(step, batches=tuple(kept)))
+        ranks.append(replace(rank, steps=tuple(steps)))
+    return replace(record, ranks=tuple(ranks))

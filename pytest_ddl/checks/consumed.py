@@ -1,0 +1,40 @@
+"""A batch that goes through several calls of ``strategy.run`` in a step is one batch, and updates too often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_ddl.records import BatchRecord, StepRecord, TrainingRecord
+
+
+def without_repeats(reference: TrainingRecord, distributed: TrainingRecord) -> TrainingRecord:
+    """The distributed run without calls that are given the batch of an earlier call of their step again.
+
+    Only where one device makes fewer calls: the data is right, and what is done with it is not.
+    """
+    if not any(_repeats(reference, step) for rank in distributed.ranks for step in rank.steps):
+        return distributed
+    ranks = []
+    for rank in distributed.ranks:
+        steps = []
+        for step in rank.steps:
+            again = _repeats(reference, step)
+            kept = tuple(batch for number, batch in enumerate(step.batches) if number not in again)
+            steps.append(replace(step, batches=kept) if again else step)
+        ranks.append(replace(rank, steps=tuple(steps)))
+    return replace(distributed, ranks=tuple(ranks))
+
+
+def _repeats(reference: TrainingRecord, step: StepRecord) -> set[int]:
+    """Places in a step's batches of those that their replica was given before."""
+    if len(step.batches) < 2 or step.index > reference.num_steps:
+        return set()
+    seen: dict[int, list[BatchRecord]] = {}
+    again = set()
+    for number, batch in enumerate(step.batches):
+        earlier = seen.setdefault(batch.replica, [])
+        if batch.fingerprints is not None and any(batch.fingerprints == other.fingerprints for other in earlier):
+            again.add(number)
+        earlier.append(batch)
+    most = max(len(calls) for calls in seen.values())
+    return again if most > len(reference.batches(step.index)) > 0 else set()
