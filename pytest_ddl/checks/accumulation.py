@@ -224,7 +224,9 @@ def _sum(record: TrainingRecord, group: Group, tolerance: Tolerance) -> _Fault |
             continue
         ratios = [weight / min(counted) for weight in current]
         whole = all(abs(ratio - round(ratio)) <= 2 * error / min(counted) for ratio in ratios)
-        missing = len(counted) < len(current) and len(counted) > 1
+        # One that counts alone, for its share of them all: an assignment in place of a sum.
+        overwritten = len(counted) == 1 and abs(counted[0] * len(current) - 1) <= 2 * error * len(current)
+        missing = len(counted) < len(current) and (len(counted) > 1 or overwritten)
         repeated = len(counted) == len(current) and any(round(ratio) > 1 for ratio in ratios)
         if whole and (missing or repeated):
             what = "leaves out" if missing else "counts several times"
@@ -334,6 +336,8 @@ def _unlike(reference: TrainingRecord, distributed: TrainingRecord, tolerance: T
             loose = {i: distributed.num_replicas * value for i, value in slack.items()}
             left, right = _plain(ours, window, step, slack), _plain(theirs, parts, step, loose)
             same = _equal_sums(window, parts, loose, reference, tolerance)
+            if left and right is None and same and (fault := _left_out(distributed, theirs, step, parts, tolerance)):
+                return fault
             if left and right and same and abs(right / left - round(right / left)) < 1e-6 and round(right / left) > 1:
                 return _Fault(
                     step,
@@ -343,6 +347,18 @@ def _unlike(reference: TrainingRecord, distributed: TrainingRecord, tolerance: T
                     ours.variables[0].name,
                 )
     return None
+
+
+def _left_out(
+    record: TrainingRecord, group: Group, step: int, units: Sequence[Unit], tolerance: Tolerance
+) -> _Fault | None:
+    """Micro-batches that count on one device and not here."""
+    solved = _solved(record, group, step, units, tolerance)
+    if solved is None or not any(abs(w) <= e for w, e in zip(solved.values, solved.slack, strict=True)):
+        return None
+    told = f"it is the sum of the micro-batches weighted by ({', '.join(f'{weight:.3g}' for weight in solved.values)})"
+    message = f"the update in step {step} leaves out micro-batches that one device adds up"
+    return _Fault(step, message, told, group.variables[0].name)
 
 
 def _equal_sums(

@@ -89,6 +89,11 @@ def align(
     if not known and not _same_contents(reference, run_reference_anew(settings)):
         why = "the program consumes other examples each time that it runs on one device: give its data a seed"
         return replace(runs, undecided=why)
+    if not known and _follow_batch_size(runs, run_reference):
+        why = (
+            "the examples depend on the size of the batches in which they are drawn: make them first, batch afterwards"
+        )
+        return replace(runs, undecided=why)
     return runs if wrong else _replayed(runs, run_reference, found.drawn)
 
 
@@ -103,7 +108,7 @@ def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
         refused = _REFUSED.search(error.message)
         told = refused[2] if refused else error.message.strip().partition("\n")[0]
         if refused and refused[1] == "UnknownExampleError" and not drawn:
-            return _by_batch_size(runs, run_reference)
+            return runs
         why = f"global batches are composed differently, and cannot be replayed on one device: {told}"
         return replace(runs, undecided=why)
     if not _same_contents(*data_calls(replayed, runs.distributed)):
@@ -116,20 +121,14 @@ def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
     return replace(runs, reference=replayed, settings=settings, notes=(note,))
 
 
-def _by_batch_size(runs: Aligned, run_reference: Runner) -> Aligned:
-    """Whether one device consumes the same examples in batches of a replica's size: then the data depends on it."""
+def _follow_batch_size(runs: Aligned, run_reference: Runner) -> bool:
+    """Whether one device consumes the strategy's examples if its batches have the size of a replica's."""
     given, replicas = runs.settings, runs.distributed.num_replicas
-    if given.global_batch_size is None or given.global_batch_size % replicas:
-        return runs
+    if replicas < 2 or given.global_batch_size is None or given.global_batch_size % replicas:
+        return False
     steps = None if given.steps is None else given.steps * replicas
     smaller = run_reference(replace(given, global_batch_size=given.global_batch_size // replicas, steps=steps))
-    if smaller.errors or not contents_are_known(smaller, runs.distributed):
-        return runs
-    why = (
-        "the examples themselves depend on the size of the batches in which they are drawn, and on one device that is "
-        "the global one: make the examples first, and batch them afterwards"
-    )
-    return replace(runs, undecided=why)
+    return not smaller.errors and contents_are_known(smaller, runs.distributed)
 
 
 def _are_comparable(reference: TrainingRecord, distributed: TrainingRecord) -> bool:

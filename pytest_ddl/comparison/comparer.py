@@ -27,6 +27,7 @@ from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.comparison.alignment import align
 from pytest_ddl.comparison.remote import run_training
 from pytest_ddl.comparison.resuming import joined
+from pytest_ddl.comparison.single_precision import is_of_single_precision
 from pytest_ddl.comparison.watchdog import Watchdog
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 from pytest_ddl.training import collective_log
@@ -136,6 +137,8 @@ class Comparer:
                     for replica, rows in slices.items()
                 }
                 report = decide(reference, distributed, perturbed, slices=parts, slice_step=step)
+        if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
+            return self._compare_once(train, spec, mark, base, "native", decide, deadline)
         return runs.told(report)
 
     def _reference(self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float) -> TrainingRecord:

@@ -248,6 +248,15 @@ def called_by_program() -> str:
     return ""
 
 
+def is_of_strategy(function: object) -> bool:
+    """Whether a replica function is TensorFlow's own: ``strategy.reduce(axis=…)`` runs one on its operands.
+
+    Their module is the only mark that they bear (seen in TensorFlow 2.15 to 2.21).
+    """
+    function = getattr(function, "python_function", function)  # eagerly it is a tf.function
+    return str(getattr(function, "__module__", "")).startswith("tensorflow.python.distribute.")
+
+
 def is_first_local_replica(context: Any) -> bool:
     """Whether a replica context is that of the first replica of its process.
 

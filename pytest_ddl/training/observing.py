@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from pytest_ddl.training import adapter
 from pytest_ddl.training.observation import Observations, Part, as_ids, digest
 from pytest_ddl.training.observers import Observer
 
@@ -35,8 +36,11 @@ def observed(strategy: Any, observations: Observations, observers: Sequence[Obse
 
     # AutoGraph would convert every function that the hooks call, which takes longer than what they do.
     before, after = _unconverted(before), _unconverted(after)
+    is_own = _unconverted(adapter.is_of_strategy)
 
     def run(fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        if is_own(fn):
+            return original(fn, args=args, kwargs=kwargs, options=options)
         before()
         result = original(wrap(fn, observations, observers), args=args, kwargs=kwargs, options=options)
         after()

@@ -88,16 +88,13 @@ class Watcher:
         return {item.record.index: self._read(item) for item in (self._order if which is None else which)}
 
     def _look_for_thawed(self) -> None:
-        frozen = {
-            id(item.variable): item.record.index
-            for item in self._order
-            if item.record.kind is VariableKind.FROZEN and item.record.index not in self.thawed
-        }
+        frozen = any(item.record.kind is VariableKind.FROZEN for item in self._order)
         for model in self._models if frozen else ():
             try:
-                self.thawed |= {frozen[id(item)] for item in model.trainable_variables if id(item) in frozen}
+                found = [self._found.get(id(item)) for item in model.trainable_variables]
             except ValueError:
                 continue  # tf_keras raises where a model has not been built
+            self.thawed |= {w.record.index for w in found if w is not None and w.record.kind is VariableKind.FROZEN}
 
     def layer_records(self) -> tuple[LayerRecord, ...]:
         return tuple(record for model in self._models for record in _safely(layers.layer_records, model))

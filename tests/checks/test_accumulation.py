@@ -107,11 +107,12 @@ def test_accumulation_is_seen() -> None:
         (accumulating(reset=False, rule="Adam"), 4),
         (accumulating(3, weights=lambda step: float(step % 3 != 1)), 3),
         (accumulating(weights=lambda step: 1.0 + (step % 2)), 2),
+        (accumulating(weights=lambda step: float(step % 2 == 0)), 2),
         (accumulating(extra=lambda w, step: {"kernel": w["kernel"] * 0.99} if step % 2 else {}), 1),
     ],
     ids=[
         *("zeros and momentum", "zeros and adam", "no reset", "no reset of three", "no reset in any step"),
-        *("no reset, adam", "one is lost", "one counts twice", "decays in between"),
+        *("no reset, adam", "one is lost", "one counts twice", "the last alone", "decays in between"),
     ],
 )
 def test_wrong_accumulation_is_named_on_one_device_too(way: Way, step: int) -> None:
@@ -141,6 +142,13 @@ def test_accumulators_that_count_replicas_several_times() -> None:
     report = judge(reference, train(way, 2))
     assert report.findings[0].cause == "gradient-accumulation-wrong"
     assert report.findings[0].check == "ACCUM"
+
+
+def test_micro_batches_that_one_device_adds_up_are_left_out() -> None:
+    alone = accumulating(weights=lambda step: 2.0 * (step % 2 == 0))
+    assert judged(alone, "ACCUM")[1].outcome is not Outcome.FAIL, "a program may skip updates and their gradients"
+    (finding,) = judge(train(accumulating(), 1), train(alone, 2), checks=["ACCUM"]).findings
+    assert (finding.cause, finding.step) == ("gradient-accumulation-wrong", 2)
 
 
 def test_update_in_another_step_than_on_one_device() -> None:

@@ -106,6 +106,7 @@ PLANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("mean per replica", "gradient-scaled-by-replica-count", {}, {"computed": local_mean}),
     ("reduced twice", "gradient-scaled-by-replica-count", {}, {"reduced": _doubled}),
     ("averaged", "gradient-scaled-by-inverse-replica-count", {}, {"reduced": averaged}),
+    ("a variable reduced twice", "gradient-scaled-by-replica-count", {}, {"reduced": _only(("kernel",), _doubled)}),
     ("kept apart", "gradient-not-aggregated", {}, {"computed": local_mean, "reduced": apart}),
     ("kept apart, global mean", "gradient-not-aggregated", {}, {"reduced": apart}),
     ("one variable apart", "gradient-not-aggregated", {}, {"reduced": _only(("bias",), apart)}),
@@ -296,3 +297,13 @@ def test_sum_beyond_half_precision() -> None:
     way = Way(computed=large, rate=lambda _step: 1e-6, sizes=(12,))
     report = compared(replace(way, reduced=averaged), replace(way, reduced=cast))
     assert first(report).cause == "reduction-overflow"
+
+
+@pytest.mark.parametrize("join", [summed, averaged], ids=["sum", "mean"])
+@pytest.mark.parametrize("clipper", [clipped_by_norm, clipped_globally])
+def test_normalised_on_each_replica_by_hand(clipper: Any, join: Any) -> None:
+    right = Way(rule="hand", **_clip(clipper, 1e-3))
+    wrong = Way(rule="hand", **_clip_parts(clipper, 1e-3, join))
+    assert compared(right, right).verdict == "pass"
+    finding = first(compared(right, wrong))
+    assert finding.cause == "gradient-clipped-before-aggregation", finding.evidence

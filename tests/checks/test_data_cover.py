@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, simulate
 
+from pytest_ddl.checks.calls import data_calls
 from pytest_ddl.checks.coverage import Order, contents_are_known, contents_by_step, coverage
 from pytest_ddl.checks.data_cover import check_data_cover
 from pytest_ddl.checks.findings import Outcome
@@ -89,3 +90,25 @@ def test_contents_by_step() -> None:
     assert contents_by_step(record) == ((0, 1, 2, 3), (4, 5, 6, 9))
     assert contents_by_step(consumed(WHOLE)) is None
     assert not contents_are_known(consumed(WHOLE, "contents"), record)
+
+
+def test_data_that_ends_early_has_lost_examples_though_it_is_in_another_order() -> None:
+    reference = consumed(one([0, 1, 2, 3], [4, 5, 6, 7]))
+    result = check_data_cover(reference, consumed([[[0, 2], [4, 6]]]), Tolerance(reference))
+    assert [finding.cause for finding in result.findings] == ["examples-dropped"]
+
+
+def test_what_every_replica_is_given_whole_besides_its_share_is_no_batch() -> None:
+    reference, distributed = consumed(WHOLE), consumed([[[0, 1], [2, 3]], [[4, 5], [6, 7]]])
+
+    def with_gradients(record: TrainingRecord) -> TrainingRecord:
+        (rank,) = record.ranks
+        steps = tuple(
+            replace(step, batches=tuple(c for b in step.batches for c in (b, replace(b, size=6, example_ids=(9,) * 6))))
+            for step in rank.steps
+        )
+        return replace(record, ranks=(replace(rank, steps=steps),))
+
+    assert data_calls(*map(with_gradients, (reference, distributed))) == (reference, distributed)
+    undivided = consumed([[[0, 1, 2, 3]] * 2, [[4, 5, 6, 7]] * 2])
+    assert data_calls(reference, undivided) == (reference, undivided)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.checks.compare import judge, needs_noise
-from pytest_ddl.checks.findings import Outcome, Report
+from pytest_ddl.checks.compare import judge, needs_noise, root_causes
+from pytest_ddl.checks.findings import Finding, Outcome, Report
 from pytest_ddl.checks.registry import CHECKS
 from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord
 
@@ -292,7 +292,32 @@ def test_absent_rank_is_a_finding() -> None:
     assert causes(report)[0] == "rank-did-not-run"
 
 
-INVARIANTS = ["STEP-EQ", "REPLICA-EQ", "UNEVEN-EQ", "LOSS-EQ", "METRIC-EQ", "STATE-EQ", "OPT-STATE", "DATA-COVER", "BATCH", "SEED", "CKPT", "RESUME", "WRITE", "LIVENESS", "COLL-LOG", "COLL-VALUE", "NONFINITE", "CLIP", "ACCUM", "PERF", "PS", "LINT", "MOVES", "LAYOUT"]
+INVARIANTS = [
+    "STEP-EQ",
+    "REPLICA-EQ",
+    "UNEVEN-EQ",
+    "LOSS-EQ",
+    "METRIC-EQ",
+    "STATE-EQ",
+    "OPT-STATE",
+    "DATA-COVER",
+    "BATCH",
+    "SEED",
+    "CKPT",
+    "RESUME",
+    "WRITE",
+    "LIVENESS",
+    "COLL-LOG",
+    "COLL-VALUE",
+    "NONFINITE",
+    "CLIP",
+    "ACCUM",
+    "PERF",
+    "PS",
+    "LINT",
+    "MOVES",
+    "LAYOUT",
+]
 
 
 def test_registry_lists_every_invariant_once() -> None:
@@ -324,3 +349,9 @@ def test_expected_crash_is_no_finding() -> None:
     assert not report.findings
     assert not report.inconclusive
     assert report.expected[0][1] == "Keras 3"
+
+
+def test_a_tolerated_number_within_an_epoch_does_not_excuse_a_wrong_result() -> None:
+    shown = Finding("METRIC-EQ", "mae that fit shows", cause="metric-wrong", step=1, approximation=True)
+    result = Finding("METRIC-EQ", "evaluate/mae", cause="metric-wrong", step=3)
+    assert root_causes([shown, result]) == [shown, result]

@@ -304,3 +304,14 @@ def test_unexplained_differences_ask_for_older_weights() -> None:
     report = judged(train(Way(rule="hand"), 1), train(late, 2))
     step = report.findings[0].step if report.findings else None
     assert stale_probe.wanted(report, ()) is (step is not None and step > 1)
+
+
+def test_gradients_that_each_replica_normalises() -> None:
+    """Per variable, by a rate that its own norm sets: no limit and no rate is known."""
+
+    def normalised(gradient: Any) -> Any:
+        return {name: value / np.linalg.norm(value) for name, value in gradient.items()}
+
+    right = Way(rule="hand", reduced=lambda parts: [normalised(whole) for whole in summed(parts)])
+    wrong = Way(rule="hand", reduced=lambda parts: summed([normalised(part) for part in parts]))
+    assert first(right, wrong).cause == "gradient-clipped-before-aggregation"

@@ -11,7 +11,9 @@ from simulated_training import Program, pair
 
 from pytest_ddl.checks.compare import judge
 from pytest_ddl.checks.findings import Outcome, Report
-from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.checks.summed_updates import lost_from_weights
+from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.records import GradientRecord, GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 COUNTER, STEPS = 6, 8
 
@@ -78,3 +80,24 @@ def test_synchronous_steps_are_compared_step_by_step() -> None:
     report = judge(*pair(Program()))
     assert outcome(report) is Outcome.NOT_APPLICABLE
     assert outcome(report, "STEP-EQ") is Outcome.PASS
+
+
+@pytest.mark.parametrize(("moved", "cause"), [(1.0, None), (0.75, "lost-update"), (1.25, "duplicate-update")])
+def test_weights_move_by_the_sum_of_all_gradients(moved: float, cause: str | None) -> None:
+    reference, distributed = pair(Program(batches=(12,) * STEPS, observe=False))
+    index = next(variable.index for variable in reference.variables if variable.kind is VariableKind.TRAINABLE)
+    (rank,) = reference.ranks
+    start = rank.initial[index][0]
+    gradient = np.ones_like(start)
+    given = (GradientRecord(0, GradientStage.COMPUTED, 0, {index: gradient}),)
+    steps = tuple(
+        replace(s, gradients=given, snapshot={**s.snapshot, index: (start - 0.1 * s.index * gradient,)})
+        for s in rank.steps
+    )
+    reference = replace(reference, ranks=(replace(rank, steps=steps),))
+    (other,) = distributed.ranks
+    last = {index: (start - 0.1 * moved * STEPS * gradient,)}
+    steps = tuple(replace(s, gradients=given, snapshot=last if s.index == STEPS else {}) for s in other.steps)
+    distributed = replace(distributed, ranks=(replace(other, steps=steps, initial=rank.initial, asynchronous=True),))
+    found = lost_from_weights(reference, distributed, Tolerance(reference))
+    assert [finding.cause for finding in found] == ([cause] if cause else [])

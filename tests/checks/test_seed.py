@@ -89,7 +89,6 @@ def test_chance_in_one_step_is_no_finding() -> None:
     ("shape", "fields"),
     [
         (lambda _size: (FEATURES, 4), {}),  # random features: a fixed projection, shared on purpose
-        (lambda _size: (12, FEATURES), {}),  # drawn for the whole batch on every replica, to take a part of it
         (lambda _size: (), {}),
     ],
 )
@@ -119,3 +118,11 @@ def test_a_global_seed_that_the_check_itself_set_alike_on_all_workers_is_tolerat
     assert not _judged(lambda _replica, step: step, op="random_uniform").findings[0].approximation
     nested = _judged(lambda _replica, step: step, op="random_uniform", nested=True)
     assert nested.findings[0].approximation
+
+
+@pytest.mark.parametrize(("rows", "outcome"), [(12, Outcome.FAIL), (7, Outcome.NOT_APPLICABLE)])
+def test_a_draw_for_the_global_batch_may_repeat_over_replicas_and_not_over_steps(rows: int, outcome: Outcome) -> None:
+    result = _judged(lambda _replica, _step: 1, lambda _size: (rows, FEATURES))
+    assert result.outcome is outcome
+    assert _causes(result) == ([ACROSS_STEPS] if outcome is Outcome.FAIL else [])
+    assert _judged(lambda _replica, step: step, lambda _size: (rows, FEATURES)).outcome is not Outcome.FAIL

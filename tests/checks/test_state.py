@@ -181,3 +181,21 @@ def test_an_optimizer_that_one_worker_does_not_watch_fails() -> None:
     alone = _without(replace(distributed, ranks=(second,)), *OPTIMIZER).ranks[0]
     result = check_optimizer_state(reference, replace(distributed, ranks=(first, alone)), Tolerance(reference))
     assert (result.outcome, result.findings[0].worker) == (Outcome.FAIL, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"), [("loss_scale", 3.0), ("Variable", 2.0)], ids=["by name", "by its changes"]
+)
+def test_loss_scale_of_each_replica(name: str, factor: float) -> None:
+    reference, distributed = pair(TWO)
+
+    def scale(replica: int, step: int, value: Array) -> Array:
+        return np.asarray(8.0 * factor ** (replica * step), value.dtype)
+
+    changed = _changed(distributed, scale, name=name, shape=())
+    changed = replace(
+        changed, ranks=tuple(replace(r, initial={**r.initial, STATE: (np.float64(8),) * 2}) for r in changed.ranks)
+    )
+    same = _changed(reference, lambda _replica, _step, value: np.asarray(8.0, value.dtype), shape=())
+    same = replace(same, ranks=tuple(replace(r, initial={**r.initial, STATE: (np.float64(8),)}) for r in same.ranks))
+    assert [f.cause for f in _state(same, changed).findings] == ["loss-scale-not-synchronised"]

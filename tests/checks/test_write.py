@@ -49,6 +49,20 @@ def test_a_file_that_a_rank_failed_over_explains_the_failure() -> None:
     assert [finding.cause for finding in report.findings] == ["unsafe-checkpoint-path"]
 
 
+def test_any_error_that_names_the_shared_path_is_explained_by_it() -> None:
+    error = ErrorRecord("tensorflow.errors.InvalidArgumentError", "/x/checkpoints/last_temp/part-0 is gone", "", 2)
+    report = judge(REFERENCE, writing(("checkpoints/last",), ("checkpoints/last",), error=error))
+    assert [finding.cause for finding in report.findings] == ["unsafe-checkpoint-path"]
+
+
+def test_a_rank_that_failed_over_a_common_file_while_the_other_was_stopped_shared_it() -> None:
+    error = ErrorRecord("tensorflow.errors.InvalidArgumentError", "/x/checkpoints/last_temp/part-0 is gone", "", 2)
+    record = writing(("checkpoints/last",), (), error=error)
+    stopped = replace(record.ranks[1], error=ErrorRecord("stopped", "", "", 2))
+    report = judge(REFERENCE, replace(record, ranks=(record.ranks[0], stopped)))
+    assert [finding.cause for finding in report.findings] == ["unsafe-checkpoint-path"]
+
+
 @pytest.mark.parametrize(
     ("restore", "outcome"),
     [

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
 from pytest_ddl.checks.arrays import Float, coefficient, difference, magnitude, norm
 from pytest_ddl.checks.candidates.shared import combined, configured_limit, limits_of, total_of
 from pytest_ddl.checks.case import Case, Fit, Motion, Source, reproduces
-from pytest_ddl.checks.combination import Clip, clips_between
+from pytest_ddl.checks.combination import Clip, clips_between, global_norm, solve
 
 BEFORE = "gradient-clipped-before-aggregation"
 LOST = "clipping-lost"
@@ -106,8 +107,6 @@ def another_limit(case: Case) -> Fit | None:
 
 def equal_sizes(case: Case) -> Fit | None:
     """Of an update by hand: the replicas' gradients count in inverse proportion to their norms, as after clipping."""
-    from pytest_ddl.checks.combination import global_norm, solve
-
     for source in case.sources if case.pulls and case.replicas > 1 else ():
         theirs = {m.variable.index: m.theirs[0] for m in case.pulls if not m.components_differ}
         if len(theirs) != len(case.pulls) or set(theirs) != set(source.own):
@@ -122,6 +121,63 @@ def equal_sizes(case: Case) -> Fit | None:
         if max(sizes) - min(sizes) > allowed and max(cut) - min(cut) <= allowed:
             told = ", ".join(f"{size:.4g}" for size in sizes)
             return Fit(BEFORE, f"the {source} the replicas (norms {told}) all enter the update with the same norm")
+    return None
+
+
+def equal_sizes_of_weights(case: Case) -> Fit | None:
+    """As :func:`equal_sizes`, where each weight's gradient is cut (or normalised) by itself."""
+    for source in case.sources if case.pulls and case.replicas > 1 else ():
+        equal, possible = [], True
+        for motion in (m for m in case.pulls if not m.components_differ):
+            index = motion.variable.index
+            parts = [{index: part[index]} for part in source.parts if index in part]
+            weights = (
+                solve({index: motion.theirs[0]}, parts, case.gradient_slack) if len(parts) == case.replicas else None
+            )
+            if weights is None:
+                possible = possible and (motion.ours.size <= case.replicas or not np.any(motion.theirs[0]))
+                continue
+            # By size of the parts: larger ones weigh less, and none enters with less than a smaller one.
+            order = sorted(range(case.replicas), key=lambda r: norm(parts[r][index]))
+            sizes = [norm(parts[r][index]) for r in order]
+            weight = [weights.values[r] for r in order]
+            entered = [w * size for w, size in zip(weight, sizes, strict=True)]
+            allowed = max(weights.slack) * max(sizes) * 2
+            falls = all(b <= a + 2 * max(weights.slack) for a, b in pairwise(weight))
+            possible = possible and min(weight) > 0 and falls and all(b >= a - allowed for a, b in pairwise(entered))
+            if sizes[-1] - sizes[0] > allowed and entered[-1] - entered[0] <= allowed:
+                equal.append(motion.variable.name)
+        if equal and possible:
+            return Fit(BEFORE, f"the {source} the replicas enter the update of {', '.join(equal[:3])} with equal norms")
+    return None
+
+
+def equal_sizes_by_variable(case: Case) -> Fit | None:
+    """As :func:`equal_sizes` for each variable by itself, whatever rate it has: clipped, or normalised, one by one."""
+    for source in case.sources if case.replicas > 1 else ():
+        cut, told = 0, ""
+        for motion in case.weights:
+            index = motion.variable.index
+            parts = [{index: part[index]} for part in source.parts if index in part]
+            if motion.components_differ or len(parts) != case.replicas or motion.ours.size <= 2 * case.replicas:
+                continue
+            sizes = [norm(part[index]) for part in parts]
+            scale = norm(motion.theirs[0]) / max(sizes) if max(sizes) > 0 else 0.0
+            slack = motion.slack + scale * case.gradient_slack[index]
+            weights = solve({index: motion.theirs[0]}, parts, {index: slack})
+            if weights is None:
+                return None
+            shares = [weight * size for weight, size in zip(weights.values, sizes, strict=True)]
+            allowed = sum(error * size for error, size in zip(weights.slack, sizes, strict=True))
+            if max(shares) - min(shares) <= allowed < max(sizes) * max(map(abs, weights.values)) - abs(shares[0]):
+                cut += 1
+                told = told or f"{motion.variable.name}: norms {', '.join(f'{size:.4g}' for size in sizes)}"
+            elif max(weights.values) - min(weights.values) > sum(weights.slack):
+                return None
+        if cut:
+            return Fit(
+                BEFORE, f"the {source} the replicas all enter the update of a weight with the same norm ({told})"
+            )
     return None
 
 

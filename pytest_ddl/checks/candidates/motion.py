@@ -53,6 +53,20 @@ def applied_late(case: Case) -> Fit | None:
     return None
 
 
+def applied_again(case: Case) -> Fit | None:
+    """Of a parameter server: a whole number of times the update of one device, after steps that made it once."""
+    if not case.distributed.strategy.startswith("parameter_server") or case.step == 1:
+        return None
+    for times in (2, 3, 4):
+        if reproduces(case.weights, lambda m, k=times: float(k) * m.ours, times):  # type: ignore[misc]
+            return Fit(
+                "duplicate-update",
+                f"the change of every weight is {times} times that of one device, and was right in the "
+                f"{case.step - 1} step(s) before: the update was applied {times} times",
+            )
+    return None
+
+
 def frozen_moved(case: Case) -> Fit | None:
     """A variable that one device does not train follows the optimizer."""
     trained = {index for own in case.own.values() for index in own}

@@ -49,6 +49,8 @@ class CheckpointObserver(Observer):
         )
 
     def _hear(self, call: saving.Call) -> None:
+        if call.failed:
+            return
         path = os.path.realpath(call.path)
         parts = self._parts(call)
         if call.writes:

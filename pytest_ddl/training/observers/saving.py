@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Call:
-    """A call that saved or loaded, after it returned."""
+    """A call that saved or loaded, after it returned; or one that saved, after it failed."""
 
     api: str
     path: str
@@ -21,6 +22,7 @@ class Call:
     """The checkpoint or the model."""
     options: Mapping[str, Any] = field(default_factory=dict)
     result: Any = None
+    failed: bool = False
 
 
 Listener = Callable[[Call], Any]
@@ -67,9 +69,15 @@ def told(listener: Listener) -> Iterator[None]:
 def _telling(original: Callable[..., Any], name: str, writes: bool, listener: Listener) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
         given = [*args, *kwargs.values()]
         path = given[1] if len(given) > 1 else ""
+        try:
+            result = original(*args, **kwargs)
+        except Exception:
+            if writes and isinstance(path, str | os.PathLike):
+                with suppress(Exception):
+                    listener(Call(name, os.fspath(path), writes, given[0], kwargs, failed=True))
+            raise
         numbered = name.endswith(("Checkpoint.save", "CheckpointManager.save"))
         with suppress(Exception):  # it must never become an error of the program
             if not numbered or result:  # a manager may find that it is too early to save

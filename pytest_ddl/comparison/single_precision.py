@@ -1,0 +1,42 @@
+"""A float64 comparison that differs by the rounding of float32 alone: the program or the framework casts within."""
+
+from __future__ import annotations
+
+from pytest_ddl.checks.arrays import difference, magnitude
+from pytest_ddl.checks.findings import Finding, Report
+from pytest_ddl.checks.observe import WEIGHTS, compared_with_reference, of_kind, update
+from pytest_ddl.checks.tolerance import unit_roundoff
+from pytest_ddl.records import TrainingRecord
+
+_ROUNDINGS = 8
+"""Roundings to float32 on the way to one update, for example Keras' ``1 / num_replicas``, which it casts twice."""
+
+
+def is_of_single_precision(report: Report) -> bool:
+    """Say whether weights and losses first differ by no more than float32 rounds an update, or a loss.
+
+    No defect does: what is wrong by a replica, an example or a factor is wrong by far more than one in 10**6 of
+    the update. Such a program is compared in its own precision, like one that refuses float64.
+    """
+    reference, distributed = report.reference, report.distributed
+    found = [finding for finding in report.findings if finding.check in ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ")]
+    if reference is None or distributed is None or reference.errors or distributed.errors:
+        return False
+    return bool(found) and all(_is_rounding(reference, distributed, finding) for finding in found)
+
+
+def _is_rounding(reference: TrainingRecord, distributed: TrainingRecord, finding: Finding) -> bool:
+    step = finding.step
+    if not step or step > min(reference.num_steps, distributed.num_steps):
+        return False
+    relative = _ROUNDINGS * unit_roundoff("float32")
+    if finding.check == "LOSS-EQ":
+        losses = [rank.steps[step - 1].loss for record in (reference, distributed) for rank in record.ranks]
+        known = [loss for loss in losses if loss is not None]
+        return len(known) == len(losses) and max(known) - min(known) <= relative * abs(known[0])
+    for variable in of_kind(reference, *WEIGHTS):
+        change = update(reference, variable.index, step)
+        for _rank, _replica, actual, desired in compared_with_reference(reference, distributed, variable, step):
+            if change is None or not difference(actual, desired).error <= relative * magnitude(change):
+                return False
+    return True
