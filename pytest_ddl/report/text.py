@@ -128,10 +128,16 @@ def _cause(finding: Finding) -> str:
 
 def _table(report: Report) -> Iterator[str]:
     tolerated = [*(finding for finding, _reason in report.expected), *report.approximations]
+    idle = [result.check for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
     for result in report.results:
+        if result.check in idle:
+            continue
         label = _label(result, report, tolerated)
         reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result)
         yield _shortened(f"{result.check:<11} {label:<13} {reason}")
+    if idle:
+        # Most programs give most checks nothing to judge; why stands in report.results.
+        yield from _wrapped(f"not applicable: {', '.join(idle)} (reasons: report.results)")
 
 
 def _label(result: CheckResult, report: Report, tolerated: list[Finding]) -> str:
