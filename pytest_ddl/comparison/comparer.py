@@ -6,9 +6,6 @@ first where ``precision="auto"``; rounding noise is measured only where it could
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import pickle
 import shutil
 import tempfile
 import time
@@ -25,6 +22,7 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.comparison.alignment import align
+from pytest_ddl.comparison.references import ReferenceStore
 from pytest_ddl.comparison.remote import run_training
 from pytest_ddl.comparison.resuming import joined
 from pytest_ddl.comparison.single_precision import is_of_single_precision
@@ -52,7 +50,7 @@ class Comparer:
     def __init__(self, harness: Harness, checks: Sequence[Check] = CHECKS) -> None:
         self._harness = harness
         self._checks = checks
-        self._references = _ReferenceStore(harness)
+        self._references = ReferenceStore(harness)
 
     def compare(
         self,
@@ -201,32 +199,6 @@ class Comparer:
             if any(rank.failed for rank in ranks):
                 cluster.retired = cluster.retired or "the training function failed in it"
             return ranks, cluster.num_replicas
-
-
-class _ReferenceStore:
-    """References by what they were computed from, in files that all xdist workers of the session see."""
-
-    def __init__(self, harness: Harness) -> None:
-        self._harness = harness
-        self._known: dict[str, TrainingRecord] = {}
-
-    def get(self, key: tuple[ship.Job, RunSettings, str], compute: Callable[[], TrainingRecord]) -> TrainingRecord:
-        job, settings, device = key
-        digest = hashlib.sha256(b"\0".join([job.payload, repr((settings, device)).encode()])).hexdigest()
-        if digest in self._known:
-            return self._known[digest]
-        folder = self._harness.folder / "references"
-        folder.mkdir(exist_ok=True)
-        with (folder / digest).open("ab+") as file:
-            # Whoever comes second waits here for the one that computes.
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            data = file.read()
-            record: TrainingRecord = pickle.loads(data) if data else compute()
-            if not data:
-                file.write(pickle.dumps(record, protocol=5))
-        self._known[digest] = record
-        return record
 
 
 def _alone(rank: RankRecord) -> RankRecord:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from pytest_ddl.checks.causes import fix_of
-from pytest_ddl.checks.compare import root_causes
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.checks.root_causes import root_causes
 from pytest_ddl.records import LayerRecord, TrainingRecord
 from pytest_ddl.training.neutral import NORMALIZATION, RANDOM, REFUSED
 from pytest_ddl.training.settings import RunSettings

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.checks.compare import judge, needs_noise, root_causes
+from pytest_ddl.checks.compare import judge, needs_noise
 from pytest_ddl.checks.findings import Finding, Outcome, Report
 from pytest_ddl.checks.registry import CHECKS
+from pytest_ddl.checks.root_causes import root_causes
 from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord
 
 EVEN, UNEVEN = (12, 12, 12), (12, 5, 12)

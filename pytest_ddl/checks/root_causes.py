@@ -1,0 +1,124 @@
+"""Which findings are root causes, and in which order: consequences of an earlier cause are not told twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ddl.checks.diagnosis import DIVERGING
+from pytest_ddl.checks.findings import Finding, Symptom
+
+_STOPS = ("RUN", "LIVENESS", "LINT")
+DATA = ("BATCH", "DATA-COVER")
+NUMERIC = ("REPLICA-EQ", "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE")
+"""Checks that compare numbers with one device, step by step."""
+
+# Named where nothing more specific is known; explained by any specific cause at the same step or before.
+_UNSPECIFIC = (
+    None,
+    "replicas-diverged",
+    "workers-diverged",
+    "optimizer-state-mismatch",
+    "reported-loss-wrong",
+    "metric-wrong",
+)
+
+_ORDER = (
+    *("RUN", "LIVENESS", "COLL-LOG", "LINT", "LAYOUT"),
+    *("BATCH", "DATA-COVER", "WRITE", "CKPT", "RESUME"),
+    *("SEED", "ACCUM", "CLIP", "NONFINITE", "COLL-VALUE", "STEP-EQ", "UNEVEN-EQ", "REPLICA-EQ"),
+    *("STATE-EQ", "OPT-STATE", "MOVES", "PS", "LOSS-EQ", "METRIC-EQ", "PERF"),
+)
+
+
+_CHANGES_THE_FORWARD_PASS = (
+    "per-replica-normalization",
+    "random-stream-differs-across-replicas",
+    "random-stream-repeated-across-replicas",
+    "batch-coupled-loss",
+)
+"""Causes by which the loss of the very step differs as well."""
+
+
+def root_causes(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding per root cause, the worst first: consequences of an earlier cause are dropped."""
+    kept: list[Finding] = []
+    for finding in sorted(findings, key=_rank):
+        if not any(_explains(earlier, finding) for earlier in kept):
+            kept.append(finding)
+    return kept
+
+
+def _rank(finding: Finding) -> tuple[int, int, int, int]:
+    """What stopped the run, then the earliest step (there a specific cause, and data, first); slowness last."""
+    tier = 2 if finding.symptom == Symptom.SLOW.value else 1 if finding.check not in _STOPS else 0
+    if finding.check == "WRITE":
+        # It breaks what is read later; where a rank failed over the file, it is why.
+        tier = 0 if finding.symptom == Symptom.CRASH.value else 2
+    position = _ORDER.index(finding.check) if finding.check in _ORDER else len(_ORDER)
+    vague = 0 if finding.check in DATA else (finding.cause in _UNSPECIFIC) + (finding.cause is None)
+    return tier, finding.step if finding.step is not None else 0, vague, position
+
+
+def _explains(earlier: Finding, later: Finding) -> bool:
+    """Say whether a finding is the same defect as, or a consequence of, one that is kept."""
+    shown = ("LOSS-EQ", "METRIC-EQ")
+    if earlier.check in shown and later.check == "METRIC-EQ" and earlier.approximation > later.approximation:
+        return False  # what is shown within an epoch and tolerated there does not excuse a result that is wrong
+    if earlier.cause is not None and earlier.cause == later.cause:
+        return True
+    if earlier.check == "LINT":
+        # Without the strategy, data, weights and numbers all differ.
+        return later.check != "RUN"
+    if earlier.check == "RUN":
+        # A run that stopped early explains missing steps, not wrong numbers before.
+        return later.cause in ("unequal-steps", "rank-did-not-run")
+    if earlier.check == "WRITE" and earlier.symptom == Symptom.CRASH.value:
+        return later.check in _STOPS
+    if earlier.check in ("COLL-LOG", "COLL-VALUE"):
+        # Wrong numbers out of a collective make all numbers wrong that follow.
+        numbers = (*NUMERIC, "STATE-EQ", "METRIC-EQ", "MOVES")
+        return later.check in numbers and (later.step or 0) >= (earlier.step or 0)
+    if earlier.check == "RESUME":
+        # Training that went on from elsewhere is compared with one that did not.
+        return (later.step or 0) > (earlier.step or 0)
+    if earlier.check == later.check == "DATA-COVER":
+        return False
+    if later.check in DATA:
+        # Data that is wrong is wrong whatever the weights are; a wrong batch size contains its duplicates.
+        return earlier.check == "BATCH" and later.check == "DATA-COVER"
+    if later.check == "LOSS-EQ" and earlier.check == "DATA-COVER" and (later.step or 0) >= (earlier.step or 0):
+        return True  # it is the loss of other examples
+    if later.check == "LOSS-EQ" and earlier.check in ("STEP-EQ", "UNEVEN-EQ", "OPT-STATE"):
+        # The loss of the step in which weights begin to differ is a defect of its own,
+        # unless it is off by the same formula.
+        same_step = earlier.step == later.step
+        return (
+            (earlier.cause in later.also or earlier.cause in _CHANGES_THE_FORWARD_PASS)
+            if same_step
+            else (later.step or 0) > (earlier.step or 0)
+        )
+    if earlier.check == "NONFINITE":
+        # Who skipped and who did not decides all that the step left behind, and what came after it.
+        return later.check not in DATA and (later.step or 0) >= (earlier.step or 0)
+    if later.check == "REPLICA-EQ":
+        # What is wrong alike on all replicas (and perhaps declared) does not explain why they differ.
+        return later.cause != "state-not-aggregated" and earlier.cause in (
+            *DIVERGING,
+            "initial-weights-differ",
+        )
+    weights_differ = earlier.check in NUMERIC and earlier.check != "LOSS-EQ"
+    if later.check == "METRIC-EQ":
+        # It compares what was computed with equal weights, so that only wrong data explains it.
+        same_state = earlier.check == "LOSS-EQ" and later.cause in earlier.also
+        return weights_differ or same_state or earlier.check in (*DATA, "SEED", "STATE-EQ")
+    if later.check == "STATE-EQ":
+        # State of a step follows from the weights before it; unless its own rule is known to be wrong.
+        follows = weights_differ and (later.step or 0) >= (earlier.step or 0) and later.cause in _UNSPECIFIC
+        return follows or earlier.check in DATA
+    if later.check in NUMERIC and (weights_differ or earlier.check in DATA):
+        later_step, earlier_step = later.step or 0, earlier.step or 0
+        if later_step > earlier_step:
+            return True
+        guessed = earlier.check in DATA and not later.exact
+        return guessed or later.cause in _UNSPECIFIC or earlier.check == "REPLICA-EQ"
+    return False

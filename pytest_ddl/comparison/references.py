@@ -1,0 +1,42 @@
+"""Runs on one device, computed once and shared: by all strategies, and by all processes of pytest-xdist."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pytest_ddl.cluster import ship
+from pytest_ddl.records import TrainingRecord
+from pytest_ddl.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pytest_ddl.harness import Harness
+
+
+class ReferenceStore:
+    """References by what they were computed from, in files that all xdist workers of the session see."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._known: dict[str, TrainingRecord] = {}
+
+    def get(self, key: tuple[ship.Job, RunSettings, str], compute: Callable[[], TrainingRecord]) -> TrainingRecord:
+        job, settings, device = key
+        digest = hashlib.sha256(b"\0".join([job.payload, repr((settings, device)).encode()])).hexdigest()
+        if digest in self._known:
+            return self._known[digest]
+        folder = self._harness.folder / "references"
+        folder.mkdir(exist_ok=True)
+        with (folder / digest).open("ab+") as file:
+            # Whoever comes second waits here for the one that computes.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            data = file.read()
+            record: TrainingRecord = pickle.loads(data) if data else compute()
+            if not data:
+                file.write(pickle.dumps(record, protocol=5))
+        self._known[digest] = record
+        return record
