@@ -44,7 +44,9 @@ def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
     if replicas != asked:
         messages.append((f"the strategy has {replicas} replica(s) in sync, not {asked}", str(replicas)))
     for own in facts.get("own_strategies", ()):
-        if own["replicas"] < asked:
+        # A teacher or an evaluation on one device beside the training is no mistake.
+        beside = own["type"] == "OneDeviceStrategy" and facts.get("dispatched")
+        if own["replicas"] < asked and not beside:
             what = (
                 f"the program trains under a {own['type']} of its own, with {own['replicas']} replica(s), not {asked}"
             )

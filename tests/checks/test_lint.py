@@ -45,9 +45,10 @@ def test_a_right_set_up_passes() -> None:
     [
         {"replicas": 1},
         {"own_strategies": [{"type": "MirroredStrategy", "replicas": 1, "used": True}]},
+        {"own_strategies": [{"type": "OneDeviceStrategy", "replicas": 1, "used": True}], "dispatched": False},
         {"tf_config": (None, 4)},
     ],
-    ids=["replicas", "own strategy", "TF_CONFIG"],
+    ids=["replicas", "own strategy", "nothing but one device", "TF_CONFIG"],
 )
 def test_a_cluster_that_is_not_spanned_is_named(facts: dict[str, Any]) -> None:
     reference, distributed = pair(Program(replicas=2, workers=2), aggregate=False)
@@ -55,7 +56,18 @@ def test_a_cluster_that_is_not_spanned_is_named(facts: dict[str, Any]) -> None:
     assert [(f.check, f.cause) for f in report.findings] == [("LINT", "cluster-misconfigured")], str(report)
 
 
-@pytest.mark.parametrize("facts", [{"tf_config": (2, 2)}, {"tf_config": (2, None)}, {"own_strategies": []}])
+ONE_DEVICE = {"type": "OneDeviceStrategy", "replicas": 1, "used": True}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"tf_config": (2, 2)},
+        {"tf_config": (2, None)},
+        {"own_strategies": []},
+        {"own_strategies": [ONE_DEVICE], "dispatched": True},
+    ],
+)
 def test_facts_that_change_nothing_are_no_finding(facts: dict[str, Any]) -> None:
     reference, distributed = pair(Program(replicas=2, workers=2))
     assert judge(reference, with_facts(distributed, **facts)).passed

@@ -17,7 +17,8 @@ class Setup(Observer):
 
     ``replicas``: of the strategy that the run is under. ``own_strategies``: what the program made for itself
     and used, as ``{"type": …, "replicas": …}``. ``tf_config``: the cluster in ``TF_CONFIG`` before and after,
-    where the program changed it. ``scheduled``: closures given to a coordinator.
+    where the program changed it. ``scheduled``: closures given to a coordinator. ``dispatched``: whether the
+    strategy of the run was used to run anything.
     """
 
     @contextmanager
@@ -27,15 +28,20 @@ class Setup(Observer):
         self._own: list[dict[str, Any]] = []
         self._before = os.environ.get("TF_CONFIG")
         self._scheduled = 0
+        self._dispatched = False
         self._lock = threading.Lock()
         with _replaced(tf.distribute.Strategy, "__init__", self._noting), self._watched_coordinator():
             yield
+
+    def before_dispatch(self) -> None:
+        self._dispatched = True
 
     def end_run(self) -> Mapping[str, Any]:
         strategy = self.context.strategy
         facts: dict[str, Any] = {
             "replicas": int(strategy.num_replicas_in_sync),
             "expected_replicas": self.context.num_replicas,
+            "dispatched": self._dispatched,
             "own_strategies": [entry for entry in self._own if entry["used"]],
         }
         after = os.environ.get("TF_CONFIG")
