@@ -156,7 +156,16 @@ def outermost_graph() -> Any:
 
 
 def user_frames(most: int = 3) -> str:
-    """``file:line`` of the innermost frames of the program itself, joined; empty where there is none.
+    """``file:line`` of the innermost frames of the program itself, joined; empty where there is none."""
+    found = _of_program(_here())
+    if not found and threading.current_thread() is not threading.main_thread():
+        # TensorFlow issues eager collectives from a thread of its own, and the program waits for it.
+        found = _of_program(_frames(sys._current_frames().get(threading.main_thread().ident or 0)))
+    return ", from ".join(found[:most])
+
+
+def _here() -> list[tuple[str, int]]:
+    """The stack of this thread as ``(file, line)``, the innermost last.
 
     ``tf_stack.extract_stack`` (TF 2.1 to 2.21): it maps the lines of AutoGraph's generated code back
     to the program's, which ``traceback`` does not.
@@ -164,13 +173,9 @@ def user_frames(most: int = 3) -> str:
     try:
         from tensorflow.python.util import tf_stack
 
-        found = _of_program([(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()])
+        return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
     except (ImportError, AttributeError):
-        found = _of_program(_frames(sys._getframe()))
-    if not found and threading.current_thread() is not threading.main_thread():
-        # TensorFlow issues eager collectives from a thread of its own, and the program waits for it.
-        found = _of_program(_frames(sys._current_frames().get(threading.main_thread().ident or 0)))
-    return ", from ".join(found[:most])
+        return _frames(sys._getframe())
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int]]:
@@ -231,14 +236,9 @@ RANDOM_FUNCTIONS = (
 def called_by_program() -> str:
     """``file:line`` of the caller of a watched method where that is the program, and empty where it is a framework.
 
-    As :func:`user_frames`; AutoGraph's own frames lie between the program's and are passed over.
+    AutoGraph's own frames lie between the program's and are passed over.
     """
-    try:
-        from tensorflow.python.util import tf_stack
-
-        frames = [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
-    except (ImportError, AttributeError):
-        frames = _frames(sys._getframe())
+    frames = _here()
     here = os.path.dirname(__file__) + os.sep
     between = (f"{os.sep}python{os.sep}autograph{os.sep}", f"{os.sep}contextlib.py")
     for name, line in reversed(frames):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_ddl.training.replacing import Replacements
+
 _METHODS = ("apply", "apply_gradients")
 
 
@@ -26,7 +28,7 @@ class GradientHooks:
         """Given the sources and the result; gives the result that the program gets."""
         self._applied = applied
         """Given the optimizer, the name of its method, and the arguments."""
-        self._replaced: dict[tuple[type, str], Any] = {}
+        self._replaced = Replacements()
         self._applying = threading.local()
         self._wrapped: set[int] = set()
         """Optimizers inside another one: what they are handed is not the program's doing."""
@@ -37,16 +39,12 @@ class GradientHooks:
         import tensorflow as tf
 
         original = tf.GradientTape.gradient
-        # Allowlisted for AutoGraph as the original is: by the module in its name.
-        tf.GradientTape.gradient = functools.wraps(original)(self._watching_tape(original))
-        self.replace_optimizers()
-        try:
+        with self._replaced:
+            # Allowlisted for AutoGraph as the original is: by the module in its name.
+            watching = functools.wraps(original)(self._watching_tape(original))
+            self._replaced.put(tf.GradientTape, "gradient", watching)
+            self.replace_optimizers()
             yield
-        finally:
-            tf.GradientTape.gradient = original
-            for (owner, name), method in self._replaced.items():
-                setattr(owner, name, method)
-            self._replaced.clear()
 
     def _watching_tape(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,9 +59,8 @@ class GradientHooks:
             for owner in (*root.__mro__[:-1], *_subclasses(root)):
                 for name in _METHODS:
                     method = vars(owner).get(name)
-                    if inspect.isfunction(method) and (owner, name) not in self._replaced:
-                        self._replaced[owner, name] = method
-                        setattr(owner, name, self._watching_optimizer(method, name))
+                    if inspect.isfunction(method) and not self._replaced.holds(owner, name):
+                        self._replaced.put(owner, name, self._watching_optimizer(method, name))
 
     def _watching_optimizer(self, original: Any, name: str) -> Callable[..., Any]:
         import tensorflow as tf

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.training import adapter
+from pytest_ddl.training.replacing import Replacements
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,11 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
             del self._next_instance_key
 
     replacements = (batch_all_reduce, all_reduce, all_gather, next_instance_key)
-    for name, method in zip(_METHODS, replacements, strict=True):
-        setattr(launcher, name, method)
-    keys.get_instance_key = get_instance_key
-    try:
+    with Replacements() as replaced:
+        for name, method in zip(_METHODS, replacements, strict=True):
+            replaced.put(launcher, name, method)
+        replaced.put(keys, "get_instance_key", get_instance_key)
         yield True
-    finally:
-        del keys.get_instance_key
-        for name, method in originals.items():
-            setattr(launcher, name, method)
 
 
 _METHODS = ("batch_all_reduce", "all_reduce", "_all_gather", "_next_instance_key")

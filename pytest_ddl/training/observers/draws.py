@@ -18,6 +18,7 @@ import numpy as np
 from pytest_ddl.records import Array, DrawRecord
 from pytest_ddl.training import adapter, fingerprint, neutral, observing
 from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.replacing import Replacements
 
 HASHED = 2**16
 """Numbers of one draw that are hashed; more would have to leave the device to tell what these tell."""
@@ -60,15 +61,11 @@ class Draws(Observer):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        replaced = [(module, name, getattr(module, name)) for module, name in adapter.random_functions()]
         self._global_seed = adapter.tf_seed()
-        for module, name, original in replaced:
-            setattr(module, name, self._watching(name, original))
-        try:
+        with Replacements() as replaced:
+            for module, name in adapter.random_functions():
+                replaced.put(module, name, self._watching(name, getattr(module, name)))
             yield
-        finally:
-            for module, name, original in replaced:
-                setattr(module, name, original)
 
     def before_replica(self) -> _Replica:
         import tensorflow as tf

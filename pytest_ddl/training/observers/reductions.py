@@ -13,6 +13,7 @@ from pytest_ddl.records import CollectiveRecord, ReductionRecord
 from pytest_ddl.training import adapter
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.observers.graphs import GraphObserver
+from pytest_ddl.training.replacing import Replacements
 
 LARGEST = 2**16
 """Elements of a tensor beyond which its values are not recorded."""
@@ -146,21 +147,15 @@ def _watched(owner: Any, name: str, after: Callable[..., None]) -> Iterator[None
     import tensorflow as tf
 
     original = getattr(owner, name)
-    own = name in vars(owner)
 
     def method(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         after(args, kwargs, result)
         return result
 
-    setattr(owner, name, tf.autograph.experimental.do_not_convert(method))
-    try:
+    with Replacements() as replaced:
+        replaced.put(owner, name, tf.autograph.experimental.do_not_convert(method))
         yield
-    finally:
-        if own:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)
 
 
 def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], position: int, name: str) -> Any:

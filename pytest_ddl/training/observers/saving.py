@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_ddl.training.replacing import Replacements
+
 
 @dataclass(frozen=True)
 class Call:
@@ -53,17 +55,12 @@ def _points() -> Iterator[tuple[Any, str, str, bool]]:
 @contextmanager
 def told(listener: Listener) -> Iterator[None]:
     """Tell of every call that saves or loads while the context is open; the calls themselves stay as they are."""
-    replaced: list[tuple[Any, str, Any]] = []
-    try:
+    with Replacements() as replaced:
         for owner, attribute, name, writes in _points():
             original = vars(owner).get(attribute)
             if original is not None:
-                setattr(owner, attribute, _telling(original, name, writes, listener))
-                replaced.append((owner, attribute, original))
+                replaced.put(owner, attribute, _telling(original, name, writes, listener))
         yield
-    finally:
-        for owner, attribute, original in reversed(replaced):
-            setattr(owner, attribute, original)
 
 
 def _telling(original: Callable[..., Any], name: str, writes: bool, listener: Listener) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.replacing import Replacements
 
 
 class Setup(Observer):
@@ -30,7 +31,8 @@ class Setup(Observer):
         self._scheduled = 0
         self._dispatched = False
         self._lock = threading.Lock()
-        with _replaced(tf.distribute.Strategy, "__init__", self._noting), self._watched_coordinator():
+        with Replacements() as replaced, self._watched_coordinator():
+            replaced.put(tf.distribute.Strategy, "__init__", self._noting(tf.distribute.Strategy.__init__))
             yield
 
     def before_dispatch(self) -> None:
@@ -93,7 +95,9 @@ class Setup(Observer):
 
             return schedule
 
-        with _replaced(tf.distribute.coordinator.ClusterCoordinator, "schedule", counting):
+        owner = tf.distribute.coordinator.ClusterCoordinator
+        with Replacements() as replaced:
+            replaced.put(owner, "schedule", counting(owner.schedule))
             yield
 
     def _number_of_workers(self) -> int:
@@ -117,16 +121,6 @@ def _mark_use(strategy: Any, method: str, entry: dict[str, Any]) -> None:
         return original(*args, **kwargs)
 
     setattr(strategy, method, used)
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, make: Any) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, make(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _workers(config: str | None) -> int | None:
