@@ -40,6 +40,8 @@ def _prepare_dataset(dataset: Any, settings: RunSettings, completed: Callable[[]
         dataset = _map(dataset, _widen)
     if settings.constant:
         dataset = dataset.take(1).repeat()
+    elif settings.repeat:
+        dataset = dataset.repeat()
     if settings.replay and completed is not None:
         dataset = replayed(dataset, settings.replay, completed)
     if settings.perturbation:

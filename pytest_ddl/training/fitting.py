@@ -18,6 +18,9 @@ from pytest_ddl.training.settings import RunSettings
 RUNNING_MEAN = "loss (running mean)"
 """Name of the loss that Keras shows after a batch: the mean over the epoch so far, not the batch's own."""
 
+_ENDLESS = 1_000_000
+"""Epochs of a run that is told when to stop."""
+
 
 class Fitting:
     """``fit``, ``evaluate`` and ``predict`` of one run."""
@@ -39,6 +42,13 @@ class Fitting:
         callback = _callback(recorder, model, self._strategy)
         # Last: after the program's own callbacks, which may change variables.
         options["callbacks"] = [*_as_list(options.get("callbacks")), callback]
+        if self._settings.repeat:
+            if uses_coordinator(self._strategy):
+                raise TypeError(
+                    "run.fit under parameter_server cannot be measured: Keras runs its batches asynchronously and tells "
+                    "only when an epoch has ended. Measure a loop: run.steps(train_step, dataset)"
+                )
+            options["epochs"] = _ENDLESS
         history = model.fit(_given(self._settings, data, lambda: recorder.completed), **options)
         series = {name: [_plain(value) for value in found] for name, found in history.history.items()}
         recorder.result("fit", series)

@@ -56,3 +56,5 @@ class RunSettings:
     """After every step beyond this one, trainable weights are set back to what they were after it (0: at first)."""
     neutralise: tuple[str, ...] = ()
     """What is switched off, of ``random`` and ``normalization``; see :mod:`pytest_ddl.training.neutral`."""
+    repeat: bool = False
+    """Data never ends, and ``fit`` goes on until the run says stop: for measuring steady steps."""

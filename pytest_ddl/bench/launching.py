@@ -1,0 +1,157 @@
+"""One launch: processes for one variant of a strategy, a training function in them, blocks of steady steps."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.bench.machine import machine_facts
+from pytest_ddl.bench.pacing import Lane, Pacer, PacingError
+from pytest_ddl.bench.records import Launch
+from pytest_ddl.bench.remote import Orders, RankResult, measure_training
+from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.cluster import Answer
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pytest_ddl.harness import Harness
+    from pytest_ddl.strategies.spec import StrategySpec
+
+LATE_TRACES = 5
+"""Blocks that are dropped as warm-up because something was traced in them; a program that traces on is measured so."""
+
+
+PARTING = 15.0
+"""Seconds that ranks may need after the first of them is done: all were told to stop at the same time."""
+
+
+class BenchError(RuntimeError):
+    """A launch that gave no numbers; the message says which rank, why, and what to do."""
+
+
+def launch(
+    harness: Harness,
+    train: Callable[[Any], Any],
+    spec: StrategySpec,
+    bench: BenchSpec,
+    *,
+    cores_per_replica: int = 0,
+    address: str | None = None,
+) -> Launch:
+    """Measure a training function under one variant, in fresh processes.
+
+    :param cores_per_replica: see :mod:`pytest_ddl.bench.pinning`; 0 pins nothing.
+    :param address: the pacer of somebody else, who then says when blocks run; by default blocks run
+        one after the other until there are enough.
+    :raises BenchError: when a rank fails, or the program ends before the measurement does.
+    """
+    from pytest_ddl.items.selection import DdlMark
+
+    started = time.monotonic()
+    deadline = started + bench.timeout
+    mark = DdlMark(device=bench.device, isolation="fresh")
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=harness.folder))
+    try:
+        with harness.cluster(spec, mark, fresh=True) as cluster, Pacer() as pacer:
+            replicas = cluster.num_replicas
+            settings = RunSettings(
+                global_batch_size=bench.batch_for(replicas),
+                seed=bench.seed,
+                tmp_path=str(folder),
+                observe=False,
+                repeat=True,
+            )
+            orders = Orders(address or pacer.address, bench.warm_up, cores_per_replica, bench.energy)
+            driver = _Driver(pacer, cluster.num_ranks, bench, deadline) if address is None else None
+            if driver is not None:
+                driver.start()
+            answers = cluster.ask(
+                Kind.CALL, ship.pack(measure_training, (train, settings, orders)), deadline=deadline, patience=_patience
+            )
+            # A lease that another user could get would not be fresh.
+            cluster.retired = cluster.retired or "it was measured in"
+            device = harness.device_for(spec, mark)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    results = _results(answers, driver.failure if driver is not None else None)
+    return Launch(
+        strategy=str(spec),
+        replicas=replicas,
+        ranks=tuple(result.timing for result in results),
+        counters=replace(results[0].counters, steady_steps=bench.steps_per_block * len(results[0].timing.blocks)),
+        global_batch_size=settings.global_batch_size,
+        steps_per_block=bench.steps_per_block,
+        wall_seconds=time.monotonic() - started,
+        device=device,
+        pinned=cores_per_replica > 0,
+        machine=machine_facts(),
+        versions=results[0].versions,
+    )
+
+
+class _Driver(threading.Thread):
+    """Orders blocks until there are enough, while the main thread waits for the ranks' answers."""
+
+    def __init__(self, pacer: Pacer, ranks: int, bench: BenchSpec, deadline: float) -> None:
+        super().__init__(name="ddl-pacer", daemon=True)
+        self._pacer, self._ranks, self._bench, self._deadline = pacer, ranks, bench, deadline
+        self.failure: str | None = None
+
+    def run(self) -> None:
+        try:
+            lane = self._pacer.accept(self._ranks, self._deadline)
+            drive(lane, self._bench, self._deadline)
+        except PacingError as error:
+            self.failure = str(error)
+
+
+def drive(lane: Lane, bench: BenchSpec, deadline: float) -> None:
+    """Order blocks until their number and their seconds are reached, then let the ranks go."""
+    try:
+        seconds, blocks = 0.0, 0
+        while blocks < bench.blocks or seconds < bench.seconds:
+            seconds += max(lane.run_block(bench.steps_per_block, deadline))
+            blocks += 1
+    finally:
+        lane.stop()
+
+
+def _patience(_body: ship.Shipped) -> float | None:
+    return PARTING
+
+
+def _results(answers: list[Answer], pacing: str | None) -> list[RankResult]:
+    failed = [answer for answer in answers if not answer.ok]
+    if failed:
+        first = min(failed, key=lambda answer: answer.failure is None)
+        raise BenchError(_told(first))
+    results: list[RankResult] = [ship.unpack(answer.body) for answer in answers]
+    for result in results:
+        if not result.steady:
+            raise BenchError(
+                f"the training function ended on {result.timing.task} after {result.steps} step(s), before its warm-up "
+                "did: nothing was measured. It has to train with run.steps, run.batches or run.fit until these end "
+                "(data is repeated for it); a steps= of its own must leave room, or lower warm_up="
+            )
+    if pacing is not None:
+        steps = results[0].steps
+        raise BenchError(
+            f"the training function ended after {steps} steps, before the measurement did ({pacing}); remove the "
+            "steps= or epochs= of its own loop, or measure fewer blocks"
+        )
+    return results
+
+
+def _told(answer: Answer) -> str:
+    failure = answer.failure
+    what = f"{failure.type}: {failure.message}\n{failure.traceback}" if failure else answer.describe_end()
+    output = (answer.stdout + answer.stderr)[-2000:]
+    return f"{answer.task} failed while it was measured: {what}" + (f"\n{output}" if output.strip() else "")

@@ -1,0 +1,41 @@
+"""Where numbers come from: what is said about the machine beside every measurement."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+
+def machine_facts() -> dict[str, str]:
+    """``host``, ``os``, ``cpu``, ``cores`` (usable ones), ``gpu`` and ``load`` (1-minute average), as text."""
+    return {**_fixed(), "load": f"{os.getloadavg()[0]:.2f}"}
+
+
+@cache
+def _fixed() -> dict[str, str]:
+    return {
+        "host": platform.node(),
+        "os": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "gpu": ", ".join(_gpus()),
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _gpus() -> list[str]:
+    """Names of NVIDIA GPUs, from the driver's own files; empty where there is no driver."""
+    found = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
+    return found

@@ -1,0 +1,28 @@
+"""Peak memory of a rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def peak_bytes() -> int:
+    """The largest resident set of this process in bytes: ``VmHWM`` of proc(5); 0 where there is no ``/proc``.
+
+    Pages shared with the process that this one was forked from count, as they are resident.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def device_peak_bytes() -> dict[str, int]:
+    """GPU -> the most bytes that TensorFlow had allocated on it (``tf.config.experimental.get_memory_info``)."""
+    import tensorflow as tf
+
+    found = {}
+    for device in tf.config.list_logical_devices("GPU"):
+        short = device.name.removeprefix("/device:")
+        found[short] = int(tf.config.experimental.get_memory_info(short)["peak"])
+    return found

@@ -1,0 +1,162 @@
+"""Blocks of steps on command: the controller says when all ranks of a launch run the next block.
+
+Two launches that are alive at once take turns this way, and only one of them works at a time. The
+ranks connect to a Unix socket; lines of JSON go both ways.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class PacingError(RuntimeError):
+    """A rank did not come, left, or did not answer in time."""
+
+
+class _Line:
+    """One end of a connection."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._reader = connected.makefile("r", encoding="utf-8")
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._socket.sendall((json.dumps(message) + "\n").encode())
+
+    def receive(self, deadline: float | None = None) -> dict[str, Any]:
+        self._socket.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
+        try:
+            text = self._reader.readline()
+        except TimeoutError:
+            raise PacingError("a rank did not answer before the deadline") from None
+        if not text:
+            raise PacingError("a rank closed its connection")
+        message: dict[str, Any] = json.loads(text)
+        return message
+
+    def close(self) -> None:
+        for end in (self._reader, self._socket):
+            with contextlib.suppress(OSError):
+                end.close()
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a rank is told: run so many steps, or stop (0)."""
+
+    steps: int
+
+
+class Lane:
+    """The ranks of one launch, paced together."""
+
+    def __init__(self, lines: dict[int, _Line]) -> None:
+        self._lines = lines
+
+    def run_block(self, steps: int, deadline: float) -> list[float]:
+        """Have every rank run ``steps`` steps; their seconds, by rank.
+
+        :raises PacingError: when a rank left or did not finish before ``deadline`` (``time.monotonic``).
+        """
+        self._order(steps)
+        return [float(self._lines[rank].receive(deadline)["seconds"]) for rank in sorted(self._lines)]
+
+    def stop(self) -> None:
+        """Let the ranks leave their loops."""
+        with contextlib.suppress(OSError):
+            self._order(0)
+
+    def _order(self, steps: int) -> None:
+        try:
+            for line in self._lines.values():
+                line.send({"steps": steps})
+        except OSError as error:
+            raise PacingError(f"a rank closed its connection: {error}") from None
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
+
+
+class Pacer:
+    """Where ranks connect when they are warm. A context manager: leaving it ends every connection."""
+
+    def __init__(self) -> None:
+        # A folder of its own: the path of a Unix socket has 107 bytes at most.
+        self._folder = tempfile.TemporaryDirectory(prefix="ddl-pace-", dir="/tmp" if Path("/tmp").is_dir() else None)
+        self.address = str(Path(self._folder.name) / "s")
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._server.bind(self.address)
+        self._server.listen(64)
+        self._lanes: list[Lane] = []
+
+    def accept(self, ranks: int, deadline: float) -> Lane:
+        """Wait until all ranks of a launch are warm.
+
+        :raises PacingError: when one is missing at ``deadline`` (``time.monotonic``), or the pacer was closed.
+        """
+        lines: dict[int, _Line] = {}
+        while len(lines) < ranks:
+            self._server.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                connected, _address = self._server.accept()
+            except TimeoutError:
+                missing = sorted(set(range(ranks)) - set(lines))
+                raise PacingError(f"rank(s) {', '.join(map(str, missing))} were not warm before the deadline") from None
+            except OSError:
+                raise PacingError("the launch ended before its ranks were warm") from None
+            line = _Line(connected)
+            lines[int(line.receive(deadline)["rank"])] = line
+        lane = Lane(lines)
+        self._lanes.append(lane)
+        return lane
+
+    def close(self) -> None:
+        for lane in self._lanes:
+            lane.close()
+        with contextlib.suppress(OSError):
+            # Wakes up a thread that waits in accept.
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Pacer:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+class Paced:
+    """A rank's connection to the pacer of its launch."""
+
+    def __init__(self, address: str, rank: int) -> None:
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connected.connect(address)
+        self._line = _Line(connected)
+        self._line.send({"rank": rank})
+
+    def order(self) -> Order:
+        """Wait for the next order; stop where the controller is gone.
+
+        No deadline: the controller has one, and ends the process of a rank that outlives it.
+        """
+        try:
+            return Order(int(self._line.receive()["steps"]))
+        except (PacingError, OSError):
+            return Order(0)
+
+    def done(self, seconds: float, traces: int) -> None:
+        """Tell how long a block took, and how many functions have been traced up to now."""
+        with contextlib.suppress(OSError):  # a controller that is gone: the next order is to stop
+            self._line.send({"seconds": seconds, "traces": traces})
+
+    def close(self) -> None:
+        self._line.close()

@@ -1,0 +1,150 @@
+"""What one launch of a training function left behind: times, counters, memory, energy. Plain data that goes to JSON."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EnergyReading:
+    """Energy that was used while steady steps ran; either ``joules`` or the ``reason`` why there are none."""
+
+    joules: float | None
+    """Joules over ``seconds``, of every device that the source covers; ``None`` where nothing could be read."""
+    seconds: float = 0.0
+    source: str = ""
+    """``nvml`` or ``rapl``, with what it covers: ``nvml: 2 GPUs``."""
+    reason: str = ""
+    """Why there is no number, in words for the user."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a steady step does, counted in the graphs that ran: the same on every machine, however busy.
+
+    Counts are those of one replica in one step; of a program with several traced functions, their sum.
+    """
+
+    collectives: Mapping[str, int] = field(default_factory=dict)
+    """Kind (``all_reduce``, ``all_gather``, ``broadcast`` ...) -> collectives per step."""
+    reduced_bytes: int = 0
+    """Bytes that one replica puts into reductions in one step."""
+    packs: int = 0
+    """Reductions that carry more than one tensor."""
+    unpacked: int = 0
+    """Reductions that carry a single tensor."""
+    nodes: int = 0
+    """Operations in the graphs of a step."""
+    traces: int = 0
+    """Traces up to the first steady step."""
+    retraces: int = 0
+    """Traces within the steady steps; of a correct program 0."""
+    steady_steps: int = 0
+    """The steady steps that ``retraces`` counts over."""
+    parameter_bytes: int = 0
+    """Bytes of the watched trainable variables, one replica's copy; 0 where nothing was watched."""
+    reduced_dtypes: Mapping[str, int] = field(default_factory=dict)
+    """dtype -> bytes of it in ``reduced_bytes``."""
+    copies: Mapping[str, int] | None = None
+    """``host_to_device`` and ``device_to_host`` -> tensors that one step copies; ``None`` where not counted."""
+    misplaced: tuple[str, ...] = ()
+    """Variables that are not on a device of their replica, as ``name: device``."""
+    eager: bool = False
+    """Whether steps ran eagerly: their collectives are in no graph and were not counted."""
+    notes: tuple[str, ...] = ()
+    """What could not be counted, and why."""
+
+
+@dataclass(frozen=True)
+class RankTiming:
+    """What one rank measured. Seconds are of a monotonic clock, read after all devices had finished."""
+
+    rank: int
+    task: str
+    blocks: tuple[float, ...]
+    """Seconds of each block of ``Launch.steps_per_block`` steady steps."""
+    build_seconds: float
+    """From the call of ``train(run)`` to the first step: models, data, placement."""
+    first_step_seconds: float
+    """The first step, tracing and compiling included."""
+    warm_up_seconds: float
+    """The steps between the first and the first steady one."""
+    peak_memory_bytes: int
+    """Largest resident set of the process (``VmHWM``)."""
+    device_peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    """GPU -> peak bytes allocated by TensorFlow; empty without GPUs."""
+    energy: EnergyReading = EnergyReading(None, reason="not asked for")
+    loss: float | None = None
+    """Of the last steady step, where the program tells one."""
+    program: str = ""
+    """File that the training function was imported from."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: fresh processes, one variant of a strategy, blocks of steady steps. The unit of statistics.
+
+    Blocks of one launch share its memory layout and placement, so that their spread understates the spread
+    between launches (Kalibera and Jones 2013, arXiv 2007.10899).
+    """
+
+    strategy: str
+    """The variant: ``mirrored[replicas=2]``."""
+    replicas: int
+    ranks: tuple[RankTiming, ...]
+    counters: Counters
+    global_batch_size: int | None
+    """Examples per step over all replicas."""
+    steps_per_block: int
+    wall_seconds: float
+    """From asking for processes to having their answers, everything included."""
+    device: str = "cpu"
+    pinned: bool = False
+    """Whether every replica had cores of its own."""
+    machine: Mapping[str, str] = field(default_factory=dict)
+    """``host``, ``cpu``, ``cores``, ``gpu``, ``os``, ``load``: where the numbers come from."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def step_seconds(self) -> list[float]:
+        """Seconds per step, one sample per block: of the slowest rank, as a synchronous step ends with it."""
+        blocks = zip(*(rank.blocks for rank in self.ranks), strict=True)
+        return [max(block) / self.steps_per_block for block in blocks]
+
+    @property
+    def median_step_seconds(self) -> float:
+        return statistics.median(self.step_seconds)
+
+    @property
+    def throughput(self) -> float | None:
+        """Examples per second, from the median step; ``None`` where the global batch size is not known."""
+        return None if self.global_batch_size is None else self.global_batch_size / self.median_step_seconds
+
+    @property
+    def measured_seconds(self) -> float:
+        """Wall time within steady steps."""
+        return sum(self.step_seconds) * self.steps_per_block
+
+    def as_json(self) -> dict[str, Any]:
+        """Numbers, strings, lists and dicts alone, with what is derived besides."""
+        derived = {
+            "step_seconds": self.step_seconds,
+            "median_step_seconds": self.median_step_seconds,
+            "throughput": self.throughput,
+        }
+        return {**asdict(self), "derived": derived}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Launch:
+        """The launch that :meth:`as_json` wrote."""
+        given = {key: value for key, value in data.items() if key != "derived"}
+        ranks = tuple(
+            RankTiming(**{**rank, "blocks": tuple(rank["blocks"]), "energy": EnergyReading(**rank["energy"])})
+            for rank in given["ranks"]
+        )
+        lists = ("misplaced", "notes")
+        counters = Counters(**{k: tuple(v) if k in lists else v for k, v in given["counters"].items()})
+        return cls(**{**given, "ranks": ranks, "counters": counters})

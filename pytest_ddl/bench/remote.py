@@ -1,0 +1,92 @@
+"""What a measurement has the ranks do; imported there by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench import counting, memory
+from pytest_ddl.bench.energy import EnergyMeter
+from pytest_ddl.bench.pinning import pinned
+from pytest_ddl.bench.records import Counters, EnergyReading, RankTiming
+from pytest_ddl.bench.stopwatch import Stopwatch
+from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.training import environment
+from pytest_ddl.training.run import Run
+from pytest_ddl.training.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How a rank measures, as it travels there."""
+
+    address: str
+    """Of the pacer."""
+    warm_up: int
+    cores_per_replica: int = 0
+    energy: bool = False
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What a rank sends back."""
+
+    timing: RankTiming
+    counters: Counters
+    versions: dict[str, str]
+    steps: int
+    """Steps that were run, warm-up included."""
+    steady: bool
+    """Whether the warm-up was completed: nothing was measured where not."""
+
+
+def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders: Orders) -> RankResult:
+    """Run a training function on this rank against the clock."""
+    context = current_rank()
+    assert context is not None
+    folder = Path(settings.tmp_path) / f"rank-{context.rank}"
+    folder.mkdir(parents=True, exist_ok=True)
+    local = max(1, context.num_replicas // context.num_ranks)
+    # Energy is a property of the machine: one rank reads it.
+    meter = EnergyMeter() if orders.energy and context.rank == 0 else None
+    reading = EnergyReading(None, reason="read by rank 0" if orders.energy else "not asked for")
+    with ExitStack() as stack:
+        stack.enter_context(pinned(context.rank * local, local, orders.cores_per_replica))
+        stack.enter_context(environment.prepared(settings, context.rank))
+        watch = Stopwatch(
+            settings, context, orders.address, orders.warm_up, meter.start if meter is not None else lambda: None
+        )
+        stack.callback(watch.close)
+        with watch.counting(context.strategy):
+            train(Run(settings, context, watch))
+        if meter is not None and watch.is_steady:
+            reading = meter.stop()
+        counters = counting.counters_of(watch, context)
+    timing = RankTiming(
+        rank=context.rank,
+        task=context.task,
+        blocks=tuple(watch.blocks),
+        build_seconds=watch.build_seconds,
+        first_step_seconds=watch.first_step_seconds,
+        warm_up_seconds=watch.warm_up_seconds,
+        peak_memory_bytes=memory.peak_bytes(),
+        device_peak_bytes=memory.device_peak_bytes(),
+        energy=reading,
+        loss=watch.loss,
+        program=source_of(train),
+    )
+    return RankResult(timing, counters, environment.versions(), watch.completed, watch.is_steady)
+
+
+def source_of(function: Any) -> str:
+    """The file that a function comes from, seen through ``functools.partial`` and decorators."""
+    while hasattr(function, "func"):
+        function = function.func
+    try:
+        return str(Path(inspect.getsourcefile(inspect.unwrap(function)) or "").resolve())
+    except TypeError:
+        return str(Path(inspect.getsourcefile(type(function)) or "").resolve())

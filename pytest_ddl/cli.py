@@ -1,0 +1,46 @@
+"""The command ``pytest-ddl``: subcommands, each in a module of its own that is loaded when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: ``module`` has ``add_arguments(parser)`` and ``main(options) -> int``, its exit status."""
+
+    name: str
+    summary: str
+    module: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("gate", "Is HEAD slower than BASE? For CI.", "pytest_ddl.bench.gate.command"),
+    Command("history", "Publish the performance history as one page.", "pytest_ddl.bench.history.command"),
+    Command("experiment", "Reproduce a published experiment.", "pytest_ddl.bench.experiment.command"),
+)
+"""A subcommand is added by its module and one entry here."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; gives its exit status. 2 is for a wrong command line."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="pytest-ddl", description=__doc__.splitlines()[0] if __doc__ else None)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(command.name, help=command.summary, description=command.summary)
+        if given[:1] == [command.name]:
+            module = import_module(command.module)
+            module.add_arguments(sub)
+            sub.set_defaults(main=module.main)
+    options = parser.parse_args(given)
+    status: int = options.main(options)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
