@@ -145,6 +145,7 @@ class Launch:
             RankTiming(**{**rank, "blocks": tuple(rank["blocks"]), "energy": EnergyReading(**rank["energy"])})
             for rank in given["ranks"]
         )
-        lists = ("misplaced", "notes")
-        counters = Counters(**{k: tuple(v) if k in lists else v for k, v in given["counters"].items()})
+        counted: dict[str, Any] = dict(given["counters"])
+        counted.update({name: tuple(counted[name]) for name in ("misplaced", "notes")})
+        counters = Counters(**counted)
         return cls(**{**given, "ranks": ranks, "counters": counters})

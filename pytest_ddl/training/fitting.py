@@ -45,8 +45,8 @@ class Fitting:
         if self._settings.repeat:
             if uses_coordinator(self._strategy):
                 raise TypeError(
-                    "run.fit under parameter_server cannot be measured: Keras runs its batches asynchronously and tells "
-                    "only when an epoch has ended. Measure a loop: run.steps(train_step, dataset)"
+                    "run.fit under parameter_server cannot be measured: Keras runs its batches asynchronously and "
+                    "tells only when an epoch has ended. Measure a loop: run.steps(train_step, dataset)"
                 )
             options["epochs"] = _ENDLESS
         history = model.fit(_given(self._settings, data, lambda: recorder.completed), **options)
