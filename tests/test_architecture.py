@@ -66,6 +66,11 @@ def under(name: str, *packages: str) -> bool:
         ("pytest_ddl.comparison", ("pytest", "tensorflow", "keras", "pytest_ddl.session", "pytest_ddl.items.spmd")),
         ("pytest_ddl.training", ("pytest", "pytest_ddl.cluster", "pytest_ddl.checks", "pytest_ddl.session")),
         ("pytest_ddl.strategies", ("pytest", "pytest_ddl.cluster", "pytest_ddl.checks", "pytest_ddl.training")),
+        ("pytest_ddl.bench", ("pytest", "pytest_ddl.session", "pytest_ddl.items.spmd", "pytest_ddl.report")),
+        *[
+            (f"pytest_ddl.{layer}", ("pytest_ddl.bench", "pytest_ddl.cli"))
+            for layer in ("records", "strategies", "cluster", "training", "checks", "comparison", "items", "report")
+        ],
         ("pytest_ddl.cluster.zygote", ("pytest", "numpy", "cloudpickle")),
     ],
 )
