@@ -2,15 +2,264 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
 from pytest_ddl.bench.records import EnergyReading
+
+NVML_PERIOD = 0.1
+"""Seconds between two updates of a GPU's counter, at most: 20 to 100 ms (PETSc's manual, ``-log_view_gpu_energy``)."""
+RAPL_PERIOD = 0.001
+"""Seconds between two updates of a package's counter: about 1 ms (Intel SDM volume 3B, section 15.10)."""
+MOST_WATTS = 1000.0
+"""More than any package draws: in a window that is longer than a counter's range at this power, the counter
+may have started anew twice, which cannot be seen."""
+POWERCAP = Path("/sys/class/powercap")
+
+
+class UnreadableError(RuntimeError):
+    """A source of energy that cannot be read here; the message says why, and what to do."""
+
+
+class Source(Protocol):
+    """Counters of energy."""
+
+    period: float
+    """Seconds between two updates: no window may be shorter."""
+    covers: str
+    """``nvml: 2 GPUs``; known once it was opened."""
+
+    def open(self) -> None:
+        """Get ready to read.
+
+        :raises UnreadableError: where nothing can be read.
+        """
+
+    def read(self) -> list[float]:
+        """Joules of each counter since some moment in the past.
+
+        :raises UnreadableError: where one cannot be read.
+        """
+
+    def used(self, before: list[float], after: list[float], seconds: float) -> float:
+        """Joules between two readings.
+
+        :raises UnreadableError: where they do not tell.
+        """
+
+    def close(self) -> None:
+        """Give back what was opened."""
+
+
+class Nvml:
+    """Energy of NVIDIA GPUs: ``nvmlDeviceGetTotalEnergyConsumption``, mJ since the driver was loaded; Volta and later.
+
+    A counter of energy, unlike samples of power, misses nothing: ``nvidia-smi`` samples a quarter of the time on
+    A100 and H100 (arXiv 2312.02741). It is the whole board's, other programs' use of it included.
+
+    :param load: gives the module ``pynvml`` (package nvidia-ml-py).
+    :param environ: read for ``CUDA_VISIBLE_DEVICES``; of unlike GPUs the numbers agree with NVML's under
+        ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` only.
+    """
+
+    period = NVML_PERIOD
+    covers = "nvml"
+
+    def __init__(
+        self, load: Callable[[], Any] = lambda: import_module("pynvml"), environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._load, self._environ = load, environ
+        self._nvml: Any = None
+        self._handles: list[Any] = []
+
+    def open(self) -> None:
+        try:
+            nvml = self._load()
+        except ImportError:
+            raise UnreadableError("a GPU's energy is read with nvidia-ml-py: pip install 'pytest-ddl[bench]'") from None
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            raise UnreadableError(f"NVML does not start: {error} (is the NVIDIA driver loaded?)") from None
+        self._nvml = nvml
+        try:
+            self._handles = [self._handle(name) for name in self._visible()]
+            if not self._handles:
+                raise UnreadableError("no GPU: NVML lists none that CUDA_VISIBLE_DEVICES leaves")
+            self.read()
+        except nvml.NVMLError as error:
+            self.close()
+            raise UnreadableError(f"a GPU of CUDA_VISIBLE_DEVICES is not one of NVML's: {error}") from None
+        except UnreadableError:
+            self.close()
+            raise
+        self.covers = f"nvml: {len(self._handles)} GPU{'s' if len(self._handles) > 1 else ''}"
+
+    def _visible(self) -> list[str]:
+        text = self._environ.get("CUDA_VISIBLE_DEVICES")
+        if text is None:
+            return [str(index) for index in range(self._nvml.nvmlDeviceGetCount())]
+        return [name.strip() for name in text.split(",") if name.strip() and name.strip() != "-1"]
+
+    def _handle(self, name: str) -> Any:
+        return (
+            self._nvml.nvmlDeviceGetHandleByIndex(int(name))
+            if name.isdigit()
+            else self._nvml.nvmlDeviceGetHandleByUUID(name)
+        )
+
+    def read(self) -> list[float]:
+        try:
+            return [self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3 for handle in self._handles]
+        except self._nvml.NVMLError as error:
+            raise UnreadableError(f"no energy counter of the GPU: {error} (Volta and later have one)") from None
+
+    def used(self, before: list[float], after: list[float], seconds: float) -> float:
+        if any(end < start for start, end in zip(before, after, strict=True)):
+            raise UnreadableError("a GPU's energy counter went backwards: its driver was loaded anew")
+        return sum(after) - sum(before)
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None
+
+
+class Rapl:
+    """Energy of processor packages and their memory: ``energy_uj`` of Linux' powercap, in µJ, which starts anew
+    after ``max_energy_range_uj`` (Documentation/power/powercap/powercap.rst).
+
+    Counted are the zones ``package-N`` and their ``dram``: ``core`` and ``uncore`` are parts of the package, ``psys``
+    holds the packages again.
+
+    :param folder: of the zones.
+    :param read: reads a file of it.
+    """
+
+    period = RAPL_PERIOD
+    covers = "rapl"
+
+    def __init__(self, folder: Path = POWERCAP, read: Callable[[Path], str] = Path.read_text) -> None:
+        self._folder, self._read = folder, read
+        self._zones: list[Path] = []
+        self._ranges: list[float] = []
+
+    def open(self) -> None:
+        # intel-rapl-mmio shows packages of intel-rapl again.
+        paths = sorted(self._folder.glob("intel-rapl*:*"), key=lambda path: ("mmio" in path.name, path.name))
+        named = {path: self._read(path / "name").strip() for path in paths}
+        packages: dict[str, Path] = {}
+        for path, name in named.items():
+            if name.startswith("package"):
+                packages.setdefault(name, path)
+        if not packages:
+            raise UnreadableError(
+                f"no RAPL: {self._folder}/intel-rapl* has no package (a virtual machine, a container without /sys, "
+                "or a processor without it)"
+            )
+        parents = {path.name for path in packages.values()}
+        memories = [path for path, name in named.items() if name == "dram" and path.name.rpartition(":")[0] in parents]
+        self._zones = [*packages.values(), *memories]
+        self._ranges = [self._joules(zone / "max_energy_range_uj") for zone in self._zones]
+        self.read()
+        count = len(packages)
+        self.covers = f"rapl: {count} package{'s' if count > 1 else ''}{' with memory' if memories else ''}"
+
+    def read(self) -> list[float]:
+        return [self._joules(zone / "energy_uj") for zone in self._zones]
+
+    def _joules(self, path: Path) -> float:
+        try:
+            return float(self._read(path)) / 1e6
+        except PermissionError:
+            raise UnreadableError(
+                f"{path} may not be read (permission; kernels give it to root since CVE-2020-8694): measure as root, "
+                "or have an administrator allow it on this machine"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise UnreadableError(f"{path} cannot be read: {error}") from None
+
+    def used(self, before: list[float], after: list[float], seconds: float) -> float:
+        total = 0.0
+        for start, end, largest in zip(before, after, self._ranges, strict=True):
+            if seconds * MOST_WATTS > largest:
+                raise UnreadableError(
+                    f"a window of {seconds:.0f} s: a counter of {largest:.0f} J may have started anew more than once; "
+                    f"measure {largest / MOST_WATTS:.0f} s at most"
+                )
+            total += end - start if end >= start else end - start + largest
+        return total
+
+    def close(self) -> None:
+        """Nothing is open between two readings."""
 
 
 class EnergyMeter:
-    """Reads energy counters at the start and at the end of a window."""
+    """Reads energy counters at the start and at the end of a window.
+
+    :param sources: tried in order, the first that opens is read; by default NVML where TensorFlow of this process
+        has a GPU, else RAPL. Never both: their sum would depend on who may read what.
+    :param clock: seconds.
+    """
+
+    def __init__(self, sources: list[Source] | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._sources, self._clock = sources, clock
+        self._source: Source | None = None
+        self._reasons: list[str] = []
+        self._before: list[float] = []
+        self._started = 0.0
+        self._reading: EnergyReading | None = None
 
     def start(self) -> None:
         """Begin the window."""
+        for source in self._sources if self._sources is not None else default_sources():
+            try:
+                source.open()
+            except UnreadableError as error:
+                self._reasons.append(str(error))
+                continue
+            self._source, self._before = source, source.read()
+            break
+        self._started = self._clock()
 
     def stop(self) -> EnergyReading:
-        """End the window."""
-        return EnergyReading(None, reason="no energy counter is read yet")
+        """End the window; called again, it tells the same.
+
+        A window that is shorter than the counter's update period gives no number but the reason.
+        """
+        if self._reading is None:
+            self._reading = self._read()
+        return self._reading
+
+    def _read(self) -> EnergyReading:
+        source, seconds = self._source, self._clock() - self._started
+        if source is None:
+            return EnergyReading(None, seconds, reason="; ".join(self._reasons) or "the meter was not started")
+        try:
+            after = source.read()
+            if seconds < source.period:
+                raise UnreadableError(
+                    f"a window of {seconds:.3f} s is shorter than the counter's update period "
+                    f"({source.period} s): measure longer, seconds={10 * source.period:g} or more"
+                )
+            return EnergyReading(source.used(self._before, after, seconds), seconds, source.covers)
+        except UnreadableError as error:
+            return EnergyReading(None, seconds, source.covers, str(error))
+        finally:
+            source.close()
+
+
+def default_sources() -> list[Source]:
+    """What this process' energy is read from."""
+    # A GPU that is idle while a CPU is measured says nothing about it.
+    return [Nvml()] if _uses_gpus() else [Rapl()]
+
+
+def _uses_gpus() -> bool:
+    tensorflow = sys.modules.get("tensorflow")
+    return bool(tensorflow is not None and tensorflow.config.list_logical_devices("GPU"))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.launching import BenchError, launch
 from pytest_ddl.bench.pinning import cores_per_replica
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.spec import BenchSpec
@@ -23,6 +22,8 @@ class Matrix:
     """Variant -> why it was not measured."""
     scaling: str = "none"
     """``weak``, ``strong`` or ``none``: which batch size was kept; see :class:`BenchSpec`."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Variant -> why its launch failed, where :func:`measure` was told to go on."""
 
     @property
     def variants(self) -> list[str]:
@@ -35,7 +36,7 @@ class Matrix:
         """
         found = [item for item in self.launches if item.strategy == variant]
         if not found:
-            why = self.skipped.get(variant)
+            why = self.skipped.get(variant) or self.failed.get(variant)
             raise KeyError(
                 f"{variant} was not measured: {why}" if why else f"no {variant}; measured: {', '.join(self.variants)}"
             )
@@ -43,11 +44,12 @@ class Matrix:
 
     def as_json(self) -> dict[str, Any]:
         launches = [item.as_json() for item in self.launches]
-        return {"scaling": self.scaling, "skipped": self.skipped, "launches": launches}
+        return {"scaling": self.scaling, "skipped": self.skipped, "failed": self.failed, "launches": launches}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Matrix:
-        return cls(tuple(Launch.from_json(item) for item in data["launches"]), data["skipped"], data["scaling"])
+        launches = tuple(Launch.from_json(item) for item in data["launches"])
+        return cls(launches, data["skipped"], data["scaling"], data.get("failed", {}))
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
@@ -59,6 +61,7 @@ def measure(
     spec: BenchSpec | None = None,
     *,
     launches: int = 1,
+    go_on: bool = False,
     **given: Any,
 ) -> Matrix:
     """Measure ``train(run)`` under each variant; the variants take turns launch by launch.
@@ -67,9 +70,12 @@ def measure(
         run on this machine is skipped with the reason; it is an error if none can.
     :param spec: how to measure; or give the fields of :class:`BenchSpec` by name.
     :param launches: launches of each variant, the unit of statistics.
+    :param go_on: measure the other variants where a launch of one fails; ``Matrix.failed`` says why it did.
     :raises BenchError: when a launch fails, or no variant can run.
     :raises ValueError: for an argument that cannot be used.
     """
+    # Here, as it brings NumPy: what reads a matrix, in each of asv's many processes, does without.
+    from pytest_ddl.bench.launching import BenchError, launch
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
 
@@ -89,5 +95,18 @@ def measure(
     cores = 0
     if bench.pin:
         cores = cores_per_replica(max(harness.registry[one.name].num_replicas(one) for one in runnable))
-    found = [launch(harness, train, one, bench, cores_per_replica=cores) for _ in range(launches) for one in runnable]
-    return Matrix(tuple(found), skipped, bench.scaling)
+    found: list[Launch] = []
+    failed: dict[str, str] = {}
+    for _ in range(launches):
+        for one in runnable:
+            if str(one) in failed:
+                continue
+            try:
+                found.append(launch(harness, train, one, bench, cores_per_replica=cores))
+            except BenchError as error:
+                if not go_on:
+                    raise
+                failed[str(one)] = str(error)
+    # Half of a variant's launches is not what was asked for.
+    kept = tuple(item for item in found if item.strategy not in failed)
+    return Matrix(kept, skipped, bench.scaling, failed)

@@ -59,6 +59,8 @@ class Lane:
 
     def __init__(self, lines: dict[int, _Line]) -> None:
         self._lines = lines
+        self.traces = 0
+        """Functions that the ranks had traced, all together, when the last block ended."""
 
     def run_block(self, steps: int, deadline: float) -> list[float]:
         """Have every rank run ``steps`` steps; their seconds, by rank.
@@ -66,7 +68,9 @@ class Lane:
         :raises PacingError: when a rank left or did not finish before ``deadline`` (``time.monotonic``).
         """
         self._order(steps)
-        return [float(self._lines[rank].receive(deadline)["seconds"]) for rank in sorted(self._lines)]
+        done = [self._lines[rank].receive(deadline) for rank in sorted(self._lines)]
+        self.traces = sum(int(one["traces"]) for one in done)
+        return [float(one["seconds"]) for one in done]
 
     def stop(self) -> None:
         """Let the ranks leave their loops."""

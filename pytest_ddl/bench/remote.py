@@ -58,7 +58,12 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
         stack.enter_context(pinned(context.rank * local, local, orders.cores_per_replica))
         stack.enter_context(environment.prepared(settings, context.rank))
         watch = Stopwatch(
-            settings, context, orders.address, orders.warm_up, meter.start if meter is not None else lambda: None
+            settings,
+            context,
+            orders.address,
+            orders.warm_up,
+            on_steady=meter.start if meter is not None else lambda: None,
+            on_stopped=meter.stop if meter is not None else lambda: None,
         )
         stack.callback(watch.close)
         with watch.counting(context.strategy):

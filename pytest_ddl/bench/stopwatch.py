@@ -25,10 +25,17 @@ class Stopwatch(Recorder):
     """
 
     def __init__(
-        self, settings: RunSettings, context: RankContext, address: str, warm_up: int, on_steady: Callable[[], None]
+        self,
+        settings: RunSettings,
+        context: RankContext,
+        address: str,
+        warm_up: int,
+        on_steady: Callable[[], Any],
+        on_stopped: Callable[[], Any] = lambda: None,
     ) -> None:
         super().__init__(settings, context)
-        self._address, self._warm_up, self._on_steady = address, warm_up, on_steady
+        self._address, self._warm_up = address, warm_up
+        self._on_steady, self._on_stopped = on_steady, on_stopped
         self._rank = context.rank
         self._paced: Paced | None = None
         self._left = 0
@@ -150,6 +157,8 @@ class Stopwatch(Recorder):
         assert self._paced is not None
         self._ordered = self._left = self._paced.order().steps
         self._stopped = self._left == 0
+        if self._stopped:
+            self._on_stopped()
         self._block = time.perf_counter()
 
     def close(self) -> None:

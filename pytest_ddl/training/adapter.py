@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -273,3 +273,44 @@ def loss_scale_of(optimizer: Any) -> list[Any]:
     """
     found = getattr(getattr(optimizer, "_loss_scale", None), "current_loss_scale", None)
     return [found] if hasattr(found, "assign") else []
+
+
+@contextmanager
+def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]:
+    """Call ``seen(graph, partitions)`` after each execution of a traced function; says whether that is possible.
+
+    ``partitions`` holds, the first time, the graphs that each device was given, as ``GraphDef``; else nothing.
+    ``AtomicFunction.call_flat`` (TF 2.14 to 2.21) is where all traced functions are called; publicly a program's
+    functions are known to the program alone. ``context.enable_graph_collection`` and ``export_run_metadata`` (TF 2.0
+    to 2.21) are what ``tf.summary.trace_on`` uses, which gives the graphs to a file alone. TensorFlow tells a graph
+    when it is made ready for its first execution, and then never again.
+    """
+    try:
+        from tensorflow.python.eager import context
+        from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
+
+        original = AtomicFunction.call_flat
+        context.enable_graph_collection()
+    except (ImportError, AttributeError):
+        yield False
+        return
+    known: set[Any] = set()
+
+    def call_flat(self: Any, *args: Any) -> Any:
+        if not context.executing_eagerly():
+            return original(self, *args)
+        is_new = self.name not in known
+        known.add(self.name)
+        if is_new:
+            context.export_run_metadata()  # what was told of operations that ran by themselves
+        result = original(self, *args)
+        told = context.export_run_metadata().function_graphs if is_new else ()
+        seen(self.graph, [graph for function in told for graph in function.partition_graphs])
+        return result
+
+    AtomicFunction.call_flat = call_flat
+    try:
+        yield True
+    finally:
+        AtomicFunction.call_flat = original
+        context.disable_graph_collection()

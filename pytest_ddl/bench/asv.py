@@ -1,0 +1,201 @@
+"""Building blocks of an asv suite: the metrics of a training function over strategies and replicas, in one line.
+
+asv imports this in every process that it starts, several hundred in a run: nothing heavy is imported before
+something is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+QUICK = "DDL_BENCH_QUICK"
+"""Set to 1, a run measures shortly: it shows that everything works, and nothing that could be compared."""
+RECORDS = "DDL_BENCH_RECORDS"
+"""A folder where the launches of each suite are written to as well, one JSON file for a suite and commit."""
+_OVERHEAD = 60.0
+"""Seconds for everything that is not a launch: importing TensorFlow once, above all."""
+_made: dict[tuple[str, str], int] = {}
+"""(module, name) of the suites made in this process -> the line that made it."""
+
+
+def training_suite(
+    train: Callable[[Any], Any],
+    strategies: Sequence[str] = ("one_device", "mirrored", "multi_worker_mirrored"),
+    *,
+    replicas: Sequence[int] = (1, 2),
+    name: str = "",
+    launches: int = 1,
+    version: str = "1",
+    **how: Any,
+) -> tuple[type, type]:
+    """The classes ``Gate`` and ``Dash`` for a file of benchmarks: ``Gate, Dash = training_suite(train, …)``.
+
+    Their ``track_`` methods have the parameters ``strategy`` and ``replicas``. One ``setup_cache`` measures
+    all cells in turns; both classes read it. ``Gate`` has what is better when lower (step time, scaling overhead,
+    memory, counters), ``Dash`` what is for people (throughput, efficiency, communication, energy). A
+    cell that cannot run here is skipped with the reason; a launch that fails makes the benchmarks of its cell fail.
+
+    :param train: a training function ``train(run)``.
+    :param strategies: names, each with every number of replicas, or variants such as
+        ``"multi_worker_mirrored[workers=2,replicas=4]"``, each with its own number.
+    :param name: a second suite in the same file needs one; classes are then ``GateName`` and ``DashName``, and
+        asv finds them faster where they are assigned to variables of the same names.
+    :param launches: launches of each cell; 1 is right for a history, as asv makes one run per commit.
+    :param version: change it to start the history anew; edits of the suite's source do not.
+    :param how: fields of :class:`~pytest_ddl.bench.BenchSpec`: ``batch_per_replica=`` or ``global_batch_size=``,
+        ``seconds=``, ``pin=`` …
+    :raises ValueError: for an argument that cannot be used, or a second suite of that name in one file.
+    """
+    from pytest_ddl.bench.spec import BenchSpec
+    from pytest_ddl.bench.tracked import tracked
+
+    caller = sys._getframe(1)
+    module, line = str(caller.f_globals["__name__"]), caller.f_lineno
+    # Imported again by the same line (asv does so), it is the same suite.
+    if _made.setdefault((module, name), line) != line:
+        raise ValueError(
+            f"name={name!r}: {module} has a suite of that name already, in line {_made[module, name]}, and asv would "
+            f'mix their results up; give this one another: GateCnn, DashCnn = training_suite(train, …, name="Cnn")'
+        )
+    if launches < 1:
+        raise ValueError(f"launches={launches!r} must be at least 1")
+    spec = BenchSpec(**how)
+    cells = [(strategy, count) for strategy in strategies for count in replicas]
+
+    def measured() -> dict[str, Any]:
+        return measure_cells(train, cells, spec, launches, title=f"{module.rpartition('.')[2]}{name}")
+
+    setup_cache = _found_by_asv(measured, module, line)
+    setup_cache.timeout = len(cells) * launches * spec.timeout + _OVERHEAD
+
+    def made(kind: str, gated: bool) -> type:
+        title = kind + name
+        shared = {
+            "__module__": module,
+            "__doc__": f"{kind} of {getattr(train, '__name__', 'a training function')}.",
+            "params": (tuple(strategies), tuple(replicas)),
+            "param_names": ("strategy", "replicas"),
+            "version": version,
+            "timeout": 60,
+            "setup_cache": setup_cache,
+        }
+        chosen = [metric for metric in tracked(spec) if metric.gated is gated]
+        tracks = {f"track_{metric.name}": _track(metric, module, f"{title}.track_{metric.name}") for metric in chosen}
+        return type(title, (), {**shared, **tracks})
+
+    return made("Gate", gated=True), made("Dash", gated=False)
+
+
+def measure_cells(
+    train: Callable[[Any], Any], cells: Sequence[tuple[str, int]], spec: Any, launches: int = 1, title: str = "suite"
+) -> dict[str, Any]:
+    """Measure each (strategy, replicas); plain data for a ``setup_cache``, see :func:`read`.
+
+    :param spec: a :class:`~pytest_ddl.bench.BenchSpec`; with ``DDL_BENCH_QUICK=1`` a short version of it.
+    :raises BenchError: where none of the cells can run here.
+    """
+    from dataclasses import replace
+
+    from pytest_ddl.bench.matrix import measure
+    from pytest_ddl.harness import process_harness
+
+    if os.environ.get(QUICK, "0") not in ("", "0"):
+        spec, launches = replace(spec, warm_up=3, steps_per_block=2, blocks=5, seconds=0.05), 1
+    registry = process_harness().registry
+    variants = {(strategy, count): _variant(registry, strategy, count) for strategy, count in cells}
+    chosen = list(dict.fromkeys(variant for variant in variants.values() if variant is not None))
+    matrix = measure(train, chosen, spec, launches=launches, go_on=True)
+    folder = os.environ.get(RECORDS)
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        matrix.save(Path(folder) / f"{os.environ.get('ASV_COMMIT', 'no-commit')[:12]}-{title}.json")
+    return {"cells": {_key(*at): variant for at, variant in variants.items()}, "matrix": matrix.as_json()}
+
+
+def read(cache: dict[str, Any], metric: Any, strategy: str, replicas: int) -> Any:
+    """What a ``track_`` method returns for a cell, from what :func:`measure_cells` returned.
+
+    :raises BenchError: where a launch of the cell failed.
+    :raises NoNumberError: where the cell cannot run here, or does not exist, or has no such metric: the reason.
+    """
+    from pytest_ddl.bench.launching import BenchError
+    from pytest_ddl.bench.matrix import Matrix
+    from pytest_ddl.bench.metrics import NoNumberError
+
+    variant = cache["cells"][_key(strategy, replicas)]
+    if variant is None:
+        raise NoNumberError(f"{strategy} has no variant with {replicas} replica(s)")
+    matrix = Matrix.from_json(cache["matrix"])
+    if variant in matrix.failed:
+        raise BenchError(matrix.failed[variant])
+    if variant in matrix.skipped:
+        raise NoNumberError(matrix.skipped[variant])
+    return metric.read(matrix, variant)
+
+
+def _track(metric: Any, module: str, name: str) -> Callable[..., Any]:
+    def track(self: Any, cache: dict[str, Any], strategy: str, replicas: int) -> Any:
+        from pytest_ddl.bench.metrics import NoNumberError
+
+        try:
+            return read(cache, metric, strategy, replicas)
+        except NoNumberError as reason:
+            from asv_runner.benchmarks.mark import SkipNotImplemented
+
+            # asv keeps what is printed with the result: the reason for its n/a.
+            sys.stderr.write(f"skipped: {reason}\n")
+            raise SkipNotImplemented(str(reason)) from None
+
+    function: Any = track
+    function.__name__ = name.rpartition(".")[2]
+    function.__qualname__, function.__module__, function.__doc__ = name, module, metric.meaning
+    # asv reads these from the function; one that it does not know yet (asv#1617) goes to its benchmarks.json.
+    function.unit, function.pretty_source = metric.unit, metric.meaning
+    if metric.higher_is_better:
+        function.higher_is_better = True
+    checked: Callable[..., Any] = function
+    return checked
+
+
+def _variant(registry: Any, strategy: str, replicas: int) -> str | None:
+    """The variant of a strategy with so many replicas; ``None`` where there is none."""
+    spec = registry.parse_variant(strategy)
+    definition = registry[spec.name]
+    sizes = [key for key in ("workers", "replicas") if key in definition.defaults]
+    if "[" not in strategy and sizes:
+        return str(registry.parse_variant(f"{strategy}[{sizes[0]}={replicas}]"))
+    # A TPU's replicas are known only to the TPU (0); it is in the column of the first number.
+    return str(spec) if definition.num_replicas(spec) in (replicas, 0) else None
+
+
+def _key(strategy: str, replicas: int) -> str:
+    return f"{strategy} {replicas}"
+
+
+def _found_by_asv(measured: Callable[[], dict[str, Any]], module: str, line: int) -> Any:
+    """A ``setup_cache`` method whose source is in a line of the suite's own module.
+
+    asv keeps one cache for each (module, line) of a ``setup_cache``. Were it the line of a function of this file, all
+    suites would read the cache of whichever came first. So the function gets source of its own, as ``attrs``
+    does for methods that it generates.
+    """
+    file = f"<pytest-ddl suite {module}:{line}>"
+    source = "\n" * (line - 1) + "def setup_cache(self):\n    return measured()\n"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names: dict[str, Any] = {"measured": measured, "__name__": module}
+    exec(compile(source, file, "exec"), names)
+    return names["setup_cache"]
+
+
+def load_records(folder: Path) -> dict[str, Any]:
+    """The matrices that runs with ``DDL_BENCH_RECORDS`` wrote, by name of their file without its ending."""
+    from pytest_ddl.bench.matrix import Matrix
+
+    found = sorted(folder.glob("*.json"))
+    return {path.stem: Matrix.from_json(json.loads(path.read_text(encoding="utf-8"))) for path in found}

@@ -1,0 +1,275 @@
+"""The gate on counters: what a steady step of HEAD does more than one of BASE. Exact, on any machine, without noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_ddl.bench.records import Counters
+
+KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
+DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "between_tasks")
+NAMES = (
+    *(f"collectives.{kind}" for kind in KINDS),
+    *("reduced_bytes", "packs", "unpacked", "nodes", "traces", "retraces", "parameter_bytes", "misplaced", "eager"),
+    *(f"copies.{direction}" for direction in DIRECTIONS),
+    "steady_steps",
+)
+"""What may be accepted by name."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A counter that is not what it was."""
+
+    counter: str
+    """As in :data:`NAMES`: ``collectives.all_reduce``, ``reduced_bytes``, ``retraces`` …"""
+    base: Any
+    head: Any
+    is_regression: bool
+    """``False`` for an improvement, for what is only told, and for what was accepted."""
+    message: str
+    """What changed, by how much, the likeliest cause, and what to do."""
+
+
+def compare(base: Counters, head: Counters, accept: Mapping[str, str] | None = None) -> list[Change]:
+    """What changed between two versions of a program, regressions first.
+
+    Regressions: more collectives of a kind; more reduced bytes than the parameters explain; more reductions
+    of a single tensor; retraces in steady steps; more copies; variables on a wrong device; steps that run
+    eagerly; nothing measured. Only told: nodes, packs, traces of the warm-up, parameters, and all that
+    became less.
+
+    :param accept: counter -> why its change is wanted; that change is told and is no regression.
+    :raises ValueError: for a name in ``accept`` that is no counter, or that has no reason.
+    """
+    accepted = _checked(accept or {}, base, head)
+    changes = [
+        replace(change, is_regression=False, message=f"{change.message} Accepted: {accepted[change.counter]}")
+        if change.is_regression and change.counter in accepted
+        else change
+        for change in _changes(base, head)
+    ]
+    return sorted(changes, key=lambda change: not change.is_regression)
+
+
+def _checked(accept: Mapping[str, str], base: Counters, head: Counters) -> Mapping[str, str]:
+    present = (f"collectives.{kind}" for kind in {**base.collectives, **head.collectives})
+    known = {*NAMES, *present}
+    for name, reason in accept.items():
+        if name not in known:
+            raise ValueError(f"accept: {name!r} is no counter; there are {', '.join(sorted(known))}")
+        if not reason.strip():
+            raise ValueError(f"accept: {name!r} needs a reason, for those who read the gate's report later")
+    return accept
+
+
+def _changes(base: Counters, head: Counters) -> Iterator[Change]:
+    if not base.steady_steps or not head.steady_steps:
+        which = " and ".join(name for name, one in (("BASE", base), ("HEAD", head)) if not one.steady_steps)
+        yield Change(
+            "steady_steps", base.steady_steps, head.steady_steps, True,
+            f"No steady step of {which} was measured: there is nothing to compare, and so no reason to pass.",
+        )  # fmt: skip
+        return
+    yield from _eager(base, head)
+    if not base.eager and not head.eager:
+        # What an eager step reduces is in no graph: nothing is known of it.
+        yield from _collectives(base, head)
+        yield from _reduced(base, head)
+        yield from _unpacked(base, head)
+        yield from _told("packs", base.packs, head.packs, "reductions that carry several tensors")
+        yield from _told("nodes", base.nodes, head.nodes, "operations in the graphs of a step")
+    yield from _retraces(base, head)
+    yield from _told("traces", base.traces, head.traces, "traces before the first steady step")
+    yield from _copies(base, head)
+    yield from _misplaced(base, head)
+    yield from _told("parameter_bytes", base.parameter_bytes, head.parameter_bytes, "bytes of trainable variables")
+
+
+def _eager(base: Counters, head: Counters) -> Iterator[Change]:
+    if head.eager and not base.eager:
+        yield Change(
+            "eager", False, True, True,
+            "Steps run eagerly now: every operation is dispatched from Python, and collectives are in no graph. "
+            "Likeliest cause: a @tf.function was removed, or run_eagerly=True. Decorate the function that calls "
+            "strategy.run.",
+        )  # fmt: skip
+    elif base.eager and not head.eager:
+        yield Change("eager", True, False, False, "Steps run in a graph now; in BASE they ran eagerly.")
+
+
+def _collectives(base: Counters, head: Counters) -> Iterator[Change]:
+    for kind in sorted({*base.collectives, *head.collectives}):
+        before, after = base.collectives.get(kind, 0), head.collectives.get(kind, 0)
+        name = f"collectives.{kind}"
+        if after < before:
+            yield Change(
+                name, before, after, False,
+                f"{before - after} {kind} fewer per step ({before} -> {after}). If that was not intended, something is "
+                "no longer reduced: the equivalence check tells.",
+            )  # fmt: skip
+        if after <= before:
+            continue
+        yield Change(
+            name, before, after, True,
+            f"{after - before} {kind} more per step ({before} -> {after}); each costs its latency however small "
+            f"it is. {_why_more(kind, base, head)}",
+        )  # fmt: skip
+
+
+def _why_more(kind: str, base: Counters, head: Counters) -> str:
+    if kind in ("all_reduce", "reduce"):
+        if head.unpacked > base.unpacked and (head.packs < base.packs or head.unpacked - base.unpacked > 2):
+            return (
+                "Likeliest cause: tensors are reduced one by one. Hand the whole list of gradients to one all_reduce, "
+                "or to optimizer.apply_gradients."
+            )
+        if head.reduced_bytes - base.reduced_bytes >= max(1, base.parameter_bytes) // 2:
+            return (
+                "Likeliest cause: gradients are reduced twice, by the program and by the optimizer. Keep one."
+            )
+        return (
+            "Likeliest cause: a metric, a norm or a flag is reduced in every step. Reduce it when it is shown, or "
+            "together with what is reduced anyway."
+        )
+    if kind == "broadcast":
+        return (
+            "Likeliest cause: a variable with aggregation ONLY_FIRST_REPLICA is assigned within the step. Give it "
+            "another aggregation, or assign it outside."
+        )
+    return f"Likeliest cause: a value of every replica is gathered in each step ({kind}). Gather it when it is needed."
+
+
+def explained_bytes(base: Counters, head: Counters) -> int:
+    """What HEAD may reduce per step, given what BASE does and how their parameters differ.
+
+    BASE reduces ``r`` bytes per byte of parameters and a rest ``c`` (losses, flags) that does not grow with the
+    model. Which ``r`` is not known where dtypes are mixed: the larger of two readings counts, all of it
+    proportional (``c = 0``), and ``r`` a power of two between ¼ and what there is (bytes of one dtype over those
+    of another).
+    """
+    if not base.parameter_bytes or not head.parameter_bytes or base.parameter_bytes == head.parameter_bytes:
+        return base.reduced_bytes
+    ratio = base.reduced_bytes / base.parameter_bytes
+    whole = 2.0 ** math.floor(math.log2(ratio)) if ratio >= 0.25 else 0.0
+    rest = base.reduced_bytes - whole * base.parameter_bytes
+    return math.ceil(max(rest + whole * head.parameter_bytes, ratio * head.parameter_bytes))
+
+
+def _reduced(base: Counters, head: Counters) -> Iterator[Change]:
+    before, after = base.reduced_bytes, head.reduced_bytes
+    if before == after:
+        return
+    allowed = explained_bytes(base, head)
+    amount = f"{_bytes(before)} -> {_bytes(after)} reduced per step and replica"
+    if after > allowed:
+        yield Change("reduced_bytes", before, after, True, f"{amount}{_beyond(base, head)}. {_why_bytes(base, head)}")
+    elif base.parameter_bytes != head.parameter_bytes:
+        yield Change("reduced_bytes", before, after, False, f"{amount}, as the parameters explain.")
+    else:
+        yield Change("reduced_bytes", before, after, False, f"{amount}: less to communicate.")
+
+
+def _beyond(base: Counters, head: Counters) -> str:
+    if not base.parameter_bytes or not head.parameter_bytes:
+        return " (the program watches no model: how much it needs is not known)"
+    ratios = (one.reduced_bytes / one.parameter_bytes for one in (base, head))
+    return " ({:.3g} -> {:.3g} times the parameters)".format(*ratios)
+
+
+def _why_bytes(base: Counters, head: Counters) -> str:
+    shifts = {
+        dtype: head.reduced_dtypes.get(dtype, 0) - base.reduced_dtypes.get(dtype, 0)
+        for dtype in sorted({*base.reduced_dtypes, *head.reduced_dtypes})
+    }
+    less = [dtype for dtype, shift in shifts.items() if shift < 0]
+    more = [dtype for dtype, shift in shifts.items() if shift > 0]
+    if less and more:
+        return (
+            f"Likeliest cause: what was reduced as {', '.join(less)} is cast to {', '.join(more)} before that. "
+            "Reduce first and cast what comes back."
+        )
+    if head.parameter_bytes and base.collectives != head.collectives:
+        return "It is what the additional collectives carry."
+    return (
+        "Likeliest cause: gradients of frozen or unused variables are reduced, or activations instead of gradients. "
+        "Reduce the gradients of trainable variables only."
+    )
+
+
+def _unpacked(base: Counters, head: Counters) -> Iterator[Change]:
+    before, after = base.unpacked, head.unpacked
+    if after > before:
+        yield Change(
+            "unpacked", before, after, True,
+            f"{after - before} more reductions of a single tensor ({before} -> {after}; packs {base.packs} -> "
+            f"{head.packs}): each costs its latency. Hand what is reduced to one all_reduce as a list.",
+        )  # fmt: skip
+    elif after < before:
+        yield from _told("unpacked", before, after, "reductions of a single tensor")
+
+
+def _retraces(base: Counters, head: Counters) -> Iterator[Change]:
+    # As many steps as were measured: the number of steps is not the program's.
+    like_base = math.ceil(base.retraces * head.steady_steps / base.steady_steps)
+    shown = f"{head.retraces} in {head.steady_steps} steady steps, {base.retraces} in {base.steady_steps} of BASE"
+    if head.retraces > like_base:
+        yield Change(
+            "retraces", base.retraces, head.retraces, True,
+            f"Functions are traced again while they train: {shown}. Likeliest cause: an argument that is a Python "
+            "number or has another shape each time, or a tf.function made within the loop. Pass tensors, fix "
+            "shapes (drop_remainder=True), decorate once.",
+        )  # fmt: skip
+    elif base.retraces and not head.retraces:
+        yield Change("retraces", base.retraces, 0, False, f"No retraces any more: {shown}.")
+
+
+_COPIES: Mapping[str, str] = {
+    "host_to_device": "a value is made in Python or on the host in each step (NumPy, py_function, a variable there)",
+    "device_to_host": "a value is read in the step: a summary, a print, py_function, or .numpy() of a gradient",
+    "device_to_device": "something that a replica needs lies on another device",
+    "between_tasks": "a variable is read or written more than once on its parameter server",
+}
+
+
+def _copies(base: Counters, head: Counters) -> Iterator[Change]:
+    if base.copies is None or head.copies is None:
+        return
+    for direction in sorted({*base.copies, *head.copies}):
+        before, after = base.copies.get(direction, 0), head.copies.get(direction, 0)
+        words = direction.replace("_", " ")
+        if after > before:
+            yield Change(
+                f"copies.{direction}", before, after, True,
+                f"{after - before} more tensors copied {words} per step ({before} -> {after}). Likeliest cause: "
+                f"{_COPIES.get(direction, 'a tensor is on another device')}. Keep it on its device, or do it every "
+                "n-th step.",
+            )  # fmt: skip
+        else:
+            yield from _told(f"copies.{direction}", before, after, f"tensors copied {words} per step")
+
+
+def _misplaced(base: Counters, head: Counters) -> Iterator[Change]:
+    # By number: a variable that was misplaced before may have another name.
+    before, after = base.misplaced, head.misplaced
+    if len(after) > len(before):
+        new = [item for item in after if item not in before]
+        yield Change(
+            "misplaced", before, after, True,
+            f"{len(after) - len(before)} more variables are not on a device of their replica: {', '.join(new)}. "
+            "Every step moves their values. Create them within strategy.scope(), without tf.device.",
+        )  # fmt: skip
+    elif len(after) < len(before):
+        yield Change("misplaced", before, after, False, "Fewer variables are away from their replica.")
+
+
+def _told(counter: str, before: int, after: int, what: str) -> Iterator[Change]:
+    if before != after:
+        yield Change(counter, before, after, False, f"{before} -> {after} {what}.")
+
+
+def _bytes(number: int) -> str:
+    return f"{number:,} bytes"

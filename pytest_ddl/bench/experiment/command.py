@@ -1,0 +1,243 @@
+"""``pytest-ddl experiment mnist-scaling``: its options, and the experiment from the check to the page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from pytest_ddl.bench.experiment import images, measuring, numbers, page, plots, table
+from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
+from pytest_ddl.bench.experiment.results import Experiment
+from pytest_ddl.bench.pinning import cores_per_replica
+from pytest_ddl.harness import Harness, process_harness
+from pytest_ddl.items.selection import DdlMark
+from pytest_ddl.strategies.spec import StrategySpec
+
+OK, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
+"""Exit statuses: measured; the training is wrong, or nothing was measured; a wrong option; Ctrl-C."""
+QUICK_EPOCHS = 3
+SYNCHRONOUS = ("mirrored", "multi_worker_mirrored")
+"""Strategies with a number of replicas in sync to scale with, and a program that is the same on one device."""
+
+
+class UsageError(ValueError):
+    """An option that cannot be used; the message is one line that names it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("experiment", choices=["mnist-scaling"], help="An MNIST-shaped network on 1 and on N replicas.")
+    parser.add_argument(
+        "--output", default="mnist-scaling", metavar="DIR", help="Folder for results (./mnist-scaling)."
+    )
+    parser.add_argument(
+        "--strategy",
+        default="auto",
+        help="Of several replicas: multi_worker_mirrored, mirrored, or a variant such as 'mirrored[replicas=4]'. "
+        "auto: mirrored on GPUs, as published; on CPUs a worker with a core of its own for each replica.",
+    )
+    parser.add_argument(
+        "--device", default="auto", choices=["auto", "cpu", "gpu"], help="auto: GPUs where there are any."
+    )
+    parser.add_argument("--epochs", type=int, metavar="N", help=f"Default: {PUBLISHED.epochs}, as published.")
+    parser.add_argument("--batch", type=int, default=BATCH_PER_REPLICA, metavar="N", help="Examples (%(default)s).")
+    parser.add_argument(
+        "--batch-rule",
+        default="replica",
+        choices=["replica", "global"],
+        help="replica: --batch for each replica, as published; global: --batch over all replicas.",
+    )
+    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="Trainings of each; intervals need 2.")
+    parser.add_argument("--data", metavar="FILE.npz", help="MNIST as Keras' mnist.npz; default: scikit-learn's digits.")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_EPOCHS} epochs: to see that it works.")
+    parser.add_argument("--no-pin", action="store_true", help="On CPUs: let all replicas use all cores.")
+    parser.add_argument(
+        "--timeout", type=float, default=1800.0, metavar="S", help="Seconds for one training (%(default)s)."
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the experiment; gives the exit status."""
+    try:
+        return run(options)
+    except (UsageError, images.ImagesError) as error:
+        _tell(f"pytest-ddl experiment: error: {error}")
+        return USAGE
+    except KeyboardInterrupt:
+        # Before the interpreter ends, so that nothing is left even of a caller that goes on.
+        process_harness().close()
+        _tell("interrupted: nothing was written")
+        return INTERRUPTED
+
+
+def run(options: argparse.Namespace, train: measuring.TrainFunction = measuring.train_mnist) -> int:
+    """Check the training function, time it, and write the folder.
+
+    :param train: see :data:`pytest_ddl.bench.experiment.measuring.TrainFunction`.
+    :raises UsageError: for an option that cannot be used, before anything is started for long.
+    """
+    from pytest_ddl.cluster.cluster import ClusterError
+
+    folder = _checked(options)
+    found = images.digits() if options.data is None else images.load(Path(options.data))
+    harness = process_harness()
+    setup = _setup(harness, options)
+    plan_batch = options.batch * setup.replicas if options.batch_rule == "replica" else options.batch
+    found = found.trimmed(plan_batch)
+    started = datetime.now(timezone.utc)
+    with tempfile.TemporaryDirectory(prefix="mnist-scaling-") as scratch:
+        file = Path(scratch) / "images.npz"
+        found.save(file)
+        plan = measuring.Plan(
+            file=file,
+            train_images=len(found.y_train),
+            many=str(setup.spec),
+            replicas=setup.replicas,
+            batch=options.batch,
+            batch_rule=options.batch_rule,
+            epochs=_epochs(options),
+            repeats=options.repeats,
+            device=setup.device,
+            cores_per_replica=setup.cores,
+            timeout=options.timeout,
+            train=train,
+        )
+        _tell(f"checking the training function under {plan.many} against one device …")
+        try:
+            report = measuring.check(plan)
+            if not report.passed:
+                _tell(f"{report}\n\nThe training is wrong, or could not be compared: how it scales was not measured.")
+                return WRONG
+            headline = str(report).splitlines()[0]
+            _tell(headline)
+            trainings = measuring.measure(harness, plan, _tell)
+        except (measuring.ExperimentError, ClusterError) as error:
+            _tell(f"nothing was measured: {error}")
+            return WRONG
+    experiment = Experiment(
+        trainings=tuple(trainings),
+        batch=options.batch,
+        batch_rule=options.batch_rule,
+        epochs=plan.epochs,
+        data=found.source,
+        train_images=plan.train_images,
+        test_images=len(found.y_test),
+        check=headline,
+        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        started=f"{started:%Y-%m-%d %H:%M} UTC",
+        notes=(*setup.notes, *_notes(options, plan)),
+    )
+    return conclude(experiment, folder)
+
+
+def conclude(experiment: Experiment, folder: Path) -> int:
+    """Write the folder and say what was found; gives the exit status."""
+    page.write(experiment, folder)
+    sys.stdout.write(table.markdown(experiment))
+    judged = numbers.agreement(experiment)
+    _tell(f"written to {folder}: open {folder / 'index.html'}")
+    if judged.passed is False:
+        _tell(f"error: the accuracies on 1 and on {experiment.replicas} replicas {judged}")
+        return WRONG
+    return OK
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """What several replicas are made of here."""
+
+    spec: StrategySpec
+    replicas: int
+    device: str
+    cores: int
+    notes: tuple[str, ...]
+
+
+def _setup(harness: Harness, options: argparse.Namespace) -> _Setup:
+    from pytest_ddl.strategies.registry import UnknownStrategyError
+
+    device = harness.device(DdlMark(device=options.device))
+    name = options.strategy
+    if name == "auto":
+        name = "mirrored" if device == "gpu" else "multi_worker_mirrored"
+    try:
+        spec = harness.registry.parse_variant(name)
+    except UnknownStrategyError as error:
+        raise UsageError(f"--strategy={name}: {str(error).splitlines()[0]}") from None
+    if spec.name not in SYNCHRONOUS:
+        raise UsageError(f"--strategy={name}: only {' and '.join(SYNCHRONOUS)} can be compared with one replica here")
+    if reason := harness.unavailable(spec, DdlMark(device=device)):
+        raise UsageError(f"--strategy={name} --device={options.device}: {reason}")
+    replicas = harness.registry[spec.name].num_replicas(spec)
+    if replicas < 2:
+        raise UsageError(f"--strategy={name}: has {replicas} replica; scaling needs at least 2")
+    if options.batch_rule == "global" and options.batch % replicas:
+        raise UsageError(f"--batch={options.batch} cannot be split evenly over {replicas} replicas; give a multiple")
+    notes: list[str] = []
+    cores = 0
+    if device == "cpu" and not options.no_pin:
+        try:
+            cores = cores_per_replica(replicas)
+        except ValueError:
+            available = len(os.sched_getaffinity(0))
+            raise UsageError(
+                f"--strategy={name}: {replicas} replicas need a core each, and this process may use {available}; "
+                "give fewer replicas, or --no-pin to see it run without a meaning for scaling"
+            ) from None
+    elif device == "cpu":
+        notes.append("Replicas were not pinned and share all cores: 1 replica had the hardware of all of them.")
+    if device == "gpu":
+        notes += _gpu_notes(spec, replicas, harness.machine.gpus)
+    return _Setup(spec, replicas, device, cores, tuple(notes))
+
+
+def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
+    if gpus < replicas:
+        return [f"{replicas} replicas shared {gpus} GPU(s): these times say nothing about scaling."]
+    if spec.name == "multi_worker_mirrored":
+        return ["Workers on one machine all take its first GPU: these times say nothing about scaling; use mirrored."]
+    return []
+
+
+def _notes(options: argparse.Namespace, plan: measuring.Plan) -> Sequence[str]:
+    if plan.epochs < PUBLISHED.epochs:
+        return [f"{plan.epochs} epochs instead of {PUBLISHED.epochs}: the first one, with its tracing, weighs more."]
+    return []
+
+
+def _checked(options: argparse.Namespace) -> Path:
+    """The output folder, after all options were looked at that need no look at the machine."""
+    for name in ("epochs", "batch", "repeats"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name}={value} must be at least 1")
+    if not options.timeout > 0:
+        raise UsageError(f"--timeout={options.timeout} must be a positive number of seconds")
+    if options.quick and options.epochs is not None:
+        raise UsageError(f"--quick means {QUICK_EPOCHS} epochs; give it or --epochs={options.epochs}, not both")
+    if not plots.is_available():
+        raise UsageError(plots.MISSING)
+    folder = Path(options.output)
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise UsageError(f"--output={folder}: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK):
+        raise UsageError(f"--output={folder}: {nearest} is not writable")
+    return folder
+
+
+def _epochs(options: argparse.Namespace) -> int:
+    if options.quick:
+        return QUICK_EPOCHS
+    return PUBLISHED.epochs if options.epochs is None else int(options.epochs)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

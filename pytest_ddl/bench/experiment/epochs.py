@@ -1,0 +1,225 @@
+"""The recorder of a training that is timed epoch by epoch; it runs in the ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.bench import memory
+from pytest_ddl.bench.energy import EnergyMeter
+from pytest_ddl.bench.experiment.images import scaled
+from pytest_ddl.bench.experiment.results import RankTraining
+from pytest_ddl.bench.pinning import pinned
+from pytest_ddl.bench.records import EnergyReading
+from pytest_ddl.bench.stopwatch import synchronise
+from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.records import BatchRecord
+from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.training import environment, values
+from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.run import Run
+from pytest_ddl.training.settings import RunSettings
+
+EVALUATION_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a rank is to do, as it travels there."""
+
+    file: str
+    """The images, for testing."""
+    steps_per_epoch: int
+    cores_per_replica: int = 0
+
+
+@dataclass(frozen=True)
+class RankAnswer:
+    """What a rank sends back."""
+
+    training: RankTraining
+    versions: dict[str, str]
+
+
+class EpochRecorder(Recorder):
+    """Counts steps; after those of an epoch it reads the clock, evaluates, and starts the clock again.
+
+    The clock is started on all ranks together, after a collective that none of them leaves before all
+    have entered: a rank that evaluates faster would count its wait for the others as training.
+    """
+
+    def __init__(self, settings: RunSettings, context: RankContext, orders: Orders) -> None:
+        super().__init__(settings, context)
+        self._per_epoch = orders.steps_per_epoch
+        with np.load(orders.file) as found:
+            self._images, self._labels = scaled(found["x_test"]), found["y_test"]
+        self._logits: Callable[[Any], Any] | None = None
+        self._meet = _meeting(context)
+        self._step_losses: list[Any] = []
+        self._made = time.perf_counter()
+        self._clock = 0.0
+        self._traces: list[int] = []
+        self._initial = ""
+        self.build_seconds = 0.0
+        self.evaluation_seconds = 0.0
+        self.steps = 0
+        self.epoch_seconds: list[float] = []
+        self.losses: list[float] = []
+        self.test_losses: list[float] = []
+        self.test_accuracies: list[float] = []
+
+    # -- the interface of a recorder -------------------------------------------------------------
+
+    @property
+    def completed(self) -> int:
+        return self.steps
+
+    @property
+    def reached_limit(self) -> bool:
+        return False
+
+    def look_for_new(self) -> None:
+        """Variables are looked at before the first step and after the last."""
+
+    def begin(self) -> None:
+        self._initial = self.digests()[0]
+        self.build_seconds = time.perf_counter() - self._made
+        self._start_clock()
+
+    def result(self, name: str, value: Any) -> None:
+        """What ``fit`` and ``evaluate`` return is not kept."""
+
+    def end_without_step(self) -> None:
+        """Nothing was recorded that could belong to no step."""
+
+    def end_step(
+        self,
+        loss: Any = None,
+        shown: Mapping[str, Any] | None = None,
+        traces: int | None = None,
+        snapshot: bool = True,
+        batches: tuple[BatchRecord, ...] | None = None,
+    ) -> float | None:
+        self.steps += 1
+        # Kept as it is: to read it would wait for the device after every step.
+        self._step_losses.append(loss)
+        if self.steps % self._per_epoch == 0:
+            synchronise(loss)
+            stopped = time.perf_counter()
+            self.epoch_seconds.append(stopped - self._clock)
+            self._traces.append(traces or 0)
+            self._end_epoch()
+            self.evaluation_seconds += time.perf_counter() - stopped
+            self._start_clock()
+        return None
+
+    # --------------------------------------------------------------------------------------------
+
+    @property
+    def retraces(self) -> int:
+        return self._traces[-1] - self._traces[0] if self._traces else 0
+
+    @property
+    def moved(self) -> bool:
+        return self.digests()[0] != self._initial
+
+    def digests(self) -> tuple[str, ...]:
+        """SHA-256 of all trainable weights, of each replica on this rank."""
+        self._watcher.scan()
+        weights = [item for item in self._watcher.watched if item.record.kind.value == "trainable"]
+        parts = [values.read(self._context.strategy, item.variable) for item in weights]
+        return tuple(
+            hashlib.sha256(b"".join(part.tobytes() for part in replica)).hexdigest()
+            for replica in zip(*parts, strict=True)
+        )
+
+    def _start_clock(self) -> None:
+        self._meet()
+        self._clock = time.perf_counter()
+
+    def _end_epoch(self) -> None:
+        found = [values.scalar(loss) for loss in self._step_losses]
+        self._step_losses.clear()
+        self.losses.append(float(np.mean([math.nan if loss is None else loss for loss in found])))
+        loss, accuracy = self._evaluate()
+        self.test_losses.append(loss)
+        self.test_accuracies.append(accuracy)
+
+    def _evaluate(self) -> tuple[float, float]:
+        """Mean cross-entropy and accuracy on the test set, from this rank's own copy of the weights."""
+        import tensorflow as tf
+
+        model = self._watcher.models[0]
+        if self._logits is None:
+            self._logits = tf.function(lambda images: model(images, training=False), reduce_retracing=True)
+        batches = range(0, len(self._labels), EVALUATION_BATCH)
+        logits = np.concatenate([self._logits(self._images[at : at + EVALUATION_BATCH]).numpy() for at in batches])
+        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+        chosen = shifted[np.arange(len(logits)), self._labels]
+        entropy = np.log(np.exp(shifted).sum(axis=1)) - chosen
+        return float(entropy.mean()), float((logits.argmax(axis=1) == self._labels).mean())
+
+
+def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: Orders) -> RankAnswer:
+    """Run a training function on this rank to its end, timed by epochs."""
+    context = current_rank()
+    assert context is not None
+    local = max(1, context.num_replicas // context.num_ranks)
+    # Energy is a property of the machine: one rank reads it.
+    meter = EnergyMeter() if context.rank == 0 else None
+    reading = EnergyReading(None, reason="read by rank 0")
+    with ExitStack() as stack:
+        stack.enter_context(pinned(context.rank * local, local, orders.cores_per_replica))
+        stack.enter_context(environment.prepared(settings, context.rank))
+        recorder = EpochRecorder(settings, context, orders)
+        if meter is not None:
+            meter.start()
+        train(Run(settings, context, recorder))
+        if meter is not None:
+            reading = meter.stop()
+        training = RankTraining(
+            rank=context.rank,
+            task=context.task,
+            epoch_seconds=tuple(recorder.epoch_seconds),
+            losses=tuple(recorder.losses),
+            test_losses=tuple(recorder.test_losses),
+            test_accuracies=tuple(recorder.test_accuracies),
+            steps=recorder.steps,
+            build_seconds=recorder.build_seconds,
+            evaluation_seconds=recorder.evaluation_seconds,
+            weights=recorder.digests(),
+            moved=recorder.moved,
+            retraces=recorder.retraces,
+            peak_memory_bytes=memory.peak_bytes(),
+            energy=reading,
+        )
+    return RankAnswer(training, environment.versions())
+
+
+def _meeting(context: RankContext) -> Callable[[], None]:
+    """A collective that no rank leaves before all have entered it; nothing where there is one rank."""
+    import tensorflow as tf
+
+    if context.num_ranks == 1:
+        return lambda: None
+
+    @tf.function
+    def meet() -> Any:
+        def one() -> Any:
+            return tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0))
+
+        return context.strategy.reduce("MEAN", context.strategy.run(one), axis=None)
+
+    def met() -> None:
+        found = float(meet())
+        if found != context.num_replicas:
+            raise RuntimeError(f"{found:g} replicas met at the start of an epoch, not {context.num_replicas}")
+
+    return met

@@ -1,0 +1,106 @@
+"""The images: scikit-learn's digits in the shape of MNIST, or a file of MNIST's that the user has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIDE = 28
+TEST_SHARE = 0.2
+SPLIT_SEED = 0
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+"""The names in Keras' ``mnist.npz``."""
+
+Array = np.ndarray[Any, Any]
+
+
+class ImagesError(ValueError):
+    """A file that holds no such images; the message names the file and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Grey images of ``SIDE`` x ``SIDE`` pixels, uint8, and their labels from 0 to 9."""
+
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
+    source: str
+    """Where they come from, in words."""
+
+    def save(self, path: Path) -> None:
+        np.savez(path, **{name: getattr(self, name) for name in ARRAYS})
+
+    def trimmed(self, multiple: int) -> Images:
+        """The same with a number of training images that is a multiple, so that every batch size trains as many.
+
+        :raises ImagesError: where there are fewer than ``multiple`` of them.
+        """
+        kept = len(self.x_train) // multiple * multiple
+        if not kept:
+            raise ImagesError(
+                f"{self.source}: {len(self.x_train)} training images are less than one batch of {multiple}"
+            )
+        return Images(self.x_train[:kept], self.y_train[:kept], self.x_test, self.y_test, self.source)
+
+
+def digits() -> Images:
+    """scikit-learn's 1797 digits: 8 x 8 pixels, each drawn 3 x 3 and framed by 2, as MNIST frames its digits.
+
+    A fifth, drawn at random with a fixed seed, is kept for testing.
+    """
+    # Imported here: it takes a second, and not every command needs it.
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    small = np.round(found.images * (255 / 16)).astype(np.uint8)
+    large = np.pad(small.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))
+    labels = found.target.astype(np.int64)
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(labels))
+    test, train = np.split(order, [round(TEST_SHARE * len(labels))])
+    return Images(large[train], labels[train], large[test], labels[test], "scikit-learn's digits, 8x8 drawn to 28x28")
+
+
+def load(path: Path) -> Images:
+    """The images of a file like Keras' ``mnist.npz``.
+
+    :raises ImagesError: where it is no such file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            missing = [name for name in ARRAYS if name not in found]
+            if missing:
+                raise ImagesError(
+                    f"{path} has no array {missing[0]}; it needs {', '.join(ARRAYS)}, as mnist.npz has them"
+                )
+            arrays = {name: found[name] for name in ARRAYS}
+    except (OSError, ValueError, EOFError) as error:
+        if isinstance(error, ImagesError):
+            raise
+        raise ImagesError(f"{path} cannot be read as .npz: {error}") from None
+    for part in ("train", "test"):
+        images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        if images.ndim == 4 and images.shape[-1] == 1:
+            images = arrays[f"x_{part}"] = images[..., 0]
+        if images.shape[1:] != (SIDE, SIDE) or images.dtype != np.uint8:
+            raise ImagesError(
+                f"{path}: x_{part} is {images.dtype}{list(images.shape)}, not uint8[images, {SIDE}, {SIDE}]"
+            )
+        if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu" or not len(labels):
+            raise ImagesError(
+                f"{path}: y_{part} is {labels.dtype}{list(labels.shape)}, not one whole number for each of {len(images)} images"
+            )
+        if labels.min() < 0 or labels.max() > 9:
+            raise ImagesError(f"{path}: y_{part} has labels from {labels.min()} to {labels.max()}, not from 0 to 9")
+        arrays[f"y_{part}"] = labels.astype(np.int64)
+    return Images(**arrays, source=path.name)
+
+
+def scaled(images: Array) -> Array:
+    """What the network is given: float32 in [0, 1], with one channel."""
+    result: Array = (images[..., None] / np.float32(255)).astype(np.float32)
+    return result

@@ -1,0 +1,183 @@
+"""Trainings on 1 and on several replicas, taking turns, and the proof that all of them trained."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.bench.experiment.epochs import Orders, RankAnswer, run_epochs
+from pytest_ddl.bench.experiment.results import Training
+from pytest_ddl.bench.experiment.training import train_mnist
+from pytest_ddl.bench.machine import machine_facts
+from pytest_ddl.bench.spec import SEED
+from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pytest_ddl.checks.findings import Report
+    from pytest_ddl.cluster.cluster import Answer
+    from pytest_ddl.harness import Harness
+
+CHECK_STEPS = 3
+"""Steps in which the training function is compared with one device before it is timed."""
+PARTING = 30.0
+"""Seconds that ranks may need after the first is done: all end with the same step."""
+
+TrainFunction = Callable[..., Any]
+"""``train(run, file=, epochs=)``: a training function of the contract, with the images and the epochs bound."""
+
+
+class ExperimentError(RuntimeError):
+    """A training that failed, or of which not everything can be shown to have trained."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained."""
+
+    file: Path
+    """The images; see :mod:`pytest_ddl.bench.experiment.images`."""
+    train_images: int
+    single: str = "one_device"
+    many: str = "multi_worker_mirrored[workers=2,replicas=1]"
+    replicas: int = 2
+    """Of ``many``."""
+    batch: int = 64
+    batch_rule: str = "replica"
+    epochs: int = 30
+    repeats: int = 1
+    device: str = "auto"
+    cores_per_replica: int = 0
+    timeout: float = 1800.0
+    """Seconds for one training, everything included."""
+    train: TrainFunction = train_mnist
+
+    def global_batch(self, replicas: int) -> int:
+        return self.batch * replicas if self.batch_rule == "replica" else self.batch
+
+    @property
+    def function(self) -> Callable[[Any], Any]:
+        return partial(self.train, file=str(self.file), epochs=self.epochs)
+
+
+def check(plan: Plan) -> Report:
+    """Compare the training function under the strategy of several replicas with one device, for a few steps."""
+    from pytest_ddl.comparison.comparer import check_training
+
+    return check_training(
+        plan.function,
+        plan.many,
+        global_batch_size=plan.global_batch(plan.replicas),
+        steps=min(CHECK_STEPS, plan.train_images // plan.global_batch(plan.replicas) * plan.epochs),
+        device=plan.device,
+        timeout=plan.timeout,
+    )
+
+
+def measure(harness: Harness, plan: Plan, told: Callable[[str], None]) -> list[Training]:
+    """All trainings, in turns that balance what drifts: 1 and N, then N and 1, and so on.
+
+    :raises ExperimentError: for a training that failed or cannot be trusted.
+    """
+    found = []
+    for repeat in range(1, plan.repeats + 1):
+        order = [plan.single, plan.many] if repeat % 2 else [plan.many, plan.single]
+        for variant in order:
+            training = train_once(harness, plan, variant, repeat)
+            told(
+                f"repeat {repeat}/{plan.repeats}, {training.replicas} replica(s), {variant}: "
+                f"{training.total_seconds:.1f} s in {training.epochs} epochs, accuracy {training.accuracy:.4f}"
+            )
+            found.append(training)
+    return found
+
+
+def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Training:
+    """One training in fresh processes.
+
+    :raises ExperimentError: see :func:`measure`.
+    """
+    from pytest_ddl.items.selection import DdlMark
+
+    started = time.monotonic()
+    spec = harness.registry.parse_variant(variant)
+    mark = DdlMark(device=plan.device, isolation="fresh")
+    with harness.cluster(spec, mark, fresh=True) as cluster:
+        batch = plan.global_batch(cluster.num_replicas)
+        steps_per_epoch = plan.train_images // batch
+        settings = RunSettings(global_batch_size=batch, seed=SEED + repeat, tmp_path=str(harness.folder), observe=False)
+        orders = Orders(str(plan.file), steps_per_epoch, plan.cores_per_replica)
+        answers = cluster.ask(
+            Kind.CALL,
+            ship.pack(run_epochs, (plan.function, settings, orders)),
+            deadline=started + plan.timeout,
+            patience=lambda _body: PARTING,
+        )
+        cluster.retired = cluster.retired or "it was measured in"
+        replicas, device = cluster.num_replicas, harness.device_for(spec, mark)
+    results = [_result(answer) for answer in answers]
+    training = Training(
+        strategy=variant,
+        replicas=replicas,
+        repeat=repeat,
+        seed=settings.seed,
+        global_batch_size=batch,
+        epochs=plan.epochs,
+        steps_per_epoch=steps_per_epoch,
+        ranks=tuple(result.training for result in results),
+        wall_seconds=time.monotonic() - started,
+        device=device,
+        pinned=plan.cores_per_replica > 0,
+        machine=machine_facts(),
+        versions=results[0].versions,
+    )
+    prove(training)
+    return training
+
+
+def prove(training: Training) -> None:
+    """Show that every rank and replica did all of the training, and that they agree on its outcome.
+
+    :raises ExperimentError: naming the rank and what it lacks.
+    """
+    wanted = training.epochs * training.steps_per_epoch
+    copies = [digest for rank in training.ranks for digest in rank.weights]
+    where = f"{training.strategy}, repeat {training.repeat}"
+    if len(copies) != training.replicas:
+        raise ExperimentError(f"{where}: weights of {len(copies)} replica(s) were found, not of {training.replicas}")
+    for rank in training.ranks:
+        if rank.steps != wanted or len(rank.epoch_seconds) != training.epochs:
+            raise ExperimentError(
+                f"{where}: {rank.task} took {rank.steps} steps in {len(rank.epoch_seconds)} whole epochs, not {wanted} "
+                f"in {training.epochs}; a time of fewer steps is no time of the experiment"
+            )
+        for name in ("losses", "test_losses"):
+            wrong = [epoch for epoch, loss in enumerate(getattr(rank, name), 1) if not math.isfinite(loss)]
+            if wrong:
+                raise ExperimentError(f"{where}: {name} of {rank.task} are not finite from epoch {wrong[0]} on")
+        if not rank.moved:
+            raise ExperimentError(f"{where}: the weights of {rank.task} are what they were before training")
+        if rank.retraces:
+            raise ExperimentError(
+                f"{where}: {rank.task} traced its step {rank.retraces} more time(s) after the first epoch: "
+                "the times would be those of tracing"
+            )
+    if len(set(copies)) > 1:
+        raise ExperimentError(
+            f"{where}: the replicas end with {len(set(copies))} different sets of weights: they did not train together"
+        )
+
+
+def _result(answer: Answer) -> RankAnswer:
+    if answer.ok:
+        found: RankAnswer = ship.unpack(answer.body)
+        return found
+    failure = answer.failure
+    what = f"{failure.type}: {failure.message}\n{failure.traceback}" if failure else answer.describe_end()
+    raise ExperimentError(f"{answer.task} failed: {what}\n{(answer.stdout + answer.stderr)[-2000:]}".rstrip())

@@ -1,0 +1,143 @@
+"""What follows from the measured times: scaling with its uncertainty, and whether the accuracies agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_ddl.bench.experiment.published import PUBLISHED
+from pytest_ddl.bench.experiment.results import Experiment
+from pytest_ddl.bench.metrics import interval
+from pytest_ddl.bench.metrics.scaling import karp_flatt_serial_fraction, strong_scaling_efficiency
+
+LEVEL = 0.95
+AGREEMENT = 0.99
+"""Confidence with which accuracies must differ to be told apart."""
+SETTLING = 6
+"""Epochs below which nobody says that a training has come to rest."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A mean over repeats, with a 95 % t interval where there are at least 2 of them."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Number:
+        """Of independent samples on a ratio scale: their geometric mean."""
+        return cls(*interval(list(samples), level=LEVEL))
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """1 replica against N, over the same number of epochs of the same images: the same work.
+
+    So that the rule of strong scaling holds whatever the batch rule is; see :mod:`pytest_ddl.bench.metrics.scaling`.
+    """
+
+    replicas: int
+    single: Number
+    """Seconds on 1 replica."""
+    many: Number
+    """Seconds on N replicas."""
+    efficiency: Number
+    """``T_1 / (N * T_N)``; of the pairs of one repeat, as what slows the machine down slows both."""
+
+    @property
+    def speed_up(self) -> float:
+        return self.efficiency.value * self.replicas
+
+    @property
+    def overhead(self) -> float:
+        """``N * T_N / T_1``."""
+        return 1.0 / self.efficiency.value
+
+    @property
+    def serial_fraction(self) -> float:
+        """Karp and Flatt's ``(1/S - 1/N) / (1 - 1/N)``."""
+        return karp_flatt_serial_fraction(self.speed_up, self.replicas)
+
+
+def scaling(seconds_1: Sequence[float], seconds_n: Sequence[float], replicas: int) -> Scaling:
+    """Scaling from times of the same work, one pair for each repeat."""
+    pairs = zip(seconds_1, seconds_n, strict=True)
+    efficiencies = [strong_scaling_efficiency(one, many, replicas) for one, many in pairs]
+    return Scaling(replicas, Number.of(seconds_1), Number.of(seconds_n), Number.of(efficiencies))
+
+
+def published() -> Scaling:
+    """What follows from the published times."""
+    return scaling([PUBLISHED.single_seconds], [PUBLISHED.many_seconds], PUBLISHED.replicas)
+
+
+def all_epochs(experiment: Experiment) -> Scaling:
+    """Tracing and compiling included, as published."""
+    singles, many = experiment.of(True), experiment.of(False)
+    return scaling([t.total_seconds for t in singles], [t.total_seconds for t in many], experiment.replicas)
+
+
+def steady_epochs(experiment: Experiment) -> Scaling | None:
+    """Without the first epoch; ``None`` where there is only one."""
+    singles = [t.steady_seconds for t in experiment.of(True)]
+    many = [t.steady_seconds for t in experiment.of(False)]
+    if experiment.epochs < 2:
+        return None
+    return scaling([s for s in singles if s is not None], [s for s in many if s is not None], experiment.replicas)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether training on 1 and on N replicas ends with the same accuracy, as far as that can be told."""
+
+    difference: float
+    """Mean accuracy on N replicas less that on 1."""
+    bound: float
+    """What seeds and the choice of test images explain, at 99 %."""
+    settled: bool
+    """Whether both trainings had come to rest; a difference before that is one of speed."""
+
+    @property
+    def passed(self) -> bool | None:
+        """``None`` where it is not judged."""
+        return abs(self.difference) <= self.bound if self.settled else None
+
+    def __str__(self) -> str:
+        told = f"accuracies differ by {self.difference:+.4f}; seeds and test images explain up to {self.bound:.4f}"
+        if self.passed is None:
+            return f"not judged, as the trainings had not come to rest ({told})"
+        return f"{'agree' if self.passed else 'DO NOT AGREE'}: {told}"
+
+
+def agreement(experiment: Experiment) -> Agreement:
+    """Judge the final accuracies, in both directions.
+
+    The bound is that of a test of two proportions, ``z * sqrt(2 p (1 - p) / n)`` with p the mean accuracy and n the
+    test images (an upper one: both are of the same images), or, from 3 repeats on, the t bound of the pairs'
+    differences where that is larger. In the spirit of MLPerf's reference convergence points, which look for too
+    fast convergence only (mlcommons/logging, ``rcp_checker``).
+    """
+    from scipy import stats
+
+    singles, many = experiment.of(True), experiment.of(False)
+    differences = [b.accuracy - a.accuracy for a, b in zip(singles, many, strict=True)]
+    accuracy = sum(t.accuracy for t in experiment.trainings) / len(experiment.trainings)
+    images = experiment.test_images
+    # Where all is right (or wrong), the error is below what the test set can show: one image.
+    spread = max(math.sqrt(2 * accuracy * (1 - accuracy) / images), 1 / images)
+    bound = float(stats.norm.ppf((1 + AGREEMENT) / 2)) * spread
+    if len(differences) > 2:
+        half = stats.t.ppf((1 + AGREEMENT) / 2, len(differences) - 1) * float(stats.sem(differences))
+        bound = max(bound, float(half))
+    settled = all(_settled(t.ranks[0].test_accuracies, bound) for t in experiment.trainings)
+    return Agreement(sum(differences) / len(differences), bound, settled)
+
+
+def _settled(accuracies: Sequence[float], bound: float) -> bool:
+    """Whether the last third of a training changed its accuracy no more than noise does."""
+    if len(accuracies) < SETTLING:
+        return False
+    return abs(accuracies[-1] - accuracies[-1 - len(accuracies) // 3]) <= bound

@@ -1,0 +1,142 @@
+"""The two plots: accuracy and loss by epoch, and real against theoretical scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.experiment import table
+from pytest_ddl.bench.experiment.published import PUBLISHED
+from pytest_ddl.bench.experiment.results import Experiment, Training, mean
+
+MISSING = "the plots need matplotlib: pip install 'pytest-ddl[bench]'"
+SINGLE, MANY, GREY, INK = "#0072B2", "#D55E00", "#8a8f98", "#24292f"
+"""Okabe and Ito's blue and vermilion, which colour-blind readers can tell apart."""
+STYLE = {
+    "font.size": 10,
+    "font.family": "DejaVu Sans",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e5e7eb",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "legend.frameon": False,
+    # The same data give the same file.
+    "svg.hashsalt": "pytest-ddl",
+}
+
+
+def is_available() -> bool:
+    """Whether matplotlib is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("matplotlib") is not None
+
+
+def draw(experiment: Experiment, folder: Path) -> list[Path]:
+    """Both plots as SVG and as PNG."""
+    made = []
+    for name, function in (("accuracy-loss", accuracy_and_loss), ("scaling", scaling)):
+        for kind in ("svg", "png"):
+            path = folder / f"{name}.{kind}"
+            _save(function, experiment, path)
+            made.append(path)
+    return made
+
+
+def _save(function: Callable[[Experiment, Any], None], experiment: Experiment, path: Path) -> None:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        function(experiment, figure)
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def accuracy_and_loss(experiment: Experiment, figure: Any) -> None:
+    """Left the accuracy on test images, right the losses, epoch by epoch; a band spans all repeats."""
+    accuracy, loss = figure.subplots(1, 2)
+    groups = (
+        (experiment.of(True), SINGLE, "1 replica"),
+        (experiment.of(False), MANY, f"{experiment.replicas} replicas"),
+    )
+    for trainings, colour, name in groups:
+        _curve(accuracy, trainings, "test_accuracies", colour, name)
+        _curve(loss, trainings, "losses", colour, f"{name}, training")
+        _curve(loss, trainings, "test_losses", colour, f"{name}, test", style="--")
+    accuracy.axhline(PUBLISHED.accuracy, color=GREY, linewidth=1, linestyle=":")
+    accuracy.annotate(
+        f"published, both: {PUBLISHED.accuracy}",
+        (1, PUBLISHED.accuracy),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="right",
+        color="#57606a",
+        fontsize=9,
+    )
+    accuracy.set(title="Accuracy on test images", xlabel="epoch")
+    accuracy.legend(loc="lower right")
+    loss.set(title="Loss (cross-entropy, logarithmic)", xlabel="epoch", yscale="log")
+    loss.legend(loc="upper right")
+    for axes in (accuracy, loss):
+        axes.set_xlim(1, max(experiment.epochs, 2))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _curve(axes: Any, trainings: Sequence[Training], of: str, colour: str, label: str, style: str = "-") -> None:
+    series = list(zip(*(getattr(t.ranks[0], of) for t in trainings), strict=True))
+    epochs = range(1, len(series) + 1)
+    marker = "o" if len(series) < 10 else None
+    axes.plot(
+        epochs, [mean(s) for s in series], style, color=colour, label=label, linewidth=1.8, marker=marker, markersize=4
+    )
+    if len(trainings) > 1:
+        axes.fill_between(epochs, [min(s) for s in series], [max(s) for s in series], color=colour, alpha=0.15, lw=0)
+
+
+def scaling(experiment: Experiment, figure: Any) -> None:
+    """Left the speed-up over replicas with the ideal line, right the efficiencies with their intervals."""
+    curves, bars = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    found = {name: item for name, item in table.scaling_of(experiment).items() if item is not None}
+    colours = dict(zip(found, (GREY, MANY, SINGLE), strict=False))
+    most = max(item.replicas for item in found.values())
+    curves.plot([1, most], [1, most], "--", color=INK, linewidth=1.2, label="ideal")
+    for name, item in found.items():
+        label = name if name == "published" else f"measured, {name}"
+        curves.plot([1, item.replicas], [1, item.speed_up], "-o", color=colours[name], label=label, linewidth=1.8)
+    curves.set(title="Speed-up: real against ideal", xlabel="replicas", ylabel="T₁ / T_N", xticks=range(1, most + 1))
+    curves.set_xlim(0.9, most + 0.1)
+    curves.legend(loc="upper left")
+    _efficiencies(bars, found, colours)
+
+
+def _efficiencies(axes: Any, found: dict[str, Any], colours: dict[str, str]) -> None:
+    axes.axhline(100, color=INK, linewidth=1.2, linestyle="--")
+    axes.text(-0.45, 101.5, "ideal", color=INK, fontsize=9)
+    tops = [100.0]
+    for place, (name, item) in enumerate(found.items()):
+        number = item.efficiency
+        value = 100 * number.value
+        axes.bar(place, value, 0.6, color=colours[name])
+        top = value
+        if number.low is not None and number.high is not None:
+            top = 100 * number.high
+            reach = [[value - 100 * number.low], [top - value]]
+            axes.errorbar(place, value, reach, color=INK, capsize=5, linewidth=1.3)
+        tops.append(top)
+        axes.text(place, top + 1.5, f"{value:.1f} %", ha="center", va="bottom", fontweight="bold")
+    axes.set_xticks(range(len(found)), [n if n == "published" else f"measured,\n{n}" for n in found])
+    axes.set_ylim(0, max(tops) * 1.15)
+    axes.grid(visible=False, axis="x")
+    axes.set(title="Scaling efficiency T₁ / (N · T_N)", ylabel="%")

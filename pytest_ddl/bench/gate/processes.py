@@ -1,0 +1,88 @@
+"""The two sides as processes: started together, ended together, and nothing left whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+TAG = "DDL_GATE_LAUNCH"
+"""Environment variable that marks every process of a launch, those that left its process group included."""
+GRACE = 3.0
+"""Seconds that a side has for ending its own processes in order."""
+
+
+class Processes:
+    """All processes of one launch. A context manager: leaving it ends them.
+
+    :param tag: a text that no other launch on this machine has.
+    """
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, command: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path
+    ) -> subprocess.Popen[bytes]:
+        """Start a process in a session of its own: a Ctrl-C is for the gate, which ends it in order."""
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                list(command),
+                cwd=folder,
+                env={**environ, TAG: self._tag},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return process
+
+    def pids(self) -> list[int]:
+        """All processes of this launch that live, descendants included."""
+        return tagged(f"{TAG}={self._tag}")
+
+    def end(self) -> None:
+        """End them: in order where they do so soon, else by force."""
+        for process in self._started:
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + GRACE
+        for process in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        # What is started while others are ended is found at the next look.
+        for _ in range(10):
+            left = self.pids()
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            for process in self._started:
+                process.poll()
+            if not left:
+                break
+            time.sleep(0.05)
+        for process in self._started:
+            process.wait()
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.end()
+
+
+def tagged(mark: str) -> list[int]:
+    """Processes whose environment held ``NAME=value`` when they were started; empty where there is no /proc."""
+    wanted, found = mark.encode(), []
+    for entry in Path("/proc").glob("[0-9]*"):
+        # Gone by now, or somebody else's.
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found

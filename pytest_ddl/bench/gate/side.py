@@ -1,0 +1,124 @@
+"""One side of the gate: a fresh interpreter that launches one version of the training function, and reports.
+
+The gate says when blocks of steps run; this process only starts the ranks and waits for them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pytest_ddl.bench.gate.target import FromVersion, Target
+from pytest_ddl.bench.spec import BenchSpec
+
+PROTOCOL = 1
+"""Of :class:`SideOrder` and the report. Raised when they change: BASE's own pytest-ddl may be an older one."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class SideOrder:
+    """What a side is to launch."""
+
+    target: str
+    file: str
+    root: str
+    paths: tuple[str, ...]
+    checkout: str
+    strategy: str
+    address: str
+    """Of this side's pacer."""
+    report: str
+    """The file for the report, JSON: ``{"launch": ...}`` or ``{"error": ...}``."""
+    bench: dict[str, Any]
+    """The fields of :class:`BenchSpec`."""
+    parent: int
+    cores_per_replica: int = 0
+    protocol: int = PROTOCOL
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Launch what the file given as the only argument says; 0 where there is a launch in the report."""
+    (path,) = sys.argv[1:] if arguments is None else arguments
+    order = json.loads(Path(path).read_text(encoding="utf-8"))
+    _die_with(int(order["parent"]))
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        if order["protocol"] != PROTOCOL:
+            raise RuntimeError(
+                f"this pytest-ddl ({_package_file()}) speaks version {PROTOCOL} of the gate's protocol, the gate speaks "
+                f"version {order['protocol']}; give --instrument=gate"
+            )
+        report: dict[str, Any] = {"launch": _launch(SideOrder(**order)), **_provenance()}
+    except Exception as error:
+        traceback.print_exc()
+        report = {"error": str(error) or type(error).__name__, "type": type(error).__name__, **_provenance()}
+    whole = Path(order["report"])
+    part = whole.with_suffix(".part")
+    part.write_text(json.dumps(report), encoding="utf-8")
+    part.replace(whole)
+    return 1 if "error" in report else 0
+
+
+def _launch(order: SideOrder) -> dict[str, Any]:
+    from pytest_ddl.bench.launching import launch
+    from pytest_ddl.harness import process_harness
+
+    harness = process_harness()
+    # Its import of TensorFlow takes seconds, and overlaps with what comes next.
+    harness.warm_up()
+    train = FromVersion(
+        Target.parse(order.target),
+        Path(order.file),
+        Path(order.root),
+        tuple(Path(path) for path in order.paths),
+        Path(order.checkout),
+    )
+    found = launch(
+        harness,
+        train,
+        harness.registry.parse_variant(order.strategy),
+        BenchSpec(**order.bench),
+        cores_per_replica=order.cores_per_replica,
+        address=order.address,
+    )
+    return found.as_json()
+
+
+def _provenance() -> dict[str, str]:
+    import pytest_ddl
+
+    return {"pytest_ddl": pytest_ddl.__version__, "pytest_ddl_file": _package_file(), "interpreter": sys.executable}
+
+
+def _package_file() -> str:
+    import pytest_ddl
+
+    return str(Path(pytest_ddl.__file__).resolve())
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel end this process when the gate dies; its zygote and ranks end with it (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            sys.exit("the gate has ended")
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit("told to end")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The training function that is measured: found in a version's folder, and proven to come from there."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pytest_ddl.bench.gate.worktrees import GateUsageError
+
+
+@dataclass(frozen=True)
+class Target:
+    """``module:function`` or ``path/to/file.py:function``."""
+
+    place: str
+    """The module or the file."""
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.function}"
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read a target.
+
+        :raises GateUsageError: where it is neither form.
+        """
+        place, colon, function = text.rpartition(":")
+        parts = [function] if place.endswith(".py") else [function, *place.split(".")]
+        if not colon or not place or not all(part.isidentifier() for part in parts):
+            raise GateUsageError(
+                f"--target={text!r} must be MODULE:FUNCTION or path/to/file.py:FUNCTION, for example "
+                "benchmarks.training:train"
+            )
+        return cls(place, function)
+
+    @property
+    def module(self) -> str:
+        """The name under which it is imported."""
+        return Path(self.place).stem if self.place.endswith(".py") else self.place
+
+    def find(self, root: Path, paths: Iterable[Path]) -> Path | None:
+        """The file in a version's folder, or ``None`` where this version has none."""
+        if self.place.endswith(".py"):
+            candidates = [root / self.place]
+        else:
+            base = Path(*self.place.split("."))
+            candidates = [path / tail for path in paths for tail in (base.with_suffix(".py"), base / "__init__.py")]
+        return next((path for path in candidates if path.is_file()), None)
+
+
+class FromVersion:
+    """The training function, imported in the ranks alone, with a proof that its code is that of one version.
+
+    Only there, as TensorFlow refuses operations made before some strategies, and modules make them when
+    they are imported; and as the process that starts the ranks then need not import TensorFlow as well.
+
+    :param root: the version's folder.
+    :param paths: folders in it that modules are imported from.
+    :param checkout: the user's own checkout, which an installation may point to.
+    """
+
+    def __init__(self, target: Target, file: Path, root: Path, paths: tuple[Path, ...], checkout: Path) -> None:
+        self.target, self.file, self.root, self.paths, self.checkout = target, file, root, paths, checkout
+        self._loaded: Callable[[Any], Any] | None = None
+
+    @property
+    def func(self) -> Callable[[Any], Any]:
+        """The function itself; what tells the source of a ``functools.partial`` finds it here, too."""
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def __call__(self, run: Any) -> None:
+        function = self.func
+        function(run)
+        strangers = foreign_modules(sys.modules.values(), self.root, self.paths, self.checkout)
+        if strangers:
+            raise TargetError(_told(strangers, self.root))
+
+    def _load(self) -> Callable[[Any], Any]:
+        if self.target.place.endswith(".py"):
+            module = self._load_file()
+        else:
+            try:
+                module = importlib.import_module(self.target.module)
+            except ModuleNotFoundError as error:
+                raise TargetError(
+                    f"{self.target} cannot be imported: {error}. Modules are looked for in "
+                    f"{', '.join(_inside(path, self.root) for path in self.paths)} of the version, and in what is "
+                    "installed; --path adds a folder"
+                ) from error
+        file = Path(module.__file__ or "").resolve()
+        if file != self.file.resolve():
+            raise TargetError(
+                f"{self.target} was imported from {file}, not from {self.file}: that is not the version to be measured. "
+                "Uninstall the package, or give the folder that holds its source as --path"
+            )
+        function = getattr(module, self.target.function, None)
+        if function is None:
+            functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+            raise TargetError(
+                f"{_inside(self.file, self.root)} has no {self.target.function!r}; "
+                f"it has {', '.join(functions) or 'no functions'}"
+            )
+        if not callable(function):
+            raise TargetError(f"{self.target} is a {type(function).__name__}, not a training function, train(run)")
+        loaded: Callable[[Any], Any] = function
+        return loaded
+
+    def _load_file(self) -> ModuleType:
+        # Its own folder is importable for it, as for a script.
+        folder = str(self.file.parent)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        spec = importlib.util.spec_from_file_location(self.target.module, self.file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[self.target.module] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+class TargetError(RuntimeError):
+    """The training function is not there, or not the one of the version to be measured."""
+
+
+def foreign_modules(
+    modules: Iterable[ModuleType], root: Path, paths: Iterable[Path], checkout: Path
+) -> dict[str, Path]:
+    """Modules that should have come from a version's folder and did not: name -> file.
+
+    That is what lies in the user's own checkout (an editable installation points there, and both versions
+    would run it), and what the version holds itself under the same name. ``pytest_ddl`` is the instrument.
+    """
+    found = {}
+    for module in list(modules):
+        name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
+        if not file or not isinstance(file, str) or name.split(".")[0] in ("pytest_ddl", "__main__"):
+            continue
+        path = Path(file)
+        if path.is_relative_to(root):
+            continue
+        installed = any(part in ("site-packages", "dist-packages") for part in path.parts)
+        if (path.is_relative_to(checkout) and not installed) or (
+            installed and any(_holds(folder, name) for folder in paths)
+        ):
+            found[name] = path
+    return found
+
+
+def _holds(folder: Path, name: str) -> bool:
+    base = folder.joinpath(*name.split("."))
+    return base.with_suffix(".py").is_file() or (base / "__init__.py").is_file()
+
+
+def _told(strangers: dict[str, Path], root: Path) -> str:
+    shown = "; ".join(f"{name} from {path}" for name, path in list(strangers.items())[:5])
+    return (
+        f"code was imported that is not of the version to be measured ({root}): {shown}. Both versions would run the "
+        "same code. Uninstall the package (an editable installation points to your checkout), or give the folder that "
+        "holds its source as --path"
+    )
+
+
+def _inside(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -1,0 +1,89 @@
+"""Blocks of both versions in turn: ABBA groups, only one side at work at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pytest_ddl.bench.launching import LATE_TRACES
+
+BLOCK_SECONDS = 0.03
+"""A block is made at least so long: scheduling and the clock then matter little."""
+MOST_BLOCK_SECONDS = 1.0
+"""A block of slow steps is made shorter than ``steps_per_block``: the sides have to take turns often."""
+FEWEST_GROUPS = 4
+LAUNCH_SECONDS = 6.0
+"""Groups beyond ``FEWEST_GROUPS`` are run for at most so long."""
+
+
+class Paced(Protocol):
+    """What runs a block of steps when it is told to: a :class:`pytest_ddl.bench.pacing.Lane`."""
+
+    traces: int
+
+    def run_block(self, steps: int, deadline: float) -> list[float]:
+        """Seconds of each rank."""
+
+
+@dataclass
+class Turns:
+    """What the blocks of one launch gave."""
+
+    steps: int
+    """Of each block."""
+    ratios: list[float] = field(default_factory=list)
+    """Of each group: log of step time, HEAD over BASE."""
+    base_steps: list[float] = field(default_factory=list)
+    """Seconds of a step, one for each block."""
+    head_steps: list[float] = field(default_factory=list)
+    dropped: int = 0
+    """Blocks in which something was traced: their groups were run again."""
+
+
+def take_turns(base: Paced, head: Paced, steps: int, deadline: float, groups: int, *, head_first: bool) -> Turns:
+    """Run blocks in ABBA groups, of which each gives one log ratio: the mean of those of its two pairs.
+
+    A drift that is linear over a group cancels out, and so does that a side's second block in a row finds its
+    caches warm (counterbalancing; Fisher, *The Design of Experiments*, 1935, on balanced orders). A block takes
+    as long as its slowest rank, as a synchronous step does.
+
+    Blocks in which a side traced are not used, unless there are so many that tracing is what the program does.
+
+    :param steps: of a block, as asked for; see :func:`calibrate`.
+    :param deadline: ``time.monotonic`` at which to give up.
+    :param head_first: BAAB instead of ABBA.
+    :raises pytest_ddl.bench.pacing.PacingError: when a rank leaves or is late.
+    """
+    steps = calibrate(base, head, steps, deadline)
+    first, second = (head, base) if head_first else (base, head)
+    turns = Turns(steps)
+    begun = time.monotonic()
+    while len(turns.ratios) < groups:
+        if len(turns.ratios) >= FEWEST_GROUPS and time.monotonic() - begun > LAUNCH_SECONDS:
+            break
+        seconds: dict[int, list[float]] = {id(base): [], id(head): []}
+        traced = 0
+        for lane in (first, second, second, first):
+            before = lane.traces
+            seconds[id(lane)].append(max(lane.run_block(steps, deadline)))
+            traced += lane.traces != before
+        if traced and turns.dropped < LATE_TRACES:
+            turns.dropped += traced
+            continue
+        turns.base_steps += [one / steps for one in seconds[id(base)]]
+        turns.head_steps += [one / steps for one in seconds[id(head)]]
+        pairs = zip(seconds[id(head)], seconds[id(base)], strict=True)
+        turns.ratios.append(sum(math.log(one / other) for one, other in pairs) / 2)
+    return turns
+
+
+def calibrate(base: Paced, head: Paced, steps: int, deadline: float) -> int:
+    """Steps of a block: as asked for, more of very short steps, fewer of very long ones; the same for both sides."""
+    few = min(steps, 5)
+    for lane in (base, head):
+        lane.run_block(few, deadline)  # what is left of the warm-up
+    one = min(max(lane.run_block(few, deadline)) / few for lane in (base, head))
+    enough = max(steps, math.ceil(BLOCK_SECONDS / one))
+    return min(enough, max(1, math.floor(MOST_BLOCK_SECONDS / one)))

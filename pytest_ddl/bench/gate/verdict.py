@@ -1,0 +1,177 @@
+"""The decision of the gate: from one log ratio of step times for each launch to a verdict. Pure statistics.
+
+Everything is decided on step time, where lower is better: a gain in throughput is a shorter step, and can
+never be a regression.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Verdict(str, Enum):
+    """What a measurement says about HEAD."""
+
+    PASS = "pass"
+    IMPROVEMENT = "improvement"
+    REGRESSION = "regression"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When to stop, and what to say then.
+
+    The data is looked at after each number of launches in ``looks``, and a decision may fall at any of them.
+    Each look uses ``false_alarms / len(looks)`` as its level, so that all of them together keep
+    ``false_alarms`` whatever the dependence between looks (Bonferroni; Jennison and Turnbull, *Group Sequential
+    Methods*, 2000, chapter 2, on why repeated looks at an uncorrected level do not).
+
+    :raises ValueError: for a value that cannot be used, naming it.
+    """
+
+    margin: float = 0.025
+    """Relative slowdown that is tolerated: .025 is 2.5 % more time for a step."""
+    false_alarms: float = 0.01
+    """Probability of a REGRESSION for a HEAD that is exactly as fast, over all looks of one cell."""
+    looks: tuple[int, ...] = (4, 6, 9, 13, 18, 24)
+    """Numbers of launches after which the data is looked at."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin < 1:
+            raise ValueError(f"margin={self.margin!r} must be a share between 0 and 1, for example 0.025 for 2.5 %")
+        if not 0 < self.false_alarms < 0.5:
+            raise ValueError(f"false_alarms={self.false_alarms!r} must be a probability below .5, for example 0.01")
+        if not self.looks or self.looks[0] < 3 or sorted(set(self.looks)) != list(self.looks):
+            raise ValueError(f"looks={self.looks!r} must be rising numbers of launches, the first at least 3")
+
+    @property
+    def level(self) -> float:
+        """The one-sided level of a single look."""
+        return self.false_alarms / len(self.looks)
+
+    @classmethod
+    def up_to(cls, launches: int, **given: float) -> Rule:
+        """The usual looks, cut at a number of launches, which is the last look.
+
+        :raises ValueError: where there are fewer than 3 launches: their spread says nothing.
+        """
+        if launches < 3:
+            raise ValueError(f"launches={launches!r} must be at least 3: fewer do not tell their own spread")
+        usual = cls.looks + tuple(range(30, launches, 8))
+        return cls(looks=(*(look for look in usual if look < launches), launches), **given)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the launches up to now say. Ratios are of step time, HEAD over BASE; 1.05 is 5 % slower."""
+
+    verdict: Verdict
+    reason: str
+    launches: int
+    ratio: float = math.nan
+    """The estimate: exp of the mean of the log ratios."""
+    lower: float = math.nan
+    """One-sided lower bound of ``ratio`` at the level of one look."""
+    upper: float = math.nan
+    """One-sided upper bound, likewise."""
+    sd: float = math.nan
+    """Standard deviation of the log ratios between launches."""
+    confidence: float = math.nan
+    """Of each bound: .998 where five looks share 1 %."""
+    log_ratios: tuple[float, ...] = field(default=(), repr=False)
+
+    @property
+    def throughput_ratio(self) -> float:
+        """HEAD over BASE, the reciprocal of the ratio of step times: for display alone."""
+        return 1.0 / self.ratio
+
+
+def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
+    """Decide on the launches that there are.
+
+    * REGRESSION: the one-sided t lower bound of the mean log ratio is above 0, and the estimate above the margin.
+    * PASS: the upper bound is below twice the margin, and the estimate at most the margin; IMPROVEMENT is a
+      pass whose upper bound is below 0 and whose estimate is below minus the margin.
+    * INCONCLUSIVE otherwise: more launches are needed.
+
+    A factor alone has 50 % power for an effect of its own size by construction; samples of one launch pooled
+    with those of others are not independent (Kalibera and Jones 2013, arXiv 2007.10899), so that the
+    unit is the launch. The t interval is that of ``scipy.stats.ttest_1samp``.
+
+    :param log_ratios: one number for each launch: log of step time of HEAD over BASE.
+    :raises ValueError: for a number that is not finite.
+    """
+    values = [float(value) for value in log_ratios]
+    if not all(math.isfinite(value) for value in values):
+        raise ValueError(f"log_ratios={values!r} must be finite numbers")
+    if len(values) < 3:
+        return Decision(
+            Verdict.INCONCLUSIVE, f"{len(values)} launch(es): at least 3 are needed", len(values), log_ratios=(*values,)
+        )
+    lower, upper = _bounds(values, 1 - rule.level)
+    mean, margin = statistics.fmean(values), math.log1p(rule.margin)
+    verdict, reason = _judge(mean, lower, upper, margin, rule)
+    return Decision(
+        verdict,
+        reason,
+        len(values),
+        ratio=math.exp(mean),
+        lower=math.exp(lower),
+        upper=math.exp(upper),
+        sd=statistics.stdev(values),
+        confidence=1 - rule.level,
+        log_ratios=tuple(values),
+    )
+
+
+def _bounds(values: Sequence[float], confidence: float) -> tuple[float, float]:
+    """One-sided bounds of the mean, each at the given confidence."""
+    from scipy import stats
+
+    if len(set(values)) == 1:  # no spread at all: scipy would warn about lost precision
+        return values[0], values[0]
+    lower = stats.ttest_1samp(values, 0.0, alternative="greater").confidence_interval(confidence).low
+    upper = stats.ttest_1samp(values, 0.0, alternative="less").confidence_interval(confidence).high
+    return float(lower), float(upper)
+
+
+def _judge(mean: float, lower: float, upper: float, margin: float, rule: Rule) -> tuple[Verdict, str]:
+    estimate, allowed = percent(mean), f"{rule.margin:.1%}"
+    if lower > 0 and mean > margin:
+        return Verdict.REGRESSION, f"a step takes {estimate} time: more than the margin of {allowed}, and not by chance"
+    if upper < 0 and mean < -margin:
+        return Verdict.IMPROVEMENT, f"a step takes {estimate} time"
+    if mean <= margin and upper < 2 * margin:
+        return Verdict.PASS, f"a step takes {estimate} time, surely less than {percent(2 * margin)}"
+    if mean > margin:
+        return (
+            Verdict.INCONCLUSIVE,
+            f"a step seems to take {estimate} time, which may be chance ({_spread(lower, upper)})",
+        )
+    return Verdict.INCONCLUSIVE, f"a slowdown of {percent(2 * margin)} cannot be ruled out ({_spread(lower, upper)})"
+
+
+def _spread(lower: float, upper: float) -> str:
+    return f"between {percent(lower)} and {percent(upper)}"
+
+
+def percent(log_ratio: float) -> str:
+    """A log ratio as a signed percentage: ``+5.0 %``."""
+    return f"{math.expm1(log_ratio) * 100:+.1f} %"
+
+
+def replay(log_ratios: Sequence[float], rule: Rule) -> Decision:
+    """What the gate would have decided, look by look, had these launches come in this order."""
+    decision = decide(log_ratios[: rule.looks[0]], rule)
+    for look in rule.looks:
+        if look > len(log_ratios):
+            break
+        decision = decide(log_ratios[:look], rule)
+        if decision.verdict is not Verdict.INCONCLUSIVE:
+            break
+    return decision

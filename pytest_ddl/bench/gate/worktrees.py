@@ -1,0 +1,147 @@
+"""Both versions as folders: references are resolved by git, and checked out where nobody works."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+WORKTREE = "WORKTREE"
+"""As HEAD: the working tree as it is, uncommitted and new files included. ``.`` is the same."""
+_GIT_SECONDS = 120
+
+
+class GateUsageError(ValueError):
+    """What was asked for cannot be gated: exit status 2. The message names the argument and the fix."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A commit that is to be measured."""
+
+    given: str
+    """As the user named it."""
+    commit: str
+    """Its full hash; of a working tree, that of a commit made of it, which no branch holds."""
+    tree: str
+    """The hash of its content."""
+
+    @property
+    def short(self) -> str:
+        return f"{self.given} ({self.commit[:10]})" if not self.commit.startswith(self.given) else self.commit[:10]
+
+
+class Repository:
+    """A git repository that holds both versions.
+
+    :raises GateUsageError: where the folder lies in none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        if not folder.is_dir():
+            raise GateUsageError(f"--repository={str(folder)!r} is not a folder")
+        try:
+            self.root = Path(self._git("rev-parse", "--show-toplevel")).resolve()
+            self.prefix = self._git("rev-parse", "--show-prefix").rstrip("/")
+        except _GitError as error:
+            raise GateUsageError(
+                f"{folder.resolve()} is not in a git repository ({error}); run the gate in your project, or give --repository"
+            ) from None
+
+    def version(self, given: str) -> Version:
+        """Find a commit by branch, tag, hash, or ``WORKTREE``.
+
+        :raises GateUsageError: where there is none.
+        """
+        try:
+            commit = (
+                self._snapshot()
+                if given in (WORKTREE, ".")
+                else self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{given}^{{commit}}")
+            )
+        except _GitError as error:
+            if given in (WORKTREE, "."):
+                raise GateUsageError(f"{given}: the working tree cannot be read: {error}") from None
+            shallow = self._git("rev-parse", "--is-shallow-repository") == "true"
+            hint = (
+                " (this clone is shallow: fetch its history, in GitHub Actions with fetch-depth: 0)" if shallow else ""
+            )
+            raise GateUsageError(f"{given!r} is no commit of {self.root}{hint}") from None
+        return Version(given, commit, self._git("rev-parse", f"{commit}^{{tree}}"))
+
+    def uncommitted(self) -> list[str]:
+        """Files that differ from the last commit, as ``git status`` tells them; ignored ones left out."""
+        return self._git("status", "--porcelain").splitlines()
+
+    def is_checked_out(self, version: Version) -> bool:
+        """Whether a version is what the working tree was made from."""
+        return self._git("rev-parse", "HEAD") == version.commit
+
+    def _snapshot(self) -> str:
+        """A commit of the working tree as it is; nothing of the repository but its store of objects changes."""
+        git_folder = Path(self._git("rev-parse", "--absolute-git-dir"))
+        index = git_folder / f"ddl-gate-index-{os.getpid()}"
+        environ = {"GIT_INDEX_FILE": str(index)}
+        try:
+            self._git("read-tree", "HEAD", environ=environ)
+            self._git("-C", str(self.root), "add", "--all", environ=environ)
+            tree = self._git("write-tree", environ=environ)
+        finally:
+            for path in (index, index.with_name(index.name + ".lock")):
+                path.unlink(missing_ok=True)
+        identity = ["-c", "user.name=pytest-ddl", "-c", "user.email=pytest-ddl@localhost"]
+        return self._git(*identity, "commit-tree", tree, "-p", "HEAD", "-m", "The working tree, for pytest-ddl gate")
+
+    @contextmanager
+    def checked_out(self, version: Version, folder: Path) -> Iterator[Path]:
+        """A version in a folder of its own, removed whatever happens."""
+        try:
+            self._git("worktree", "add", "--detach", "--quiet", str(folder), version.commit)
+            yield folder.resolve()
+        finally:
+            with contextlib.suppress(_GitError):
+                # Twice: locks and files that a program left there must not keep it.
+                self._git("worktree", "remove", "--force", "--force", str(folder))
+
+    def _git(self, *arguments: str, environ: dict[str, str] | None = None) -> str:
+        try:
+            done = subprocess.run(
+                ["git", *arguments],
+                cwd=self._folder,
+                env={**os.environ, **(environ or {})},
+                capture_output=True,
+                text=True,
+                timeout=_GIT_SECONDS,
+                stdin=subprocess.DEVNULL,
+            )
+        except FileNotFoundError:
+            raise GateUsageError("the gate needs git, which is not on PATH") from None
+        except subprocess.TimeoutExpired:
+            raise GateUsageError(f"git {' '.join(arguments)} took more than {_GIT_SECONDS} s") from None
+        if done.returncode != 0:
+            raise _GitError(done.stderr.strip() or f"git {arguments[0]} exited with status {done.returncode}")
+        return done.stdout.strip()
+
+
+class _GitError(RuntimeError):
+    """What git said."""
+
+
+def check_different(base: Version, head: Version, same_is_meant: bool) -> None:
+    """Refuse to compare a version with itself.
+
+    :param same_is_meant: the interpreters differ, or the gate itself is to be measured.
+    :raises GateUsageError: naming both.
+    """
+    if base.tree == head.tree and not same_is_meant:
+        same = "the same commit" if base.commit == head.commit else "commits with the same content"
+        raise GateUsageError(
+            f"BASE {base.short} and HEAD {head.short} are {same}, so there is nothing to compare. To measure uncommitted "
+            f"changes give {WORKTREE} as HEAD; to compare releases of TensorFlow give --head-python; to measure the "
+            "gate itself give --a-a"
+        )

@@ -1,0 +1,258 @@
+"""Charts as stretchable SVG with their words in HTML, so that they are sharp and legible at any width without scripts."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from pytest_ddl.bench.history.detect import Change, relative_noise
+from pytest_ddl.bench.history.meaning import family
+from pytest_ddl.bench.history.model import Commit, Point, Series
+from pytest_ddl.bench.history.units import number, percent, scale, ticks
+
+WIDTH, HEIGHT = 1000.0, 100.0
+"""Of the drawing: it is stretched to its place; strokes keep their width."""
+LEAST_RANGE = 0.12
+"""The height of a chart is at least this share of the median, so that a per cent of noise does not look like drama."""
+STATES = {
+    "confirmed": ("confirmed", "▲"),
+    "exact": ("confirmed", "▲"),
+    "unconfirmed": ("candidate", "?"),
+    "not asked": ("candidate", "?"),
+    "refuted": ("refuted", "×"),
+}
+
+
+@dataclass(frozen=True)
+class Band:
+    """The interval that is drawn around a point, and what it means."""
+
+    low: float
+    high: float
+    meaning: str
+
+
+def band(point: Point, series: Series, noise: float | None) -> Band | None:
+    """The interval over launches where they are known; else what neighbouring commits differ by; else the samples'."""
+    if point.low is not None and point.high is not None and point.basis == "launches":
+        return Band(point.low, point.high, "95 %, over launches")
+    if noise:
+        return Band(point.value * math.exp(-1.96 * noise), point.value * math.exp(1.96 * noise), "95 %, between commits")
+    if point.low is not None and point.high is not None:
+        return Band(point.low, point.high, "99 %, within one launch")
+    return None
+
+
+def is_share(series: Series) -> bool:
+    """Whether values are shown as per cent: efficiencies and shares that are stored as fractions."""
+    kind, unit = family(series.benchmark), series.benchmark.unit
+    return unit not in ("%", "seconds", "s") and (
+        kind.name == "efficiency" or (kind.name == "communication" and "share" in series.benchmark.name)
+    )
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where values lie in a chart."""
+
+    low: float
+    high: float
+    commits: Sequence[Commit]
+
+    def x(self, position: float) -> float:
+        return 0.5 * WIDTH if len(self.commits) < 2 else position / (len(self.commits) - 1) * WIDTH
+
+    def y(self, value: float) -> float:
+        return HEIGHT * (1 - (value - self.low) / (self.high - self.low))
+
+
+def frame(series: Series, commits: Sequence[Commit], noise: float | None) -> Frame:
+    """Room for all points with their intervals, and for what is ideal."""
+    values = [point.value for point in (*series.points, *series.dropped)]
+    for point in series.points:
+        around = band(point, series, noise)
+        values += [around.low, around.high] if around else []
+    ideal = family(series.benchmark).ideal
+    if ideal is not None:
+        values.append(ideal)
+    low, high = min(values), max(values)
+    middle = statistics.median(values)
+    short = max(LEAST_RANGE * abs(middle) - (high - low), 0.0) or (1.0 if high == low else 0.0)
+    pad = 0.06 * (high - low) + short / 2
+    floor = 0.0 if low >= 0 else -math.inf
+    return Frame(max(low - pad, floor), high + pad, commits)
+
+
+def chart(
+    series: Series,
+    commits: Sequence[Commit],
+    found: Sequence[Change],
+    title: str,
+    hue: str,
+    accepted: frozenset[str] = frozenset(),
+) -> str:
+    """One series over commits, as a figure with its newest value.
+
+    :param commits: those of the axis, oldest first: the same for all charts of a view.
+    :param hue: class of the colour.
+    """
+    noise = relative_noise(series)
+    room = frame(series, commits, noise)
+    places = {commit.hash: index for index, commit in enumerate(commits)}
+    by, unit = scale(series.benchmark.unit, room.high, share=is_share(series))
+    marks, words = _marks(series, found, room, places, accepted)
+    grid = ticks(room.low / by, room.high / by)
+    lines = "".join(f'<path class="grid" d="M0 {room.y(tick * by):.1f}H{WIDTH:.0f}"/>' for tick in grid)
+    labels = "".join(
+        f'<span class="tick" style="top:{room.y(tick * by):.1f}%">{number(tick)}</span>' for tick in grid
+    )
+    ideal = family(series.benchmark).ideal
+    if ideal is not None:
+        lines += f'<path class="ideal" d="M0 {room.y(ideal):.1f}H{WIDTH:.0f}"/>'
+        labels += f'<span class="ideal-word" style="top:{room.y(ideal):.1f}%">ideal</span>'
+    drawing = lines + marks + _drawn(series, room, places, noise)
+    newest = series.points[-1] if series.points else None
+    now = _newest(newest, series, noise, by, unit)
+    summary = _summary(series, title, found, by, unit)
+    return (
+        f'<figure class="chart {hue}" data-series="{series.id}"><figcaption><span class="name">{escape(title)}</span>'
+        f'<span class="now">{now}</span></figcaption>'
+        f'<div class="plot" tabindex="0" role="img" aria-label="{escape(summary, quote=True)}">'
+        f'<svg viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" aria-hidden="true">{drawing}</svg>'
+        f'{labels}{words}<i class="cursor" hidden></i></div>'
+        f'<div class="axis" aria-hidden="true"><span>{escape(commits[0].day)}</span><span>{escape(commits[-1].day)}</span>'
+        '</div><p class="readout" aria-live="polite"></p></figure>'
+    )
+
+
+def _newest(newest: Point | None, series: Series, noise: float | None, by: float, unit: str) -> str:
+    if newest is None:
+        return "<small>no results</small>"
+    around = band(newest, series, noise)
+    half = f" ±{number((around.high - around.low) / 2 / by, 2)}" if around else ""
+    return f"{number(newest.value / by)}<small>{half} {escape(unit)}</small>"
+
+
+def _drawn(series: Series, room: Frame, places: Mapping[str, int], noise: float | None) -> str:
+    """The band, the line with its points, and results of older versions apart from them."""
+    upper, lower = [], []
+    for point in series.points:
+        around = band(point, series, noise)
+        if around:
+            x = room.x(places[point.commit.hash])
+            upper.append(f"{x:.1f} {room.y(around.high):.1f}")
+            lower.append(f"{x:.1f} {room.y(around.low):.1f}")
+    drawn = f'<path class="band" d="M{"L".join(upper + lower[::-1])}Z"/>' if len(upper) > 1 else ""
+    for points, kind in ((series.dropped, "old"), (series.points, "")):
+        spots = [f"{room.x(places[point.commit.hash]):.1f} {room.y(point.value):.1f}" for point in points]
+        if spots:
+            drawn += f'<path class="line {kind}" d="M{"L".join(spots)}"/>'
+            drawn += f'<path class="dots {kind}" d="{"".join(f"M{spot}h0" for spot in spots)}"/>'
+    return drawn
+
+
+def _marks(
+    series: Series, found: Sequence[Change], room: Frame, places: Mapping[str, int], accepted: frozenset[str]
+) -> tuple[str, str]:
+    """Where levels changed: the range of commits shaded, both levels drawn, the size beside it."""
+    shapes, words = [], []
+    for change in found:
+        state, sign = STATES[change.verdict.status]
+        if not change.worse:
+            state, sign = "improved", "✓"
+        elif change.id in accepted:
+            state, sign = "accepted", "–"
+        elif not change.standing:
+            state, sign = "recovered", "–"
+        start, end = room.x(places[change.before.hash]), room.x(places[change.after.hash])
+        tall = "" if change.kind == "creep" else f'<rect x="{start:.1f}" width="{end - start:.1f}" height="{HEIGHT:.0f}"/>'
+        left, right = max(0.0, start - 0.12 * WIDTH), min(WIDTH, end + 0.12 * WIDTH)
+        if change.kind == "creep":
+            left, right = start, end
+            levels = f"M{left:.1f} {room.y(change.old):.1f}L{right:.1f} {room.y(change.new):.1f}"
+        else:
+            levels = f"M{left:.1f} {room.y(change.old):.1f}H{start:.1f}M{end:.1f} {room.y(change.new):.1f}H{right:.1f}"
+        shapes.append(f'<g class="change {state}">{tall}<path d="{levels}"/></g>')
+        middle = min(max((start + end) / 2 / WIDTH * 100, 9), 91)
+        words.append(f'<span class="mark {state}" style="left:{middle:.1f}%">{sign} {percent(change.effect)}</span>')
+    return "".join(shapes), "".join(words)
+
+
+def _summary(series: Series, title: str, found: Sequence[Change], by: float, unit: str) -> str:
+    if not series.points:
+        return f"{series.benchmark.name}, {title}: no results"
+    values = [point.value / by for point in series.points]
+    said = [
+        f"{series.benchmark.name}, {title}: {len(values)} results from {series.points[0].commit.day} to "
+        f"{series.points[-1].commit.day}, newest {number(values[-1])} {unit}, "
+        f"between {number(min(values))} and {number(max(values))}."
+    ]
+    said += [
+        f"{'Worse' if change.worse else 'Better'} by {percent(change.effect)} after {change.before.short}, "
+        f"by {change.after.short}: {change.verdict.status}."
+        for change in found
+    ]
+    return " ".join(said)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Throughput of one strategy at the newest commit, over replicas."""
+
+    name: str
+    hue: str
+    points: tuple[tuple[int, float, Band | None], ...]
+
+
+def scaling_chart(curves: Sequence[Curve], single: float, unit: str) -> str:
+    """Throughput over replicas against ideal scaling, ``single`` times the replicas."""
+    most = max(replicas for curve in curves for replicas, _, _ in curve.points)
+    top = max([single * most, *(value for curve in curves for _, value, _ in curve.points)]) * 1.08
+    left, right = 0.04 * WIDTH, 0.8 * WIDTH
+
+    def x(replicas: float) -> float:
+        return left + (replicas - 1) / max(most - 1, 1) * (right - left)
+
+    def y(value: float) -> float:
+        return HEIGHT * (1 - value / top)
+
+    drawn = [f'<path class="grid" d="M0 {y(tick):.1f}H{WIDTH:.0f}"/>' for tick in ticks(0, top, 4)]
+    drawn.append(f'<path class="ideal" d="M{x(1):.1f} {y(single):.1f}L{x(most):.1f} {y(single * most):.1f}"/>')
+    words = [f'<span class="tick" style="top:{y(tick):.1f}%">{number(tick)}</span>' for tick in ticks(0, top, 4)]
+    ends = [(y(single * most), "ideal", "neutral", x(most))]
+    for curve in curves:
+        points = sorted(curve.points, key=lambda point: point[0])
+        bands = [(replicas, around) for replicas, _, around in points if around]
+        if len(bands) > 1:
+            edge = [f"{x(replicas):.1f} {y(around.high):.1f}" for replicas, around in bands]
+            edge += [f"{x(replicas):.1f} {y(around.low):.1f}" for replicas, around in reversed(bands)]
+            drawn.append(f'<path class="band {curve.hue}" d="M{"L".join(edge)}Z"/>')
+        spots = [f"{x(replicas):.1f} {y(value):.1f}" for replicas, value, _ in points]
+        drawn.append(f'<path class="line bold {curve.hue}" d="M{"L".join(spots)}"/>')
+        drawn.append(f'<path class="dots bold {curve.hue}" d="{"".join(f"M{spot}h0" for spot in spots)}"/>')
+        last, value, _ = points[-1]
+        share = f" {value / (single * last) * 100:.0f}{chr(0x202F)}%" if last > 1 else ""
+        ends.append((y(value), f"{curve.name}{share}", curve.hue, x(last)))
+    previous = -math.inf
+    for height, text, hue, at in sorted(ends):
+        # Words of lines that end close to each other are moved apart.
+        placed = max(height, previous + 9)
+        previous = placed
+        style = f"top:{placed:.1f}%;left:{at / WIDTH * 100 + 1.5:.1f}%"
+        words.append(f'<span class="end {hue}" style="{style}">{escape(text)}</span>')
+    sizes = sorted({replicas for curve in curves for replicas, _, _ in curve.points})
+    below = "".join(f'<span style="left:{x(size) / WIDTH * 100:.1f}%">{size}</span>' for size in sizes)
+    said = "; ".join(
+        f"{curve.name}: " + ", ".join(f"{number(value)} with {replicas}" for replicas, value, _ in curve.points)
+        for curve in curves
+    )
+    label = f"Throughput in {unit} over replicas. Ideal: {number(single)} for each replica. {said}"
+    return (
+        f'<figure class="chart scaling"><div class="plot" role="img" aria-label="{escape(label, quote=True)}">'
+        f'<svg viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" aria-hidden="true">{"".join(drawn)}</svg>'
+        f'{"".join(words)}</div><div class="sizes" aria-hidden="true">{below}</div>'
+        f'<div class="axis" aria-hidden="true"><span>replicas</span><span></span></div></figure>'
+    )

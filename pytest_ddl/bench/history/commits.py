@@ -1,0 +1,57 @@
+"""The commits of a branch, from git: their order, subjects, and where to look at them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class GitError(Exception):
+    """The repository could not be read; the message says what git said."""
+
+
+@dataclass(frozen=True)
+class GitLog:
+    """Commits of one branch, oldest first, as hash and subject."""
+
+    commits: tuple[tuple[str, str], ...]
+
+
+def read_log(repository: Path, branch: str = "HEAD") -> GitLog:
+    """The first-parent history of ``branch``, which is what asv puts on its axis.
+
+    :raises GitError: where it is not a repository, or has no such branch.
+    """
+    out = _git(repository, "log", "--first-parent", "--reverse", "--format=%H%x09%s", branch, "--")
+    pairs = (line.partition("\t") for line in out.splitlines() if line)
+    return GitLog(tuple((name, subject) for name, _, subject in pairs))
+
+
+def commit_url(repository: Path) -> str:
+    """What a hash is appended to for a page about the commit, or an empty string where the host is not known.
+
+    The remote ``origin`` on GitHub, GitLab, Codeberg or Bitbucket; their pages of commits are at fixed paths.
+    """
+    try:
+        remote = _git(repository, "remote", "get-url", "origin").strip()
+    except GitError:
+        return ""
+    match = re.fullmatch(r"(?:https://|ssh://git@|git@)(?:[^@/]*@)?([\w.-]+)[:/](.+?)(?:\.git)?/?", remote)
+    if not match:
+        return ""
+    host, path = match.groups()
+    middle = {"github.com": "commit", "gitlab.com": "-/commit", "codeberg.org": "commit", "bitbucket.org": "commits"}
+    return f"https://{host}/{path}/{middle[host]}/" if host in middle else ""
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(repository), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except FileNotFoundError as error:
+        raise GitError("git is not installed; without it, leave --repository out") from error
+    except subprocess.CalledProcessError as error:
+        raise GitError(f"git {arguments[0]} in {repository} failed: {error.stderr.strip()}") from error
+    return done.stdout

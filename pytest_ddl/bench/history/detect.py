@@ -1,0 +1,241 @@
+"""Change points in a series: candidates, found by a sensitive detector; a re-run decides about them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pytest_ddl.bench.history.meaning import higher_is_better, is_exact
+from pytest_ddl.bench.history.model import Commit, Point, Series, short_id
+
+MARGIN = 0.025
+"""Changes that are smaller are not listed: the gate's own margin, below which a re-run could not confirm them."""
+PENALTY = 3.0
+"""A change must lower the residual sum of squares by this times ln(n) noise variances. BIC asks for about 2 ln(n) for
+a change of unknown place (Yao 1988, Statistics & Probability Letters 6); a little more, as every candidate costs a re-run."""
+SHORTEST = 8
+"""Points below which noise cannot be told from change."""
+NOISE_FLOOR = 0.002
+"""Relative noise that is assumed at least, so that a few points that happen to agree do not make others stand out."""
+PLACE = 0.99
+"""Probability with which the change is within the range of commits that is named."""
+CREEP_WINDOW = 10
+CREEP_SIGMAS = 3.5
+"""How far the newest level must be above the best, in standard errors of their difference. The best of many windows is
+lower than the truth by about 1.5 of them."""
+
+Status = Literal["confirmed", "refuted", "unconfirmed", "exact", "not asked"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a re-run of both commits, side by side, said about a candidate."""
+
+    status: Status
+    message: str = ""
+    effect: float | None = None
+    """Relative slow-down in the re-run; 0.05 is 5 % slower."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of level in one series."""
+
+    series: Series
+    kind: Literal["step", "creep"]
+    before: Commit
+    """The last commit that is surely on the old level."""
+    after: Commit
+    """The first commit that is surely on the new level."""
+    likely: Commit
+    """The most likely first commit of the new level."""
+    old: float
+    new: float
+    """The levels, in the benchmark's unit."""
+    spread: float
+    """Half width of the 95 % interval of ``effect``; 0 where numbers are exact."""
+    worse: bool
+    standing: bool
+    """Whether the newest results are still on the worse side."""
+    verdict: Verdict = Verdict("not asked")
+
+    @property
+    def effect(self) -> float:
+        """Relative change of the value; infinite from 0."""
+        if self.old == 0:
+            return math.copysign(math.inf, self.new)
+        return self.new / self.old - 1
+
+    @property
+    def id(self) -> str:
+        return short_id("r", *self.series.key, self.kind, self.likely.hash)
+
+    @property
+    def alerts(self) -> bool:
+        """Whether people are to be told: worse, still there, and certain."""
+        return self.worse and self.standing and self.verdict.status in ("confirmed", "exact")
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether it would be told if a re-run confirmed it."""
+        return self.worse and self.standing and self.verdict.status in ("unconfirmed", "not asked")
+
+    def judged(self, verdict: Verdict) -> Change:
+        return replace(self, verdict=verdict)
+
+
+class DetectorMissingError(Exception):
+    """The package that finds change points is not installed."""
+
+
+def noise(values: Sequence[float]) -> float:
+    """Standard deviation of one value, from differences between neighbours, so that steps and slopes do not count.
+
+    The median absolute difference, scaled to a normal distribution (0.6745) and to one value of two (√2).
+    """
+    steps = [abs(after - before) for before, after in zip(values, values[1:], strict=False)]
+    return statistics.median(steps) / (0.6745 * math.sqrt(2)) if steps else 0.0
+
+
+def relative_noise(series: Series) -> float | None:
+    """Relative standard deviation between neighbouring commits; ``None`` where there are too few to tell."""
+    values = [point.value for point in series.points]
+    if len(values) < SHORTEST or min(values) <= 0:
+        return None
+    return noise([math.log(value) for value in values])
+
+
+def changes(series: Series, margin: float = MARGIN) -> list[Change]:
+    """Changes of level in a series, oldest first, in both directions; those that are worse are candidates.
+
+    :raises DetectorMissingError: where ``ruptures`` is not installed and the series needs it.
+    """
+    if is_exact(series.benchmark):
+        return _exact(series)
+    if len(series.points) < SHORTEST or min(point.value for point in series.points) <= 0:
+        return []
+    logs = [math.log(point.value) for point in series.points]
+    sigma = max(noise(logs), NOISE_FLOOR)
+    edges = [0, *_edges([value / sigma for value in logs])]
+    found = []
+    for left, middle, right in zip(edges, edges[1:], edges[2:], strict=False):
+        old, new = statistics.fmean(logs[left:middle]), statistics.fmean(logs[middle:right])
+        if abs(new - old) < math.log1p(margin):
+            continue
+        first, last = _place([value / sigma for value in logs[left:right]])
+        commits = [point.commit for point in series.points]
+        worse = _is_worse(series, new - old)
+        final = statistics.fmean(logs[edges[-2] :])
+        spread = 1.96 * sigma * math.sqrt(1 / (middle - left) + 1 / (right - middle))
+        found.append(
+            Change(
+                series,
+                "step",
+                before=commits[left + first - 1],
+                after=commits[left + last],
+                likely=commits[middle],
+                old=math.exp(old),
+                new=math.exp(new),
+                spread=spread * math.exp(new - old),
+                worse=worse,
+                standing=(final - old) * (new - old) > 0 and abs(final - old) > abs(new - old) / 2,
+            )
+        )
+    slow = _creep(series, logs, sigma, found, margin)
+    return [*found, slow] if slow else found
+
+
+def _is_worse(series: Series, difference: float) -> bool:
+    better = higher_is_better(series.benchmark)
+    return better is not None and (difference < 0) == better and difference != 0
+
+
+def _edges(scaled: Sequence[float]) -> list[int]:
+    """Where segments end, of values whose noise has standard deviation 1: PELT (Killick et al. 2012, arXiv 1101.1438)."""
+    try:
+        import ruptures
+    except ImportError as error:
+        raise DetectorMissingError(
+            "finding changes needs the package ruptures: pip install 'pytest-ddl[bench]', or --no-detect for the page alone"
+        ) from error
+    import numpy as np
+
+    # Two points at least: one alone is an outlier as long as no other commit agrees with it.
+    algorithm: Any = ruptures.Pelt(model="l2", min_size=2, jump=1)
+    found = algorithm.fit(np.asarray(scaled)).predict(pen=PENALTY * math.log(len(scaled)))
+    return [int(edge) for edge in found]
+
+
+def _place(scaled: Sequence[float]) -> tuple[int, int]:
+    """The first and last place that one change in these values may have: the most likely ones that hold ``PLACE``.
+
+    A normal likelihood with noise 1 and a flat prior over places (Smith 1975, Biometrika 62).
+    """
+    costs = {}
+    for split in range(1, len(scaled)):
+        halves = scaled[:split], scaled[split:]
+        costs[split] = sum(sum((value - statistics.fmean(half)) ** 2 for value in half) for half in halves)
+    best = min(costs.values())
+    weights = {split: math.exp((best - cost) / 2) for split, cost in costs.items()}
+    kept, total = [], 0.0
+    for split in sorted(weights, key=lambda place: -weights[place]):
+        kept.append(split)
+        total += weights[split]
+        if total >= PLACE * sum(weights.values()):
+            break
+    return min(kept), max(kept)
+
+
+def _exact(series: Series) -> list[Change]:
+    found = []
+    last = series.points[-1].value if series.points else 0.0
+    for before, after in zip(series.points, series.points[1:], strict=False):
+        if before.value == after.value:
+            continue
+        worse = _is_worse(series, after.value - before.value)
+        standing = _is_worse(series, last - before.value) if worse else last == after.value
+        found.append(
+            Change(
+                series,
+                "step",
+                before.commit,
+                after.commit,
+                after.commit,
+                before.value,
+                after.value,
+                0.0,
+                worse,
+                standing,
+                Verdict("exact", "counted: the same in every run"),
+            )
+        )
+    return found
+
+
+def _creep(
+    series: Series, logs: Sequence[float], sigma: float, steps: Sequence[Change], margin: float
+) -> Change | None:
+    """The newest level against the best that ever held for a while: what small steps add up to (asv#932)."""
+    size = min(CREEP_WINDOW, len(logs) // 3)
+    better = higher_is_better(series.benchmark)
+    if size < 4 or better is None:
+        return None
+    sign = -1 if better else 1
+    windows = {start: sign * statistics.fmean(logs[start : start + size]) for start in range(len(logs) - 2 * size + 1)}
+    start = min(windows, key=lambda place: windows[place])
+    newest = sign * statistics.fmean(logs[-size:])
+    error = sigma * math.sqrt(2 / size)
+    excess = newest - windows[start]
+    middle = series.points[start + size // 2].commit
+    told = sum(
+        abs(math.log(step.new / step.old)) for step in steps if step.worse and step.standing and step.after > middle
+    )
+    if excess < max(math.log1p(margin), CREEP_SIGMAS * error) or excess - told < math.log1p(margin):
+        return None
+    old, new = math.exp(sign * windows[start]), math.exp(sign * newest)
+    last: Point = series.points[-1]
+    spread = 1.96 * error * new / old
+    return Change(series, "creep", middle, last.commit, last.commit, old, new, spread, True, True)

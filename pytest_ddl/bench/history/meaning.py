@@ -1,0 +1,170 @@
+"""What a series is about: its metric, whether more is better, and which strategy, replicas and workload it is of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pytest_ddl.bench.history.model import Benchmark, Series
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of number, and how the page shows it."""
+
+    name: str
+    title: str
+    pattern: str
+    """Of names of benchmarks; the first family that matches has it."""
+    higher_is_better: bool | None
+    """Where the benchmark does not say; ``None`` where neither way is better."""
+    explanation: str
+    exact: bool = False
+    """Whether the number is counted: any change is real, however small."""
+    ideal: float | None = None
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        "overhead",
+        "Scaling overhead",
+        r"overhead",
+        False,
+        "What scaling costs: N·T(N)/T(1), the reciprocal of the efficiency. 1 is ideal.",
+        ideal=1.0,
+    ),
+    Family(
+        "efficiency",
+        "Scaling efficiency",
+        r"efficiency",
+        True,
+        "How much of ideal scaling is left: with N replicas, throughput against N times that of one. 100 % is ideal.",
+        ideal=1.0,
+    ),
+    Family(
+        "energy",
+        "Energy",
+        r"joule|energy|watt",
+        None,
+        "As far as counters of the hardware cover the machine.",
+    ),
+    Family("throughput", "Throughput", r"throughput|per_second", True, "Examples per second in steady steps."),
+    Family(
+        "first_step",
+        "Time to the first step",
+        r"first_step|time_to_first|build_time|warm_?up",
+        False,
+        "Building, tracing and compiling: what is paid once.",
+    ),
+    Family(
+        "communication",
+        "Communication",
+        r"comm(unication)?_|comm$|exposed",
+        False,
+        "The part of a step in which replicas wait for each other's gradients.",
+    ),
+    Family(
+        "counters",
+        "Counters",
+        r"collective.*(count|per_step)|counter|(reduced|reduce).*bytes|bytes.*(reduced|per_step)|packs?\b|unpacked"
+        r"|traces|retraces|nodes|copies|misplaced|all_reduces",
+        False,
+        "Counted in the graphs that ran: the same on every machine, so that every change is real.",
+        exact=True,
+    ),
+    Family(
+        "step",
+        "Step time",
+        r"step_time|step_seconds|seconds_per_step|time_step|step$",
+        False,
+        "Seconds per steady step, of the slowest replica; devices had finished before the clock was read.",
+    ),
+    Family("memory", "Memory", r"memory|peak|rss", False, "Peak of the largest rank."),
+    Family("other", "Other benchmarks", r"", False, "Benchmarks that are not about one training step."),
+)
+NEUTRAL = re.compile(r"(?<!un)packs?\b|(?<!un)packed")
+"""More packs can be better or worse: fewer tensors alone, or a pack that was split."""
+STRATEGY, REPLICAS = ("strategy", "variant"), ("replicas", "n_replicas", "num_replicas", "workers")
+
+
+def leaf(benchmark: Benchmark) -> str:
+    """``throughput`` of ``training.Dash.track_throughput``."""
+    return re.sub(r"^(track|time|timeraw|mem|peakmem)_", "", benchmark.name.rsplit(".", 1)[-1])
+
+
+def family(benchmark: Benchmark) -> Family:
+    """By the attribute ``metric`` of the benchmark where it has one of our names, else by the benchmark's name."""
+    said = benchmark.attributes.get("metric")
+    for one in FAMILIES:
+        if said == one.name:
+            return one
+    if benchmark.name.rsplit(".", 1)[-1].startswith(("peakmem_", "mem_")):
+        return next(one for one in FAMILIES if one.name == "memory")
+    return next(one for one in FAMILIES if re.search(one.pattern, leaf(benchmark)))
+
+
+def higher_is_better(benchmark: Benchmark) -> bool | None:
+    """Whether more is better: the benchmark's own ``higher_is_better`` where it says, else what its metric is.
+
+    asv 0.6.6 copies the attribute into ``benchmarks.json`` and takes every metric for lower-is-better.
+    """
+    said = benchmark.attributes.get("higher_is_better")
+    if isinstance(said, bool):
+        return said
+    name = leaf(benchmark)
+    if re.search(r"per_joule", name):
+        return True
+    if re.search(r"joule|energy|watt", name):
+        return False
+    return None if NEUTRAL.search(name) else family(benchmark).higher_is_better
+
+
+def is_exact(benchmark: Benchmark) -> bool:
+    said = benchmark.attributes.get("deterministic")
+    return said if isinstance(said, bool) else family(benchmark).exact
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """What was trained with: one row of the matrix."""
+
+    strategy: str
+    replicas: int
+
+    def __str__(self) -> str:
+        base = self.strategy.partition("[")[0]
+        if base == "one_device" or not self.replicas:
+            return base
+        return f"{base} × {self.replicas}"
+
+
+def variant(series: Series) -> Variant | None:
+    """The strategy and number of replicas of a series; ``None`` for benchmarks that have no strategy."""
+    given = dict(series.parameters)
+    strategy = next((given[name] for name in STRATEGY if name in given), None)
+    if strategy is None:
+        return None
+    count = next((given[name] for name in REPLICAS if given.get(name, "").isdigit()), None)
+    shape = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", strategy)}
+    if count is not None:
+        replicas = int(count)
+    elif strategy.startswith("one_device"):
+        replicas = 1
+    elif shape:
+        replicas = shape.get("replicas", 1) * shape.get("workers", 1)
+    else:
+        replicas = 0
+    return Variant(strategy, replicas)
+
+
+def workload(series: Series) -> str:
+    """What series that are shown beside each other have in common: the other parameters, such as the model.
+
+    Without any, the suite: of ``training.GateCnn.track_step_time`` it is ``Cnn``, of ``training.Gate.…``, ``training``.
+    """
+    others = [value for name, value in series.parameters if name not in STRATEGY + REPLICAS]
+    if others:
+        return ", ".join(others)
+    *modules, _function = series.benchmark.name.split(".")
+    suites = [name for part in modules if (name := re.sub(r"^(Gate|Dash)", "", part))]
+    return suites[-1] if suites else "training"

@@ -1,0 +1,57 @@
+"""Numbers as people read them: scaled units, shares as per cent, changes with their sign."""
+
+from __future__ import annotations
+
+import math
+
+MINUS, THIN = "\N{MINUS SIGN}", "\N{NARROW NO-BREAK SPACE}"
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+
+def scale(unit: str, largest: float, *, share: bool = False) -> tuple[float, str]:
+    """What to divide by, and the unit to show then: ``(0.001, "ms")`` for seconds up to .5."""
+    if share:
+        return 0.01, "%"
+    steps = {"seconds": _SECONDS, "s": _SECONDS, "bytes": _BYTES, "B": _BYTES}.get(unit)
+    if steps is None:
+        return 1.0, unit
+    size = abs(largest)
+    return next((step for step in steps if size >= step[0]), steps[-1])
+
+
+def number(value: float, digits: int = 3) -> str:
+    """With so many significant digits, never fewer than its integer part, thousands apart."""
+    if not math.isfinite(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    if value == 0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{abs(value):,.{min(places, 9)}f}".replace(",", THIN)
+    if value == int(value) and abs(value) < 1e15:
+        text = f"{abs(value):,.0f}".replace(",", THIN)
+    return (MINUS if value < 0 else "") + text
+
+
+def quantity(value: float, unit: str, *, share: bool = False, digits: int = 3) -> str:
+    """``12.4 ms`` for .0124 seconds."""
+    by, shown = scale(unit, value, share=share)
+    return f"{number(value / by, digits)} {shown}".strip()
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A relative change with its sign: ``+5.2 %``."""
+    if not math.isfinite(share):
+        return "from 0"
+    return f"{'+' if share >= 0 else MINUS}{abs(share) * 100:.{digits}f}{THIN}%"
+
+
+def ticks(low: float, high: float, about: int = 3) -> list[float]:
+    """Round numbers within a range, about so many."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]

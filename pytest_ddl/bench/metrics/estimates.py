@@ -1,0 +1,139 @@
+"""A metric of a matrix with its uncertainty: the launch is the unit, never a block within it.
+
+Blocks of one launch share its memory layout and placement, so that pooling them understates the spread (Kalibera and
+Jones 2013, arXiv 2007.10899). Here every launch gives one number, and a t interval is made over launches: of
+logarithms where the metric is on a ratio scale, so that a metric and its reciprocal say the same.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from pytest_ddl.bench.matrix import Matrix
+from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.of_pair import UNSCALED
+from pytest_ddl.bench.metrics.registry import METRICS, metric
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A metric of one variant: a number with its interval, or the reason why there is none."""
+
+    metric: str
+    variant: str
+    value: float | None
+    """Mean over launches, geometric on a ratio scale; in the metric's unit."""
+    low: float | None = None
+    high: float | None = None
+    samples: tuple[float, ...] = ()
+    """One number for each launch; of a metric against a baseline, for each pair of launches."""
+    level: float = LEVEL
+    baseline: str | None = None
+    note: str = ""
+    """Why there is no number, or no interval; or what limits the number."""
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the interval, relative to the value: what is written after ±; ``None`` without an interval."""
+        if self.value is None or self.low is None or self.high is None or not self.value:
+            return None
+        return (self.high - self.low) / 2 / abs(self.value)
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"{self.metric} of {self.variant}: none, {self.note}"
+        unit = METRICS[self.metric].unit
+        text = f"{self.metric} of {self.variant}: {self.value:.4g}{' ' + unit if unit else ''}"
+        if self.low is not None and self.high is not None:
+            text += f" ({self.level:.0%} interval {self.low:.4g} to {self.high:.4g}, {len(self.samples)} launches)"
+        return text + (f"; {self.note}" if self.note else "")
+
+
+def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = None, level: float = LEVEL) -> Estimate:
+    """A metric of one variant of a matrix.
+
+    :param name: of a metric with scope ``launch`` or ``pair``; see ``METRICS``.
+    :param baseline: the variant on one replica, for metrics against one; by default :func:`baseline_of`.
+    :param level: of the interval, between 0 and 1.
+    :raises KeyError: for a variant that was not measured.
+    :raises ValueError: for a metric that there is not, or that is not one of a variant.
+    """
+    found = metric(name)
+    if found.of is None:
+        raise ValueError(f"{name} is not a number of one variant (its scope is {found.scope}): see {found.function}")
+    if not 0 < level < 1:
+        raise ValueError(f"level={level!r} must be between 0 and 1")
+    launches = matrix.of(variant)
+    against: str | None = None
+    note = ""
+    try:
+        if found.scope == "pair":
+            against = baseline or baseline_of(matrix)
+            # Variants take turns, so that a pair was made under the same conditions.
+            pairs = list(zip(matrix.of(against), launches, strict=False))
+            values = [found.of(one, many) for one, many in pairs]
+            if len(launches) != len(matrix.of(against)):
+                note = f"{len(pairs)} pair(s): {variant} has {len(launches)}, {against} {len(matrix.of(against))}"
+            if many_cores := _shared_cores(matrix, variant, against):
+                note = "; ".join(filter(None, (note, many_cores)))
+        else:
+            values = [found.of(one) for one in launches]
+    except NoNumberError as error:
+        return Estimate(name, variant, None, level=level, baseline=against, note=str(error))
+    value, low, high = interval(values, level=level, ratio_scale=found.ratio_scale)
+    if low is None:
+        note = "; ".join(filter(None, ("one launch: no interval", note)))
+    return Estimate(name, variant, value, low, high, tuple(values), level, against, note)
+
+
+def interval(
+    samples: list[float], *, level: float = LEVEL, ratio_scale: bool = True
+) -> tuple[float, float | None, float | None]:
+    """Mean of independent samples with its t interval; ``None`` for the bounds of a single sample.
+
+    ``m ± t(level, n - 1) * s / sqrt(n)``; on a ratio scale of logarithms, and put back with exp.
+    """
+    if not samples:
+        raise ValueError("samples=[]: there is nothing to make a mean of")
+    if len(samples) == 1:
+        return samples[0], None, None
+    logs = ratio_scale and all(sample > 0 for sample in samples)
+    values = [math.log(sample) for sample in samples] if logs else samples
+    mean = statistics.fmean(values)
+    back = math.exp if logs else float
+    from scipy import stats
+
+    # Equal samples have no spread, of which scipy makes nan.
+    half = stats.sem(values) * stats.t.ppf((1 + level) / 2, len(values) - 1)
+    return back(mean), back(mean - half), back(mean + half)
+
+
+def baseline_of(matrix: Matrix) -> str:
+    """The variant that others are compared with: ``one_device``, else the first on one replica.
+
+    :raises NoNumberError: where none was measured.
+    """
+    if "one_device" in matrix.variants:
+        return "one_device"
+    for launch in matrix.launches:
+        if launch.replicas == 1 and launch.strategy.split("[")[0] not in UNSCALED:
+            return launch.strategy
+    raise NoNumberError("no variant on one replica was measured: add one_device to the variants")
+
+
+def scaling_names(matrix: Matrix) -> tuple[str, str]:
+    """Names of the efficiency and of the overhead that fit the matrix's batch rule (weak where there is none)."""
+    rule = "strong" if matrix.scaling == "strong" else "weak"
+    return f"{rule}_scaling_efficiency", f"{rule}_scaling_overhead"
+
+
+def _shared_cores(matrix: Matrix, variant: str, baseline: str) -> str:
+    """One replica on a CPU uses all its cores unless pinned, and then leaves nothing to scale to."""
+    if variant == baseline:
+        return ""
+    unpinned = any(item.device == "cpu" and not item.pinned for item in (*matrix.of(variant), *matrix.of(baseline)))
+    return "replicas were not pinned and share cores: measure with pin=True" if unpinned else ""

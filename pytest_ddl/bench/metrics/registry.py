@@ -1,0 +1,172 @@
+"""Every metric, once: its name, its unit, which way is better, its dual for gates, and where it comes from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_ddl.bench.metrics import of_launch, of_pair
+from pytest_ddl.bench.metrics.absent import NoNumberError
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One thing that is measured. Its function's docstring has the formula in full."""
+
+    name: str
+    unit: str
+    """``seconds``, ``examples/s``, ``MiB`` ...; empty for a ratio."""
+    higher_is_better: bool
+    dual: str | None
+    """The metric to gate on instead: lower is better, positive, on a ratio scale. ``None``: it is one itself, or
+    there is none."""
+    summary: str
+    formula: str
+    source: str
+    scope: str
+    """What it is a number of: ``launch``; ``pair``, a launch against one on a single replica; ``sizes``, several
+    numbers of replicas; ``cluster``; ``training``, runs to a target."""
+    function: str
+    """Where it is: ``module:name`` under ``pytest_ddl.bench``."""
+    of: Callable[..., float] | None = field(default=None, repr=False)
+    """For scopes ``launch`` (called with it) and ``pair`` (with the launch on one replica, then the other)."""
+    ratio_scale: bool = True
+    """Whether it is positive, and a factor of it means the same everywhere: intervals are then made of logarithms."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether a gate can compare it: lower is better, on a ratio scale."""
+        return not self.higher_is_better and self.ratio_scale
+
+    @property
+    def docstring(self) -> str:
+        return inspect.getdoc(self.resolve()) or ""
+
+    def resolve(self) -> Callable[..., Any]:
+        """The function that computes it."""
+        from importlib import import_module
+
+        module, _, name = self.function.partition(":")
+        found: Callable[..., Any] = getattr(import_module(f"pytest_ddl.bench.{module}"), name)
+        return found
+
+
+def _launch(
+    name: str, unit: str, better: str, dual: str | None, formula: str, summary: str, source: str, **more: Any
+) -> Metric:
+    return Metric(
+        name, unit, better == "higher", dual, summary, formula, source, "launch",
+        f"metrics.of_launch:{name}", getattr(of_launch, name), **more,
+    )  # fmt: skip
+
+
+def _pair(
+    name: str, unit: str, better: str, dual: str | None, formula: str, summary: str, source: str, **more: Any
+) -> Metric:
+    return Metric(
+        name, unit, better == "higher", dual, summary, formula, source, "pair",
+        f"metrics.of_pair:{name}", getattr(of_pair, name), **more,
+    )  # fmt: skip
+
+
+_ALL = (
+    _launch(
+        "step_time", "seconds", "lower", None, "median over blocks of max over ranks of block / steps",
+        "time of a steady step, synchronised", "Kalibera & Jones 2013, arXiv 2007.10899",
+    ),
+    _launch(
+        "throughput", "examples/s", "higher", "seconds_per_1k_examples", "B / t",
+        "examples per second over all replicas", "tf_cnn_benchmarks (images/sec)",
+    ),
+    _launch(
+        "seconds_per_1k_examples", "seconds", "lower", None, "1000 t / B",
+        "time that 1000 examples take", "reciprocal of throughput",
+    ),
+    _pair(
+        "weak_scaling_efficiency", "", "higher", "weak_scaling_overhead", "t_1 / t_N, batch per replica fixed",
+        "share of N replicas' worth of work that is got", "Gustafson 1988, CACM 31(5)",
+    ),
+    _pair(
+        "weak_scaling_overhead", "", "lower", None, "t_N / t_1, batch per replica fixed",
+        "time of a step against one replica's; 1 is ideal", "reciprocal of weak scaling efficiency",
+    ),
+    _pair(
+        "strong_scaling_efficiency", "", "higher", "strong_scaling_overhead",
+        "t_1 / (N t_N), global batch fixed; or run times over the same data set",
+        "share of N replicas' worth of work that is got", "Kumar et al. 1994, section 4.1",
+    ),
+    _pair(
+        "strong_scaling_overhead", "", "lower", None, "N t_N / t_1, global batch fixed",
+        "replica-seconds paid for one of work; 1 is ideal", "reciprocal of strong scaling efficiency",
+    ),
+    _pair(
+        "speed_up", "", "higher", None, "(t_1 / B_1) / (t_N / B_N)",
+        "throughput against one replica's; N is ideal", "Amdahl 1967; scaled: Gustafson 1988",
+    ),
+    _pair(
+        "karp_flatt_serial_fraction", "", "lower", None, "(1/S - 1/N) / (1 - 1/N)",
+        "share of the work that behaves as if serial; 0 is ideal", "Karp & Flatt 1990, CACM 33(5)", ratio_scale=False,
+    ),
+    _pair(
+        "communication_time", "seconds", "lower", None, "t_N - t_1, batch per replica fixed",
+        "time per step that distribution costs: a proxy for exposed communication", "Kumar et al. 1994 (overhead)",
+        ratio_scale=False,
+    ),
+    _pair(
+        "communication_share", "", "lower", None, "(t_N - t_1) / t_N, batch per replica fixed",
+        "share of a step that distribution costs", "as communication time", ratio_scale=False,
+    ),
+    _launch(
+        "time_to_first_step", "seconds", "lower", None, "max over ranks of build + first step",
+        "from the call of train(run) to the end of its first step", "start-up, as left out by MLPerf and PerfZero",
+    ),
+    _launch(
+        "retraces", "traces", "lower", None, "traces at the end - traces before the first steady step",
+        "traces within the steady steps; 0 is right", "tf.function guide: controlling retracing", ratio_scale=False,
+    ),
+    _launch(
+        "peak_memory", "MiB", "lower", None, "max over ranks of VmHWM", "largest resident set of a rank", "proc(5)",
+    ),
+    _launch(
+        "peak_device_memory", "MiB", "lower", None, "max over GPUs of the allocator's peak",
+        "most that TensorFlow allocated on one GPU", "tf.config.experimental.get_memory_info",
+    ),
+    _launch(
+        "energy_per_step", "J", "lower", None, "joules of the window / steps in it",
+        "energy per steady step of all devices that the counter covers", "MLPerf power rules; NVML, RAPL",
+    ),
+    _launch(
+        "examples_per_joule", "examples/J", "higher", "joules_per_example", "B / energy per step",
+        "examples per joule", "MLPerf power (samples per joule)",
+    ),
+    _launch(
+        "joules_per_example", "J", "lower", None, "energy per step / B",
+        "joules per example", "reciprocal of examples per joule",
+    ),
+    _launch(
+        "measured_share", "", "higher", "cost_of_measuring", "sum of blocks / wall time",
+        "share of the benchmark's wall time in measured steps", "NVIDIA/warp issue 1359",
+    ),
+    _launch(
+        "cost_of_measuring", "", "lower", None, "wall time / sum of blocks",
+        "wall seconds per second of measured steps; 1 is ideal", "reciprocal of measured share",
+    ),
+)  # fmt: skip
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+"""Every metric by its name."""
+
+
+def metric(name: str) -> Metric:
+    """A metric by its name.
+
+    :raises ValueError: naming those that there are.
+    """
+    if name not in METRICS:
+        raise ValueError(f"no metric {name!r}; there are {', '.join(METRICS)}")
+    return METRICS[name]
+
+
+__all__ = ["METRICS", "Metric", "NoNumberError", "metric"]

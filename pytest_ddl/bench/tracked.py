@@ -1,0 +1,128 @@
+"""What an asv suite tracks of a measured matrix: each metric with its unit, its direction and its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from pytest_ddl.bench.matrix import Matrix
+from pytest_ddl.bench.metrics import METRICS, NoNumberError, baseline_of
+from pytest_ddl.bench.records import Counters, Launch
+from pytest_ddl.bench.spec import BenchSpec
+
+SAMPLES = 10
+"""Samples of one launch, so that ``samples[i * 10 : (i + 1) * 10]`` are those of launch ``i`` in a stored result."""
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """One ``track_`` method: what it reads of one variant of a matrix."""
+
+    name: str
+    unit: str
+    """As asv shows it; ``seconds`` and ``bytes`` are scaled for people."""
+    higher_is_better: bool
+    gated: bool
+    """Whether it is better when lower, on a ratio scale: asv 0.6.6 has no notion of direction."""
+    meaning: str
+    """What asv shows as the code of the benchmark: the formula, and its source."""
+    read: Callable[[Matrix, str], Any]
+    """The samples in the form that asv keeps, launch by launch, or a number that is the same in every launch.
+
+    asv_runner documents ``{"samples": [...], "number": 1}`` for ``time_`` benchmarks only; ``asv/runner.py`` (0.6.6)
+    reads it from every kind.
+
+    :raises NoNumberError: where the metric cannot be had of this variant.
+    """
+
+
+def tracked(spec: BenchSpec) -> tuple[Tracked, ...]:
+    """What is tracked of a training function that is measured so."""
+    names = [*_BY_BLOCKS, *_BY_LAUNCH]
+    if spec.scaling != "none":
+        names += [f"{spec.scaling}_scaling_overhead", f"{spec.scaling}_scaling_efficiency"]
+    if spec.scaling == "weak":
+        names += ["communication_time", "communication_share"]
+    if spec.energy:
+        names += ["joules_per_example", "examples_per_joule"]
+    return (*(_of_metric(name) for name in names), *_COUNTS)
+
+
+_BY_BLOCKS = ("step_time", "throughput")
+"""Metrics with a sample for every block; of the others in a launch there is one number."""
+_BY_LAUNCH = ("time_to_first_step", "peak_memory", "peak_device_memory")
+
+
+def _of_metric(name: str) -> Tracked:
+    metric = METRICS[name]
+    assert metric.of is not None
+    meaning = f"{metric.summary}\n{metric.name} = {metric.formula}\n{metric.source}"
+    by_blocks = name in _BY_BLOCKS or metric.scope == "pair"
+
+    def read(matrix: Matrix, variant: str) -> dict[str, Any]:
+        assert metric.of is not None
+        given: list[tuple[Launch, ...]] = [()] * len(matrix.of(variant))
+        if metric.scope == "pair":
+            # Launch by launch: variants take turns, so that a pair was made under the same conditions.
+            given = [(one,) for one in _baseline(matrix)]
+        samples = [
+            metric.of(*one, piece)
+            for one, launch in zip(given, matrix.of(variant), strict=True)
+            for piece in (pieces(launch) if by_blocks else [launch])
+        ]
+        return {"samples": samples, "number": 1}
+
+    return Tracked(name, metric.unit, metric.higher_is_better, metric.gated, meaning, read)
+
+
+def _baseline(matrix: Matrix) -> list[Launch]:
+    from pytest_ddl.bench.launching import BenchError
+
+    if "one_device" in matrix.failed:
+        raise BenchError(f"there is no baseline, as one_device failed: {matrix.failed['one_device']}")
+    return matrix.of(baseline_of(matrix))
+
+
+def pieces(launch: Launch, number: int = SAMPLES) -> list[Launch]:
+    """The launch in consecutive pieces of its blocks, as equal as they can be; fewer where it has fewer blocks."""
+    blocks = len(launch.ranks[0].blocks)
+    number = min(number, blocks)
+    edges = [blocks * index // number for index in range(number + 1)]
+    return [
+        replace(launch, ranks=tuple(replace(rank, blocks=rank.blocks[start:end]) for rank in launch.ranks))
+        for start, end in pairwise(edges)
+    ]
+
+
+def _count(name: str, unit: str, meaning: str, of: Callable[[Counters], int]) -> Tracked:
+    """A counter: exact, so that one number says all; of launches that differ, the largest."""
+
+    def read(matrix: Matrix, variant: str) -> int:
+        counters = [launch.counters for launch in matrix.of(variant)]
+        if any(one.eager for one in counters):
+            raise NoNumberError("steps ran eagerly: what they do is in no graph and was not counted")
+        return max(of(one) for one in counters)
+
+    return Tracked(name, unit, False, True, meaning, read)
+
+
+def _copies(counters: Counters) -> int:
+    if counters.copies is None:
+        raise NoNumberError("copies between host and devices were not counted")
+    return sum(counters.copies.values())
+
+
+_COUNTS = (
+    _count("collectives", "", "collectives per step, of one replica", lambda one: sum(one.collectives.values())),
+    _count(
+        "reduced_bytes", "bytes", "bytes that one replica puts into reductions per step", lambda one: one.reduced_bytes
+    ),
+    _count("unpacked", "", "reductions per step that carry a single tensor", lambda one: one.unpacked),
+    _count("nodes", "", "operations in the graphs of a step", lambda one: one.nodes),
+    _count("traces", "", "functions traced up to the first steady step", lambda one: one.traces),
+    _count("retraces", "", "traces within the steady steps; of a correct program 0", lambda one: one.retraces),
+    _count("copies", "", "tensors per step that are copied between host and devices", _copies),
+    _count("misplaced", "", "variables that are not on a device of their replica", lambda one: len(one.misplaced)),
+)
