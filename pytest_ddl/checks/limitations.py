@@ -88,6 +88,12 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "https://www.tensorflow.org/guide/dtensor_overview",
     ),
     Limitation(
+        r"expected type int64 != int32, the type of .{0,200}ScatterNd",
+        "DTensor cannot add up the sparse gradient of an embedding inside a conditional, which is where Keras' "
+        "optimizers use it (TensorFlow 2.21, Keras 3.15.1); make the gradient dense with tf.convert_to_tensor first",
+        "https://www.tensorflow.org/guide/dtensor_overview",
+    ),
+    Limitation(
         r"'tf\.IteratorGetNext' op ComputeLayoutForward error",
         "DTensor cannot lay out what an iterator yields inside a tf.function, which is how Keras' Model.fit and "
         "evaluate read their data (TensorFlow 2.21, Keras 3.15.1); train in a custom loop (run.steps)",

@@ -32,6 +32,11 @@ SEEN = {
         [USER, KERAS, TF],
         "custom loop",
     ),
+    "embedding under DTensor": (
+        "input shape[0] expected type int64 != int32, the type of tf.Const_1:0\n\tIn {{node rm_sprop/cond/ScatterNd}}",
+        [USER, TF],
+        "sparse gradient",
+    ),
     "LSTM under DTensor": (
         "<frozen runpy>:198:1: error: 'tf.EmptyTensorList' op does not implement layout propagation. Please file",
         [USER, TF],

@@ -74,9 +74,15 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
             for strategy in sorted({row["strategy"] for row in rows})
         },
         "named approximations": sum(bool(row["approximations"]) for row in rows),
-        "false alarms": [_told(row) for row in rows if row["verdict"] == "fail"],
+        "false alarms": [_told(row) for row in rows if row["verdict"] == "fail" and not _is_unsupported(row)],
+        "refused by the framework": [_told(row) for row in rows if _is_unsupported(row)],
         "inconclusive": dict(Counter(row["why"].split(":")[0] for row in rows if row["verdict"] == "inconclusive")),
     }
+
+
+def _is_unsupported(row: Row) -> bool:
+    """Whether TensorFlow itself refused the program, and the report said so: no alarm about the program."""
+    return bool(row["causes"]) and set(row["causes"]) == {"unsupported-by-framework"}
 
 
 def _told(row: Row) -> str:

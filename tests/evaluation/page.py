@@ -90,9 +90,11 @@ def _summary(numbers: dict[str, Any]) -> Iterable[Sequence[Any]]:
     yield "mutants caught", _share(caught, mutants.get("counted")), ">= 95 %"
     yield "mutants whose cause is named first", _share(mutants.get("diagnosed"), mutants.get("counted")), ""
     runs = alarms.get("runs")
-    fails = alarms.get("verdicts", {}).get("fail", 0)
+    fails = len(alarms.get("false alarms", []))
     yield "false alarms", f"{fails} of {runs} runs" if runs else UNKNOWN, "0 of >= 1000"
     unsure = alarms.get("verdicts", {}).get("inconclusive", 0)
+    refused = len(alarms.get("refused by the framework", []))
+    yield "correct programs that TensorFlow itself refuses", f"{refused} of {runs} runs" if runs else UNKNOWN, ""
     yield "correct programs that could not be decided", f"{unsure} of {runs} runs" if runs else UNKNOWN, ""
     for strategy, target in TARGETS.items():
         taken = numbers.get("checks", {}).get("seconds", {}).get(strategy)
@@ -169,6 +171,7 @@ def _verdicts(numbers: dict[str, Any]) -> Iterable[Sequence[Any]]:
 def _alarms(numbers: dict[str, Any]) -> str:
     found = numbers.get("false alarms", {})
     lines = [f"* false alarm: {told}" for told in found.get("false alarms", [])]
+    lines += [f"* refused by the framework: {told}" for told in found.get("refused by the framework", [])]
     lines += [f"* inconclusive, {number} runs: {why}" for why, number in found.get("inconclusive", {}).items()]
     return "\n".join(lines)
 
