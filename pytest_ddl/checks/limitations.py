@@ -24,6 +24,8 @@ class Limitation:
     """Regular expression that the file of the traceback's last frame must match."""
     traceback: str = ""
     """Regular expression that must occur somewhere in the traceback."""
+    output: str = ""
+    """Of an end of the whole process: a regular expression that its last output must match, in place of the others."""
 
 
 LIMITATIONS: tuple[Limitation, ...] = (
@@ -100,6 +102,13 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "https://www.tensorflow.org/guide/dtensor_overview",
     ),
     Limitation(
+        "",
+        "TensorFlow's compiler (MLIR, which lays out a function for DTensor) aborts the process while it rewrites this "
+        "program (TensorFlow 2.21)",
+        "https://github.com/tensorflow/tensorflow/tree/master/tensorflow/dtensor",
+        output=r"mlir::.{0,4000}Fatal Python error: Aborted",
+    ),
+    Limitation(
         r"(not (yet )?supported|unsupported|not implemented).{0,120}(strateg|distribut|replica|DTensor|mesh)|"
         r"(strateg|distribut|replica|DTensor|mesh).{0,120}(not (yet )?supported|unsupported|not implemented)",
         "the framework declares that it does not support this under the strategy",
@@ -114,11 +123,13 @@ LIMITATIONS: tuple[Limitation, ...] = (
 
 def known_limitation(error: ErrorRecord) -> Limitation | None:
     """The limitation that an exception stands for, or ``None`` where it is not a known one."""
+    if error.type == "died":
+        return next((one for one in LIMITATIONS if one.output and re.search(one.output, error.output, re.DOTALL)), None)
     # Messages of graphs quote where nodes were made, in the same words as a traceback.
     quoted = error.message and error.message in error.traceback
     frames = error.traceback.rpartition(error.message)[0] if quoted else error.traceback
     files = re.findall(r'File "([^"]+)"', frames)
-    for limitation in LIMITATIONS:
+    for limitation in (one for one in LIMITATIONS if not one.output):
         in_framework = bool(files) and re.search(limitation.where, files[-1]) is not None
         message = re.search(limitation.pattern, error.message, re.DOTALL | re.IGNORECASE)
         if in_framework and message and re.search(limitation.traceback, error.traceback):

@@ -84,7 +84,7 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
         return replace(blocked, details=_details(ordered), replica=None)
     limitation, mistake = known_limitation(error), known_mistake(error)
     fix: str | None
-    if error.type == "died":
+    if error.type == "died" and limitation is None:
         cause, symptom = "worker-died", Symptom.CRASH
         message = f"rank {rank.rank} ({rank.task}) died during {error.phase}: {error.message}".rstrip(": ")
     elif error.type in ("deadline", "stuck"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -82,9 +83,14 @@ class WorkerProcess:
         self.err.close()
 
 
+_MODULES = re.compile(r"^Extension modules: .*\n?", re.MULTILINE)
+"""What faulthandler ends with: kilobytes of names, behind which the reason of a crash is lost."""
+
+
 def _tail(file: IO[bytes], start: int) -> str:
     size = os.fstat(file.fileno()).st_size
-    return os.pread(file.fileno(), max(0, size - start), start).decode(errors="replace")
+    text = os.pread(file.fileno(), max(0, size - start), start).decode(errors="replace")
+    return _MODULES.sub("", text)
 
 
 class Launcher(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_ddl.checks.limitations import known_limitation
@@ -73,3 +75,12 @@ def test_a_missing_placeholder_of_the_program_is_its_own():
 
 def test_an_error_without_words_is_not_known():
     assert known_limitation(raised("", [TF])) is None
+
+
+def test_an_abort_of_the_compiler_is_known_and_one_of_the_program_is_not():
+    compiler = "    @  0x7f  mlir::Operation::fold()\n    @  0x7f  (unknown)\nFatal Python error: Aborted\n"
+    ended = ErrorRecord(type="died", message="was killed by SIGABRT", traceback="", step=0, output=compiler)
+    limitation = known_limitation(ended)
+    assert limitation is not None
+    assert "aborts the process" in limitation.reason
+    assert known_limitation(replace(ended, output="Fatal Python error: Aborted\n")) is None
