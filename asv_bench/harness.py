@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import clusters, sessions, training
+from benchmarks import clusters, comparisons, sessions
 from benchmarks.tensorflow_runner import TensorFlowRunner
 from pytest_ddl.harness import Harness
 
@@ -134,7 +134,7 @@ def measure_verdicts(harness: Harness, rounds: int) -> list[Figure]:
 def measure_equivalence(harness: Harness, rounds: int) -> list[Figure]:
     figures = []
     for variant in ("mirrored", "multi_worker_mirrored"):
-        seconds = [training.equivalence_seconds(harness, variant) for _ in range(rounds)]
+        seconds = [comparisons.equivalence_seconds(harness, variant) for _ in range(rounds)]
         name = f"equivalence check of a small model, 4 steps, {variant}, median"
         figures.append(Figure(name, statistics.median(seconds), "s", note=f"of {rounds}, reference included"))
     return figures
@@ -142,7 +142,7 @@ def measure_equivalence(harness: Harness, rounds: int) -> list[Figure]:
 
 def measure_recording(harness: Harness) -> list[Figure]:
     """What recording costs a step, against the program's own loop in turns with it."""
-    seconds = training.recording_seconds(harness)
+    seconds = comparisons.recording_seconds(harness)
     step = "step of a small model, mirrored, median"
     return [
         Figure(f"{step}: bare loop", seconds["bare"] * 1e3, "ms"),

@@ -59,6 +59,14 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
+def parse_range(text: str) -> str:
+    """Check that a text names two versions, as ``BASE..HEAD``."""
+    base, dots, head = text.partition("..")
+    if not (base.strip() and dots and head.strip()) or head.startswith("."):
+        raise ValueError("give two versions as BASE..HEAD, for example main..WORKTREE")
+    return text
+
+
 def parse_switch(text: str) -> bool:
     """Turn an ini or environment value into a switch."""
     lowered = text.strip().lower()
@@ -85,6 +93,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("timeout", 120.0, "Deadline of one test on all its ranks, in seconds", "SECONDS", parse=parse_seconds),
     Option("keras", "keras", "Which Keras tf.keras is in the workers", choices=("keras", "tf_keras")),
     Option("launcher", "local", "How worker processes are started", "NAME"),
+    Option(
+        "gate",
+        "",
+        "The two versions between which tests with the fixture ddl_gate measure; without it they are skipped",
+        "BASE..HEAD",
+        parse=parse_range,
+    ),
     Option(
         "strict",
         False,

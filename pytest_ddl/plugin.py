@@ -21,6 +21,8 @@ pytest.register_assert_rewrite("pytest_ddl.assertions")
 
 _COMPARISONS = pytest.StashKey[int]()
 """How often a test has called ``ddl_equivalence``."""
+_GATES = pytest.StashKey[int]()
+"""How often a test has called ``ddl_gate``."""
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -83,6 +85,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from pytest_ddl.session import after_collection
 
         after_collection(_harness(config), config, items)
+    if config.stash[SETTINGS]["gate"]:
+        from pytest_ddl.session import check_gated
+
+        check_gated(config, items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -114,6 +120,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     result = yield
     if pyfuncitem.stash.get(_COMPARISONS, 1) == 0:
         pytest.fail("the test asked for ddl_equivalence and never called it, so nothing was compared", pytrace=False)
+    if pyfuncitem.stash.get(_GATES, 1) == 0:
+        pytest.fail("the test asked for ddl_gate and never called it, so nothing was measured", pytrace=False)
     return result
 
 
@@ -240,3 +248,26 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
         return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
 
     return compare
+
+
+@pytest.fixture
+def ddl_gate(request: pytest.FixtureRequest) -> Any:
+    """Measure whether a training function became slower between the versions of ``--ddl-gate=BASE..HEAD``.
+
+    Returns the result of a pass; fails for a regression, and where none could be ruled out. See
+    :func:`pytest_ddl.bench.gate.gate` for the arguments.
+    """
+    config = request.config
+    versions = config.stash[SETTINGS]["gate"]
+    if not versions:
+        pytest.skip("--ddl-gate=BASE..HEAD was not given: there are no versions to measure between")
+    from pytest_ddl.bench.gate.testing import gate_in_test
+
+    request.node.stash[_GATES] = 0
+
+    def measure(target: Any, strategies: Any = ("one_device",), **options: Any) -> Any:
+        __tracebackhide__ = True
+        request.node.stash[_GATES] += 1
+        return gate_in_test(versions, config.rootpath, target, strategies, **options)
+
+    return measure

@@ -54,6 +54,15 @@ def fail_collection(node: Any, problem: object) -> NoReturn:
     raise pytest.fail.Exception(f"{getattr(node, 'nodeid', node)}: {problem}", pytrace=False) from None
 
 
+def check_gated(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse ``--ddl-gate`` where no test measures anything: it would pass.
+
+    :raises pytest.UsageError: where no selected test has the fixture ``ddl_gate``.
+    """
+    if not _in_rank() and not any("ddl_gate" in getattr(item, "fixturenames", ()) for item in items):
+        raise config.stash[SETTINGS].error("gate", "no selected test has the fixture ddl_gate, so nothing is measured")
+
+
 def close(config: pytest.Config) -> None:
     """End what the run has started."""
     harness = config.stash.get(HARNESS, None)

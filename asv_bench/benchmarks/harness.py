@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks import clusters, sessions, training
+from benchmarks import clusters, comparisons, sessions
 from pytest_ddl.harness import Harness
 
 
@@ -74,10 +74,10 @@ class Equivalence:
 
     def setup(self, strategy: str) -> None:
         self.harness: Harness = clusters.warm_harness()
-        training.equivalence_seconds(self.harness, strategy)
+        comparisons.equivalence_seconds(self.harness, strategy)
 
     def time_warm(self, strategy: str) -> None:
-        training.equivalence_seconds(self.harness, strategy)
+        comparisons.equivalence_seconds(self.harness, strategy)
 
 
 class Recording:
@@ -91,7 +91,7 @@ class Recording:
         self.harness: Harness = clusters.warm_harness()
 
     def track_ratio(self) -> float:
-        seconds = training.recording_seconds(self.harness)
+        seconds = comparisons.recording_seconds(self.harness)
         return seconds["recorded"] / seconds["bare"]
 
 

@@ -6,13 +6,15 @@ something is measured.
 
 from __future__ import annotations
 
-import json
 import linecache
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_ddl.bench.tracked import Tracked
 
 QUICK = "DDL_BENCH_QUICK"
 """Set to 1, a run measures shortly: it shows that everything works, and nothing that could be compared."""
@@ -25,29 +27,33 @@ _made: dict[tuple[str, str], int] = {}
 
 
 def training_suite(
-    train: Callable[[Any], Any],
+    train: str | Callable[[Any], Any],
     strategies: Sequence[str] = ("one_device", "mirrored", "multi_worker_mirrored"),
     *,
     replicas: Sequence[int] = (1, 2),
     name: str = "",
     launches: int = 1,
     version: str = "1",
+    metrics: Sequence[str] | None = None,
     **how: Any,
 ) -> tuple[type, type]:
-    """The classes ``Gate`` and ``Dash`` for a file of benchmarks: ``Gate, Dash = training_suite(train, …)``.
+    """Classes for a file of benchmarks: ``Gate, Dash = training_suite("my.module:train", …)``.
 
     Their ``track_`` methods have the parameters ``strategy`` and ``replicas``. One ``setup_cache`` measures
     all cells in turns; both classes read it. ``Gate`` has what is better when lower (step time, scaling overhead,
     memory, counters), ``Dash`` what is for people (throughput, efficiency, communication, energy). A
     cell that cannot run here is skipped with the reason; a launch that fails makes the benchmarks of its cell fail.
 
-    :param train: a training function ``train(run)``.
+    :param train: where the training function ``train(run)`` is, as ``"module:name"`` (a leading dot: from the
+        package of the calling module). It is imported only where it is measured: asv starts a process for every
+        number, and importing TensorFlow in each would take minutes. A function is taken too.
     :param strategies: names, each with every number of replicas, or variants such as
         ``"multi_worker_mirrored[workers=2,replicas=4]"``, each with its own number.
     :param name: a second suite in the same file needs one; classes are then ``GateName`` and ``DashName``, and
         asv finds them faster where they are assigned to variables of the same names.
     :param launches: launches of each cell; 1 is right for a history, as asv makes one run per commit.
     :param version: change it to start the history anew; edits of the suite's source do not.
+    :param metrics: names of those to track, all by default; see :func:`pytest_ddl.bench.tracked.tracked`.
     :param how: fields of :class:`~pytest_ddl.bench.BenchSpec`: ``batch_per_replica=`` or ``global_batch_size=``,
         ``seconds=``, ``pin=`` …
     :raises ValueError: for an argument that cannot be used, or a second suite of that name in one file.
@@ -57,6 +63,9 @@ def training_suite(
 
     caller = sys._getframe(1)
     module, line = str(caller.f_globals["__name__"]), caller.f_lineno
+    caller_package = caller.f_globals.get("__package__") or module.rpartition(".")[0]
+    if isinstance(train, str) and not all(train.partition(":")):
+        raise ValueError(f'train={train!r} must be of the form "module:function", or a function')
     # Imported again by the same line (asv does so), it is the same suite.
     if _made.setdefault((module, name), line) != line:
         raise ValueError(
@@ -66,10 +75,16 @@ def training_suite(
     if launches < 1:
         raise ValueError(f"launches={launches!r} must be at least 1")
     spec = BenchSpec(**how)
+    known = {one.name: one for one in tracked(spec)}
+    unknown = sorted(set(metrics or ()) - set(known))
+    if unknown:
+        raise ValueError(f"metrics={metrics!r}: no {', '.join(unknown)} here; there are {', '.join(known)}")
+    wanted = [known[name] for name in metrics or known]
     cells = [(strategy, count) for strategy in strategies for count in replicas]
 
     def measured() -> dict[str, Any]:
-        return measure_cells(train, cells, spec, launches, title=f"{module.rpartition('.')[2]}{name}")
+        function = _imported(train, caller_package) if isinstance(train, str) else train
+        return measure_cells(function, cells, spec, launches, title=f"{module.rpartition('.')[2]}{name}")
 
     setup_cache = _found_by_asv(measured, module, line)
     setup_cache.timeout = len(cells) * launches * spec.timeout + _OVERHEAD
@@ -78,15 +93,15 @@ def training_suite(
         title = kind + name
         shared = {
             "__module__": module,
-            "__doc__": f"{kind} of {getattr(train, '__name__', 'a training function')}.",
+            "__doc__": f"{kind} of {train}.",
             "params": (tuple(strategies), tuple(replicas)),
             "param_names": ("strategy", "replicas"),
             "version": version,
             "timeout": 60,
             "setup_cache": setup_cache,
         }
-        chosen = [metric for metric in tracked(spec) if metric.gated is gated]
-        tracks = {f"track_{metric.name}": _track(metric, module, f"{title}.track_{metric.name}") for metric in chosen}
+        chosen = [metric for metric in wanted if metric.gated is gated]
+        tracks = {f"track_{one.name}": _track(one, module, f"{title}.track_{one.name}", launches) for one in chosen}
         return type(title, (), {**shared, **tracks})
 
     return made("Gate", gated=True), made("Dash", gated=False)
@@ -118,7 +133,7 @@ def measure_cells(
     return {"cells": {_key(*at): variant for at, variant in variants.items()}, "matrix": matrix.as_json()}
 
 
-def read(cache: dict[str, Any], metric: Any, strategy: str, replicas: int) -> Any:
+def read(cache: dict[str, Any], metric: Tracked, strategy: str, replicas: int) -> Any:
     """What a ``track_`` method returns for a cell, from what :func:`measure_cells` returned.
 
     :raises BenchError: where a launch of the cell failed.
@@ -139,7 +154,18 @@ def read(cache: dict[str, Any], metric: Any, strategy: str, replicas: int) -> An
     return metric.read(matrix, variant)
 
 
-def _track(metric: Any, module: str, name: str) -> Callable[..., Any]:
+def _imported(where: str, package: str) -> Callable[[Any], Any]:
+    from importlib import import_module
+
+    module, _, name = where.partition(":")
+    found: Any = import_module(module, package)
+    for part in name.split("."):
+        found = getattr(found, part)
+    function: Callable[[Any], Any] = found
+    return function
+
+
+def _track(metric: Tracked, module: str, name: str, launches: int) -> Callable[..., Any]:
     def track(self: Any, cache: dict[str, Any], strategy: str, replicas: int) -> Any:
         from pytest_ddl.bench.metrics import NoNumberError
 
@@ -155,10 +181,11 @@ def _track(metric: Any, module: str, name: str) -> Callable[..., Any]:
     function: Any = track
     function.__name__ = name.rpartition(".")[2]
     function.__qualname__, function.__module__, function.__doc__ = name, module, metric.meaning
-    # asv reads these from the function; one that it does not know yet (asv#1617) goes to its benchmarks.json.
+    # asv reads the first two. The others go to its benchmarks.json: it does not know a direction yet (asv#1617), and
+    # `pytest-ddl history` reads how samples are to be divided and what is counted.
     function.unit, function.pretty_source = metric.unit, metric.meaning
-    if metric.higher_is_better:
-        function.higher_is_better = True
+    function.higher_is_better, function.deterministic = metric.higher_is_better, metric.exact
+    function.launches = launches
     checked: Callable[..., Any] = function
     return checked
 
@@ -191,11 +218,3 @@ def _found_by_asv(measured: Callable[[], dict[str, Any]], module: str, line: int
     names: dict[str, Any] = {"measured": measured, "__name__": module}
     exec(compile(source, file, "exec"), names)
     return names["setup_cache"]
-
-
-def load_records(folder: Path) -> dict[str, Any]:
-    """The matrices that runs with ``DDL_BENCH_RECORDS`` wrote, by name of their file without its ending."""
-    from pytest_ddl.bench.matrix import Matrix
-
-    found = sorted(folder.glob("*.json"))
-    return {path.stem: Matrix.from_json(json.loads(path.read_text(encoding="utf-8"))) for path in found}

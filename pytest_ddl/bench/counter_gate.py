@@ -13,7 +13,18 @@ KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all", "
 DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "between_tasks")
 NAMES = (
     *(f"collectives.{kind}" for kind in KINDS),
-    *("reduced_bytes", "packs", "unpacked", "nodes", "traces", "retraces", "parameter_bytes", "misplaced", "eager"),
+    *(
+        "reduced_bytes",
+        "packs",
+        "unpacked",
+        "nodes",
+        "traces",
+        "retraces",
+        "host_calls",
+        "parameter_bytes",
+        "misplaced",
+        "eager",
+    ),
     *(f"copies.{direction}" for direction in DIRECTIONS),
     "steady_steps",
 )
@@ -75,8 +86,8 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
         )  # fmt: skip
         return
     yield from _eager(base, head)
-    if not base.eager and not head.eager:
-        # What an eager step reduces is in no graph: nothing is known of it.
+    if base.eager == head.eager:
+        # What an eager step reduces is in no graph: one version cannot be held against the other.
         yield from _collectives(base, head)
         yield from _reduced(base, head)
         yield from _unpacked(base, head)
@@ -85,6 +96,7 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
     yield from _retraces(base, head)
     yield from _told("traces", base.traces, head.traces, "traces before the first steady step")
     yield from _copies(base, head)
+    yield from _host_calls(base, head)
     yield from _misplaced(base, head)
     yield from _told("parameter_bytes", base.parameter_bytes, head.parameter_bytes, "bytes of trainable variables")
 
@@ -128,9 +140,7 @@ def _why_more(kind: str, base: Counters, head: Counters) -> str:
                 "or to optimizer.apply_gradients."
             )
         if head.reduced_bytes - base.reduced_bytes >= max(1, base.parameter_bytes) // 2:
-            return (
-                "Likeliest cause: gradients are reduced twice, by the program and by the optimizer. Keep one."
-            )
+            return "Likeliest cause: gradients are reduced twice, by the program and by the optimizer. Keep one."
         return (
             "Likeliest cause: a metric, a norm or a flag is reduced in every step. Reduce it when it is shown, or "
             "together with what is reduced anyway."
@@ -250,6 +260,19 @@ def _copies(base: Counters, head: Counters) -> Iterator[Change]:
             )  # fmt: skip
         else:
             yield from _told(f"copies.{direction}", before, after, f"tensors copied {words} per step")
+
+
+def _host_calls(base: Counters, head: Counters) -> Iterator[Change]:
+    before, after = base.host_calls, head.host_calls
+    if after > before:
+        yield Change(
+            "host_calls", before, after, True,
+            f"{after - before} more calls from the step to the host ({before} -> {after}): tf.py_function, "
+            "tf.numpy_function, tf.print or tf.summary. Devices wait for each. Do it outside the step, or every n-th "
+            "step.",
+        )  # fmt: skip
+    else:
+        yield from _told("host_calls", before, after, "calls from the step to the host")
 
 
 def _misplaced(base: Counters, head: Counters) -> Iterator[Change]:

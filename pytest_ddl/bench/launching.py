@@ -7,11 +7,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.machine import machine_facts
+from pytest_ddl.bench.pacing import LATE_TRACES as LATE_TRACES
 from pytest_ddl.bench.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.remote import Orders, RankResult, measure_training
@@ -24,10 +24,6 @@ from pytest_ddl.training.settings import RunSettings
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
-
-LATE_TRACES = 5
-"""Blocks that are dropped as warm-up because something was traced in them; a program that traces on is measured so."""
-
 
 PARTING = 15.0
 """Seconds that ranks may need after the first of them is done: all were told to stop at the same time."""
@@ -86,7 +82,7 @@ def launch(
         strategy=str(spec),
         replicas=replicas,
         ranks=tuple(result.timing for result in results),
-        counters=replace(results[0].counters, steady_steps=bench.steps_per_block * len(results[0].timing.blocks)),
+        counters=results[0].counters,
         global_batch_size=settings.global_batch_size,
         steps_per_block=bench.steps_per_block,
         wall_seconds=time.monotonic() - started,
@@ -118,8 +114,9 @@ def drive(lane: Lane, bench: BenchSpec, deadline: float) -> None:
     try:
         seconds, blocks = 0.0, 0
         while blocks < bench.blocks or seconds < bench.seconds:
-            seconds += max(lane.run_block(bench.steps_per_block, deadline))
-            blocks += 1
+            taken = max(lane.run_block(bench.steps_per_block, deadline))
+            if not lane.was_dropped:
+                seconds, blocks = seconds + taken, blocks + 1
     finally:
         lane.stop()
 

@@ -42,6 +42,11 @@ class Matrix:
             )
         return found
 
+    def __str__(self) -> str:
+        from pytest_ddl.bench.summary import summary
+
+        return summary(self)
+
     def as_json(self) -> dict[str, Any]:
         launches = [item.as_json() for item in self.launches]
         return {"scaling": self.scaling, "skipped": self.skipped, "failed": self.failed, "launches": launches}

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+LATE_TRACES = 5
+"""Blocks that are dropped as warm-up because something was traced in them; a program that traces on is measured so."""
+
 
 class PacingError(RuntimeError):
     """A rank did not come, left, or did not answer in time."""
@@ -52,25 +55,40 @@ class Order:
     """What a rank is told: run so many steps, or stop (0)."""
 
     steps: int
+    drop: bool = False
+    """Whether the block before belongs to the warm-up: some rank traced in it."""
 
 
 class Lane:
     """The ranks of one launch, paced together."""
 
-    def __init__(self, lines: dict[int, _Line]) -> None:
+    def __init__(self, lines: dict[int, _Line], traces: int = 0) -> None:
         self._lines = lines
-        self.traces = 0
-        """Functions that the ranks had traced, all together, when the last block ended."""
+        self.traces = traces
+        """Functions that the ranks had traced, all together, when the last block ended, or before the first."""
+        self.dropped = 0
+        """Blocks that all ranks drop because one of them traced in it: ``LATE_TRACES`` at most."""
+        self._drop = False
 
     def run_block(self, steps: int, deadline: float) -> list[float]:
         """Have every rank run ``steps`` steps; their seconds, by rank.
+
+        Look at ``was_dropped`` before using them.
 
         :raises PacingError: when a rank left or did not finish before ``deadline`` (``time.monotonic``).
         """
         self._order(steps)
         done = [self._lines[rank].receive(deadline) for rank in sorted(self._lines)]
-        self.traces = sum(int(one["traces"]) for one in done)
+        traces = sum(int(one["traces"]) for one in done)
+        self._drop = traces > self.traces and self.dropped < LATE_TRACES
+        self.dropped += self._drop
+        self.traces = traces
         return [float(one["seconds"]) for one in done]
+
+    @property
+    def was_dropped(self) -> bool:
+        """Whether the last block belongs to the warm-up; the ranks are told with the next order."""
+        return self._drop
 
     def stop(self) -> None:
         """Let the ranks leave their loops."""
@@ -80,7 +98,7 @@ class Lane:
     def _order(self, steps: int) -> None:
         try:
             for line in self._lines.values():
-                line.send({"steps": steps})
+                line.send({"steps": steps, "drop": self._drop})
         except OSError as error:
             raise PacingError(f"a rank closed its connection: {error}") from None
 
@@ -107,6 +125,7 @@ class Pacer:
         :raises PacingError: when one is missing at ``deadline`` (``time.monotonic``), or the pacer was closed.
         """
         lines: dict[int, _Line] = {}
+        traces = 0
         while len(lines) < ranks:
             self._server.settimeout(max(0.001, deadline - time.monotonic()))
             try:
@@ -117,8 +136,14 @@ class Pacer:
             except OSError:
                 raise PacingError("the launch ended before its ranks were warm") from None
             line = _Line(connected)
-            lines[int(line.receive(deadline)["rank"])] = line
-        lane = Lane(lines)
+            try:
+                told = line.receive(deadline)
+            except BaseException:
+                line.close()
+                raise
+            lines[int(told["rank"])] = line
+            traces += int(told["traces"])
+        lane = Lane(lines, traces)
         self._lanes.append(lane)
         return lane
 
@@ -139,13 +164,16 @@ class Pacer:
 
 
 class Paced:
-    """A rank's connection to the pacer of its launch."""
+    """A rank's connection to the pacer of its launch.
 
-    def __init__(self, address: str, rank: int) -> None:
+    :param traces: functions traced during the warm-up.
+    """
+
+    def __init__(self, address: str, rank: int, traces: int = 0) -> None:
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connected.connect(address)
         self._line = _Line(connected)
-        self._line.send({"rank": rank})
+        self._line.send({"rank": rank, "traces": traces})
 
     def order(self) -> Order:
         """Wait for the next order; stop where the controller is gone.
@@ -153,7 +181,8 @@ class Paced:
         No deadline: the controller has one, and ends the process of a rank that outlives it.
         """
         try:
-            return Order(int(self._line.receive()["steps"]))
+            told = self._line.receive()
+            return Order(int(told["steps"]), bool(told["drop"]))
         except (PacingError, OSError):
             return Order(0)
 

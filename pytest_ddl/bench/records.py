@@ -49,7 +49,10 @@ class Counters:
     reduced_dtypes: Mapping[str, int] = field(default_factory=dict)
     """dtype -> bytes of it in ``reduced_bytes``."""
     copies: Mapping[str, int] | None = None
-    """``host_to_device`` and ``device_to_host`` -> tensors that one step copies; ``None`` where not counted."""
+    """``host_to_device``, ``device_to_host``, ``device_to_device`` (also between virtual CPUs) and ``between_tasks``
+    -> tensors that one step of this process copies; ``None`` where not counted."""
+    host_calls: int = 0
+    """Python functions, summaries and prints that one step of this process calls: each is a stop at the host."""
     misplaced: tuple[str, ...] = ()
     """Variables that are not on a device of their replica, as ``name: device``."""
     eager: bool = False

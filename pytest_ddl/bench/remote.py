@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
     assert context is not None
     folder = Path(settings.tmp_path) / f"rank-{context.rank}"
     folder.mkdir(parents=True, exist_ok=True)
+    settings = replace(settings, rank_path=str(folder))
     local = max(1, context.num_replicas // context.num_ranks)
     # Energy is a property of the machine: one rank reads it.
     meter = EnergyMeter() if orders.energy and context.rank == 0 else None
@@ -66,7 +67,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
             on_stopped=meter.stop if meter is not None else lambda: None,
         )
         stack.callback(watch.close)
-        with watch.counting(context.strategy):
+        with watch.executions.watched(context.strategy):
             train(Run(settings, context, watch))
         if meter is not None and watch.is_steady:
             reading = meter.stop()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_ddl.bench.executions import Executions
 from pytest_ddl.bench.pacing import Paced
-from pytest_ddl.records import BatchRecord, GraphRecord
+from pytest_ddl.records import BatchRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import values
-from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched
+
+
+class EmptyPipelineError(ValueError):
+    """Steps were measured that had no data."""
 
 
 class Stopwatch(Recorder):
@@ -44,10 +47,13 @@ class Stopwatch(Recorder):
         self._started = time.perf_counter()
         self._begun = self._first = self._warm = self._block = 0.0
         self._told_traces = 0
+        self._ordered = 0
         self.blocks: list[float] = []
+        self._steps_of_blocks: list[int] = []
         self.traces_before: int | None = None
+        """Functions traced before the first block that counts."""
         self.loss: float | None = None
-        self.graphs = GraphObserver(settings, context, self)
+        self.executions = Executions(self.note)
 
     @property
     def completed(self) -> int:
@@ -81,14 +87,21 @@ class Stopwatch(Recorder):
         return max((int(number) for number in found if isinstance(number, int)), default=1)
 
     @property
-    def traces(self) -> int:
-        """Functions traced up to now, as they tell or as their graphs show."""
-        return max(self._told_traces, len(self.graph_records))
+    def unrolled_steps(self) -> int:
+        """Steps that the graph of Keras' training function holds one after the other."""
+        found = (getattr(model, "unrolled_steps_per_execution", 1) for model in self._watcher.models)
+        number = max((int(number) for number in found if isinstance(number, int)), default=1)
+        return min(number, self.steps_per_call)
 
     @property
-    def graph_records(self) -> tuple[GraphRecord, ...]:
-        found: tuple[GraphRecord, ...] = self.graphs.end_run()["graphs"]
-        return found
+    def traces(self) -> int:
+        """Functions traced up to now, as they tell or as their graphs show."""
+        return max(self._told_traces, self.executions.traces)
+
+    @property
+    def steady_steps(self) -> int:
+        """Steps of the blocks that count."""
+        return sum(self._steps_of_blocks)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -111,6 +124,35 @@ class Stopwatch(Recorder):
     def result(self, name: str, value: Any) -> None:
         """What ``fit`` and ``evaluate`` return is not kept."""
 
+    def end_of_steps(self, iterator: Any) -> None:
+        """Make sure that there was something to train on.
+
+        Two batches are looked at, on every rank alike: of a last, partial one this rank may have no example.
+
+        :raises EmptyPipelineError: where batches hold no example.
+        """
+        if self._paced is None:
+            return
+        import tensorflow as tf
+
+        tensors: list[Any] = []
+        for _ in range(2):
+            try:
+                batch = next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                return
+            local = [part for item in tf.nest.flatten(batch) for part in self._local(item)]
+            tensors += [tensor for tensor in local if isinstance(tensor, tf.Tensor) and tensor.shape.rank]
+        if tensors and all(int(tf.size(tensor)) == 0 for tensor in tensors):
+            raise EmptyPipelineError(
+                "the steps that were measured had no examples: every batch of this rank is empty. Look at what the "
+                "dataset filters, takes and shards, and at the global batch size"
+            )
+
+    def _local(self, value: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = tuple(self._context.strategy.experimental_local_results(value))
+        return found
+
     def end_without_step(self) -> None:
         """Nothing was recorded that could belong to no step."""
 
@@ -132,10 +174,11 @@ class Stopwatch(Recorder):
             synchronise(loss)
             seconds = time.perf_counter() - self._block
             self.loss = values.scalar(loss)
-            self.graphs.end_step()
             # A block of a loop that takes several steps at once may be longer than was ordered.
-            self._paced.done(seconds * self._ordered / (self._ordered - self._left), self.traces)
-            self.blocks.append(seconds)
+            taken = self._ordered - self._left
+            self.blocks.append(seconds * self._ordered / taken)
+            self._steps_of_blocks.append(taken)
+            self._paced.done(self.blocks[-1], self.traces)
             self._take_order()
         return None
 
@@ -143,19 +186,25 @@ class Stopwatch(Recorder):
         if not self._first:
             synchronise(loss)
             self._first = time.perf_counter()
+        self.executions.end_step()
         if self._count < self._warm_up:
             return
         synchronise(loss)
         self._warm = time.perf_counter()
-        self.graphs.end_step()
+        self.executions.finish()
         self.traces_before = self.traces
         self._on_steady()
-        self._paced = Paced(self._address, self._rank)
+        self._paced = Paced(self._address, self._rank, self.traces)
         self._take_order()
 
     def _take_order(self) -> None:
         assert self._paced is not None
-        self._ordered = self._left = self._paced.order().steps
+        order = self._paced.order()
+        if order.drop:
+            self.blocks.pop()
+            self._steps_of_blocks.pop()
+            self.traces_before = self.traces
+        self._ordered = self._left = order.steps
         self._stopped = self._left == 0
         if self._stopped:
             self._on_stopped()
@@ -164,25 +213,6 @@ class Stopwatch(Recorder):
     def close(self) -> None:
         if self._paced is not None:
             self._paced.close()
-
-    @contextmanager
-    def counting(self, strategy: Any) -> Iterator[None]:
-        """See which graphs call ``strategy.run``; costs a step nothing, as it happens while they are traced."""
-        import tensorflow as tf
-
-        original = strategy.run
-        before = tf.autograph.experimental.do_not_convert(self.graphs.before_dispatch)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            before()
-            return original(*args, **kwargs)
-
-        with self.graphs.installed():
-            strategy.run = run
-            try:
-                yield
-            finally:
-                del strategy.run
 
 
 def synchronise(loss: Any = None) -> None:

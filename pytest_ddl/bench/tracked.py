@@ -28,6 +28,8 @@ class Tracked:
     """Whether it is better when lower, on a ratio scale: asv 0.6.6 has no notion of direction."""
     meaning: str
     """What asv shows as the code of the benchmark: the formula, and its source."""
+    exact: bool
+    """A counter: the same in every launch, so that any change is real."""
     read: Callable[[Matrix, str], Any]
     """The samples in the form that asv keeps, launch by launch, or a number that is the same in every launch.
 
@@ -74,7 +76,7 @@ def _of_metric(name: str) -> Tracked:
         ]
         return {"samples": samples, "number": 1}
 
-    return Tracked(name, metric.unit, metric.higher_is_better, metric.gated, meaning, read)
+    return Tracked(name, metric.unit, metric.higher_is_better, metric.gated, meaning, False, read)
 
 
 def _baseline(matrix: Matrix) -> list[Launch]:
@@ -105,7 +107,7 @@ def _count(name: str, unit: str, meaning: str, of: Callable[[Counters], int]) ->
             raise NoNumberError("steps ran eagerly: what they do is in no graph and was not counted")
         return max(of(one) for one in counters)
 
-    return Tracked(name, unit, False, True, meaning, read)
+    return Tracked(name, unit, False, True, meaning, True, read)
 
 
 def _copies(counters: Counters) -> int:

@@ -10,7 +10,12 @@ from typing import Any
 
 from pytest_ddl.records import CollectiveRecord, GraphRecord
 
-COUNTED = ("IsFinite", "IsInf", "IsNan", "CheckNumerics", "CheckNumericsV2", "AddN", "PyFunc", "EagerPyFunc")
+ON_HOST = (
+    "PyFunc", "PyFuncStateless", "EagerPyFunc", "PrintV2", "WriteSummary", "WriteScalarSummary",
+    "WriteHistogramSummary", "WriteImageSummary", "WriteAudioSummary", "WriteRawProtoSummary",
+)  # fmt: skip
+"""Operation types that call Python, print or write a summary: wherever the rest runs, these do on the host."""
+COUNTED = ("IsFinite", "IsInf", "IsNan", "CheckNumerics", "CheckNumericsV2", "AddN", *ON_HOST)
 """Operation types that are told in ``GraphRecord.operations`` besides the collectives."""
 
 KINDS: Mapping[str, str] = {
@@ -33,7 +38,8 @@ KINDS: Mapping[str, str] = {
 """Operation type -> kind of collective. A Python-side ``reduce`` to one device (``AddN`` and copies) has none."""
 
 _OPS = {"Add": "SUM", "Mul": "PRODUCT", "Min": "MIN", "Max": "MAX"}
-_REDUCES = ("all_reduce", "reduce", "reduce_scatter")
+REDUCES = ("all_reduce", "reduce", "reduce_scatter")
+"""Kinds whose bytes are ``GraphRecord.reduced_bytes``."""
 _INPUTS = ("Placeholder",)
 _ITERATORS = ("IteratorGetNext", "MultiDeviceIteratorGetNextFromShard", "OptionalGetValue", "IteratorGetNextAsOptional")
 
@@ -75,17 +81,18 @@ def analyse(graph: Any, step: int, asked: tuple[CollectiveRecord, ...] = ()) -> 
         signature=(*given, *content.elements),
         collectives=collectives,
         asked=asked,
-        reduced_bytes=sum(_bytes(item) for item in collectives if item.kind in _REDUCES),
+        reduced_bytes=sum(bytes_of(item) for item in collectives if item.kind in REDUCES),
         operations={kind: content.operations[kind] for kind in types},
     )
 
 
 def _content(nodes: Any, functions: Mapping[str, Any], known: dict[str, _Content], where: str) -> _Content:
     content = _Content()
+    named = {node.name: node for node in nodes}
     for node in nodes:
         content.operations[node.op] += 1
         if node.op in KINDS:
-            content.collectives.append((node.device, _collective(node, where)))
+            content.collectives.append((node.device, _collective(node, where, _pack(node, named))))
         elif node.op in _ITERATORS:
             content.elements.append(f"{node.op} {[_shape(shape) for shape in node.attr['output_shapes'].list.shape]}")
         called = []
@@ -116,15 +123,43 @@ def _called(node: Any, functions: Mapping[str, Any]) -> list[str]:
     return [name for name in names if name in functions]
 
 
-def _collective(node: Any, where: str) -> CollectiveRecord:
+def _pack(node: Any, named: Mapping[str, Any]) -> tuple[str, ...]:
+    """What TensorFlow packed into a reduction: it joins the flattened tensors right before; empty for a single one."""
+    source = _input(node, named)
+    while source is not None and source.op == "Identity":
+        source = _input(source, named)
+    if source is None or source.op != "ConcatV2":
+        return ()
+    flat = [_input(source, named, position) for position in range(len(_data(source)) - 1)]
+    if len(flat) < 2:
+        return ()
+    parts = []
+    for one in flat:
+        tensor = _input(one, named) if one is not None and one.op == "Reshape" else one
+        shapes = tensor.attr["_output_shapes"].list.shape if tensor is not None else ()
+        # A tensor of another output than the first has another shape, but of the same list.
+        parts.append(f"{_shape(shapes[0]) if len(shapes) == 1 else '? '}{_dtype(node)}")
+    return tuple(parts)
+
+
+def _data(node: Any) -> list[str]:
+    return [name for name in node.input if not name.startswith("^")]
+
+
+def _input(node: Any, named: Mapping[str, Any], position: int = 0) -> Any:
+    names = _data(node)
+    return named.get(names[position].split(":")[0]) if len(names) > position else None
+
+
+def _collective(node: Any, where: str, parts: tuple[str, ...] = ()) -> CollectiveRecord:
     shapes = node.attr["_output_shapes"].list.shape
     shape = shapes[0] if shapes else None
     dims = None
     if shape is not None and not shape.unknown_rank:
         dims = tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
     operation = node.attr["merge_op"].s.decode() or node.attr["reduction"].s.decode()
-    op = _OPS.get(operation, operation.upper()) if KINDS[node.op] in _REDUCES else ""
-    return CollectiveRecord(KINDS[node.op], op, dims, _dtype(node), where)
+    op = _OPS.get(operation, operation.upper()) if KINDS[node.op] in REDUCES else ""
+    return CollectiveRecord(KINDS[node.op], op, dims, _dtype(node), where, parts=parts)
 
 
 def _of_one_device(content: _Content) -> tuple[CollectiveRecord, ...]:
@@ -132,6 +167,11 @@ def _of_one_device(content: _Content) -> tuple[CollectiveRecord, ...]:
     counts = Counter(device for device, _item in content.collectives)
     busiest = max(counts, key=lambda device: counts[device], default="")
     return tuple(item for device, item in content.collectives if device == busiest)
+
+
+def collectives_of(nodes: Any) -> list[CollectiveRecord]:
+    """The collectives among the nodes of one device, functions left out."""
+    return [_collective(node, "") for node in nodes if node.op in KINDS]
 
 
 def _shape(shape: Any) -> str:
@@ -147,7 +187,8 @@ def _dtype(node: Any) -> str:
     return str(tf.dtypes.as_dtype(number).name) if number else ""
 
 
-def _bytes(item: CollectiveRecord) -> int:
+def bytes_of(item: CollectiveRecord) -> int:
+    """Bytes of what one replica puts in; 0 where the shape is not static."""
     import tensorflow as tf
 
     if item.shape is None or None in item.shape:

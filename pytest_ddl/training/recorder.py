@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,9 +22,12 @@ from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import layouts, neutral, values
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.observation import Observations
-from pytest_ddl.training.observers import Observer
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched, Watcher
+
+if TYPE_CHECKING:
+    # The observers know the recorder.
+    from pytest_ddl.training.observers import Observer
 
 _PERTURBED = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE)
 
@@ -136,6 +139,9 @@ class Recorder:
             if trained and kept.get(item.record.index):
                 with self._context.strategy.scope():
                     item.variable.assign(kept[item.record.index][0])
+
+    def end_of_steps(self, iterator: Any) -> None:
+        """A loop over batches ended because enough steps were run, and the data goes on."""
 
     def end_without_step(self) -> None:
         """Forget what was observed since the last step: the data ended within it."""

@@ -171,7 +171,7 @@ class Run:
         given = data.prepare(dataset, self._settings, self._completed)
         self._recorder.begin()
         more = lambda: not self._recorder.reached_limit  # noqa: E731
-        yield from stepping.batches(self.strategy, given, more)
+        yield from stepping.batches(self._recorder, self.strategy, given, more)
 
     def record(self, loss: Any = None, **named_values: Any) -> None:
         """End a step of a loop that the program drives itself."""

@@ -29,9 +29,11 @@ def synchronous(
             return
         number = recorder.end_step(loss, traces=traces_of(train_step))
         yield loss if number is None else number
+    if left != 0:
+        recorder.end_of_steps(iterator)
 
 
-def batches(strategy: Any, dataset: Any, more: Callable[[], bool]) -> Iterator[Any]:
+def batches(recorder: Recorder, strategy: Any, dataset: Any, more: Callable[[], bool]) -> Iterator[Any]:
     """Yield distributed batches; the program records its steps itself."""
     import tensorflow as tf
 
@@ -44,3 +46,4 @@ def batches(strategy: Any, dataset: Any, more: Callable[[], bool]) -> Iterator[A
         except (StopIteration, tf.errors.OutOfRangeError):
             return
         yield batch
+    recorder.end_of_steps(iterator)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +51,8 @@ def matrix(times: dict[str, Sequence[float]], rule: str = "weak", batch: int = 3
     """Launches by variant, given as the seconds of a step of each launch; a variant has the replicas it names."""
     found = []
     for variant, seconds in times.items():
-        replicas = int("".join(filter(str.isdigit, variant)) or 1)
+        named = re.findall(r"(?:replicas|workers)=(\d+)", variant) if "server" not in variant else []
+        replicas = math.prod(map(int, named))
         total = batch * replicas if rule == "weak" else batch
         found += [launch(variant, each, replicas, total if rule != "none" else None, **given) for each in seconds]
     return Matrix(tuple(found), {}, rule)

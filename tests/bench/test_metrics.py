@@ -162,7 +162,7 @@ def test_every_metric_says_what_it_is(name: str) -> None:
     assert found.docstring
 
 
-@pytest.mark.parametrize("name", [name for name, found in METRICS.items() if found.dual])
+@pytest.mark.parametrize("name", [name for name, found in METRICS.items() if found.dual and found.of])
 def test_dual_can_be_gated_and_is_the_reciprocal(name: str) -> None:
     dual = metric(METRICS[name].dual or "")
     assert METRICS[name].higher_is_better
@@ -178,6 +178,18 @@ def test_dual_can_be_gated_and_is_the_reciprocal(name: str) -> None:
         if found.of is not None
     ]
     assert values[0][0] * values[1][0] == pytest.approx(values[0][1] * values[1][1])
+
+
+def test_every_dual_is_a_metric() -> None:
+    for found in METRICS.values():
+        if found.dual is not None:
+            assert found.higher_is_better
+            assert METRICS[found.dual].gated, f"{found.name} is to be gated on {found.dual}"
+
+
+def test_metric_of_no_variant_says_where_it_is() -> None:
+    with pytest.raises(ValueError, match=r"usl_contention is not a number of one variant.*metrics\.usl:fit_usl"):
+        estimate("usl_contention", matrix({"one_device": [0.1]}), "one_device")
 
 
 def test_unknown_metric_names_those_there_are() -> None:

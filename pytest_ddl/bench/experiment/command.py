@@ -7,14 +7,15 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 
-from pytest_ddl.bench.experiment import images, measuring, numbers, page, plots, table
+from pytest_ddl.bench.experiment import images, measuring, numbers, page, table
 from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment
+from pytest_ddl.bench.experiment.training import train_mnist
 from pytest_ddl.bench.pinning import cores_per_replica
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
@@ -23,6 +24,8 @@ from pytest_ddl.strategies.spec import StrategySpec
 OK, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses: measured; the training is wrong, or nothing was measured; a wrong option; Ctrl-C."""
 QUICK_EPOCHS = 3
+BUSY = 0.5
+"""1-minute load per core above which a machine is not calm."""
 SYNCHRONOUS = ("mirrored", "multi_worker_mirrored")
 """Strategies with a number of replicas in sync to scale with, and a program that is the same on one device."""
 
@@ -32,7 +35,7 @@ class UsageError(ValueError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("experiment", choices=["mnist-scaling"], help="An MNIST-shaped network on 1 and on N replicas.")
+    parser.add_argument("experiment", choices=["mnist-scaling"], help="A small network on 1 and on N replicas.")
     parser.add_argument(
         "--output", default="mnist-scaling", metavar="DIR", help="Folder for results (./mnist-scaling)."
     )
@@ -42,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Of several replicas: multi_worker_mirrored, mirrored, or a variant such as 'mirrored[replicas=4]'. "
         "auto: mirrored on GPUs, as published; on CPUs a worker with a core of its own for each replica.",
     )
-    parser.add_argument(
-        "--device", default="auto", choices=["auto", "cpu", "gpu"], help="auto: GPUs where there are any."
-    )
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"], help="auto: GPUs where there are.")
     parser.add_argument("--epochs", type=int, metavar="N", help=f"Default: {PUBLISHED.epochs}, as published.")
     parser.add_argument("--batch", type=int, default=BATCH_PER_REPLICA, metavar="N", help="Examples (%(default)s).")
     parser.add_argument(
@@ -57,9 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="FILE.npz", help="MNIST as Keras' mnist.npz; default: scikit-learn's digits.")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_EPOCHS} epochs: to see that it works.")
     parser.add_argument("--no-pin", action="store_true", help="On CPUs: let all replicas use all cores.")
-    parser.add_argument(
-        "--timeout", type=float, default=1800.0, metavar="S", help="Seconds for one training (%(default)s)."
-    )
+    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="Seconds for a training.")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -76,7 +75,7 @@ def main(options: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-def run(options: argparse.Namespace, train: measuring.TrainFunction = measuring.train_mnist) -> int:
+def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnist) -> int:
     """Check the training function, time it, and write the folder.
 
     :param train: see :data:`pytest_ddl.bench.experiment.measuring.TrainFunction`.
@@ -88,8 +87,9 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = measuring.
     found = images.digits() if options.data is None else images.load(Path(options.data))
     harness = process_harness()
     setup = _setup(harness, options)
-    plan_batch = options.batch * setup.replicas if options.batch_rule == "replica" else options.batch
-    found = found.trimmed(plan_batch)
+    # So that both train as many images in an epoch, and no batch has another size.
+    found = found.trimmed(options.batch * setup.replicas if options.batch_rule == "replica" else options.batch)
+    notes = [*setup.notes, *_busy()]
     started = datetime.now(timezone.utc)
     with tempfile.TemporaryDirectory(prefix="mnist-scaling-") as scratch:
         file = Path(scratch) / "images.npz"
@@ -131,7 +131,7 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = measuring.
         check=headline,
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         started=f"{started:%Y-%m-%d %H:%M} UTC",
-        notes=(*setup.notes, *_notes(options, plan)),
+        notes=(*notes, *_short(plan)),
     )
     return conclude(experiment, folder)
 
@@ -205,7 +205,16 @@ def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
     return []
 
 
-def _notes(options: argparse.Namespace, plan: measuring.Plan) -> Sequence[str]:
+def _busy() -> list[str]:
+    """Say that others were using the machine before this command did."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load <= BUSY * cores:
+        return []
+    told = f"The machine was busy when this began (load {load:.1f} on {cores} cores)"
+    return [f"{told}: these times are not to be relied on."]
+
+
+def _short(plan: measuring.Plan) -> list[str]:
     if plan.epochs < PUBLISHED.epochs:
         return [f"{plan.epochs} epochs instead of {PUBLISHED.epochs}: the first one, with its tracing, weighs more."]
     return []
@@ -221,8 +230,10 @@ def _checked(options: argparse.Namespace) -> Path:
         raise UsageError(f"--timeout={options.timeout} must be a positive number of seconds")
     if options.quick and options.epochs is not None:
         raise UsageError(f"--quick means {QUICK_EPOCHS} epochs; give it or --epochs={options.epochs}, not both")
-    if not plots.is_available():
-        raise UsageError(plots.MISSING)
+    needed = ["matplotlib", "scipy"] if options.data is not None else ["matplotlib", "scipy", "sklearn"]
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} cannot be imported, which this needs: pip install 'pytest-ddl[bench]'")
     folder = Path(options.output)
     nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():

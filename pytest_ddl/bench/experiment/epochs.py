@@ -55,8 +55,11 @@ class EpochRecorder(Recorder):
     have entered: a rank that evaluates faster would count its wait for the others as training.
     """
 
-    def __init__(self, settings: RunSettings, context: RankContext, orders: Orders) -> None:
+    def __init__(
+        self, settings: RunSettings, context: RankContext, orders: Orders, on_begin: Callable[[], None]
+    ) -> None:
         super().__init__(settings, context)
+        self._on_begin = on_begin
         self._per_epoch = orders.steps_per_epoch
         with np.load(orders.file) as found:
             self._images, self._labels = scaled(found["x_test"]), found["y_test"]
@@ -66,7 +69,7 @@ class EpochRecorder(Recorder):
         self._made = time.perf_counter()
         self._clock = 0.0
         self._traces: list[int] = []
-        self._initial = ""
+        self._untrained = ""
         self.build_seconds = 0.0
         self.evaluation_seconds = 0.0
         self.steps = 0
@@ -89,8 +92,9 @@ class EpochRecorder(Recorder):
         """Variables are looked at before the first step and after the last."""
 
     def begin(self) -> None:
-        self._initial = self.digests()[0]
+        self._untrained = self.digests()[0]
         self.build_seconds = time.perf_counter() - self._made
+        self._on_begin()
         self._start_clock()
 
     def result(self, name: str, value: Any) -> None:
@@ -128,7 +132,7 @@ class EpochRecorder(Recorder):
 
     @property
     def moved(self) -> bool:
-        return self.digests()[0] != self._initial
+        return self.digests()[0] != self._untrained
 
     def digests(self) -> tuple[str, ...]:
         """SHA-256 of all trainable weights, of each replica on this rank."""
@@ -178,9 +182,7 @@ def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: Order
     with ExitStack() as stack:
         stack.enter_context(pinned(context.rank * local, local, orders.cores_per_replica))
         stack.enter_context(environment.prepared(settings, context.rank))
-        recorder = EpochRecorder(settings, context, orders)
-        if meter is not None:
-            meter.start()
+        recorder = EpochRecorder(settings, context, orders, meter.start if meter is not None else lambda: None)
         train(Run(settings, context, recorder))
         if meter is not None:
             reading = meter.stop()
@@ -210,7 +212,7 @@ def _meeting(context: RankContext) -> Callable[[], None]:
     if context.num_ranks == 1:
         return lambda: None
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def meet() -> Any:
         def one() -> Any:
             return tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0))

@@ -92,7 +92,8 @@ def load(path: Path) -> Images:
             )
         if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu" or not len(labels):
             raise ImagesError(
-                f"{path}: y_{part} is {labels.dtype}{list(labels.shape)}, not one whole number for each of {len(images)} images"
+                f"{path}: y_{part} is {labels.dtype}{list(labels.shape)}, "
+                f"not one whole number for each of {len(images)} images"
             )
         if labels.min() < 0 or labels.max() > 9:
             raise ImagesError(f"{path}: y_{part} has labels from {labels.min()} to {labels.max()}, not from 0 to 9")

@@ -71,8 +71,8 @@ def page(experiment: Experiment, figures: list[str]) -> str:
     parts += [_html(item) for item in table.tables(experiment)]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     title = f"<title>{html.escape(table.TITLE)}</title>"
-    body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en"><head>{head}{title}<style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n'
+    top = f'<!doctype html>\n<html lang="en"><head>{head}{title}<style>{STYLE}</style></head>'
+    return "\n".join([top, "<body>", *parts, "</body></html>", ""])
 
 
 def _inline(svg: str, prefix: str) -> str:

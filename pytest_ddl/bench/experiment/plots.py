@@ -10,9 +10,9 @@ from pytest_ddl.bench.experiment import table
 from pytest_ddl.bench.experiment.published import PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment, Training, mean
 
-MISSING = "the plots need matplotlib: pip install 'pytest-ddl[bench]'"
-SINGLE, MANY, GREY, INK = "#0072B2", "#D55E00", "#8a8f98", "#24292f"
-"""Okabe and Ito's blue and vermilion, which colour-blind readers can tell apart."""
+SINGLE, MANY, ALL, STEADY = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
+"""Of Okabe and Ito, whose colours colour-blind readers can tell apart."""
+GREY, INK = "#8a8f98", "#24292f"
 STYLE = {
     "font.size": 10,
     "font.family": "DejaVu Sans",
@@ -33,13 +33,6 @@ STYLE = {
     # The same data give the same file.
     "svg.hashsalt": "pytest-ddl",
 }
-
-
-def is_available() -> bool:
-    """Whether matplotlib is installed."""
-    from importlib.util import find_spec
-
-    return find_spec("matplotlib") is not None
 
 
 def draw(experiment: Experiment, folder: Path) -> list[Path]:
@@ -65,11 +58,11 @@ def _save(function: Callable[[Experiment, Any], None], experiment: Experiment, p
 
 def accuracy_and_loss(experiment: Experiment, figure: Any) -> None:
     """Left the accuracy on test images, right the losses, epoch by epoch; a band spans all repeats."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     accuracy, loss = figure.subplots(1, 2)
-    groups = (
-        (experiment.of(True), SINGLE, "1 replica"),
-        (experiment.of(False), MANY, f"{experiment.replicas} replicas"),
-    )
+    several = f"{experiment.replicas} replicas"
+    groups = ((experiment.of(True), SINGLE, "1 replica"), (experiment.of(False), MANY, several))
     for trainings, colour, name in groups:
         _curve(accuracy, trainings, "test_accuracies", colour, name)
         _curve(loss, trainings, "losses", colour, f"{name}, training")
@@ -89,6 +82,9 @@ def accuracy_and_loss(experiment: Experiment, figure: Any) -> None:
     accuracy.legend(loc="lower right")
     loss.set(title="Loss (cross-entropy, logarithmic)", xlabel="epoch", yscale="log")
     loss.legend(loc="upper right")
+    loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    loss.yaxis.set_major_formatter("{x:g}")
+    loss.yaxis.set_minor_formatter(NullFormatter())
     for axes in (accuracy, loss):
         axes.set_xlim(1, max(experiment.epochs, 2))
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -109,21 +105,24 @@ def scaling(experiment: Experiment, figure: Any) -> None:
     """Left the speed-up over replicas with the ideal line, right the efficiencies with their intervals."""
     curves, bars = figure.subplots(1, 2, width_ratios=(1, 1.1))
     found = {name: item for name, item in table.scaling_of(experiment).items() if item is not None}
-    colours = dict(zip(found, (GREY, MANY, SINGLE), strict=False))
+    colours = dict(zip(found, (GREY, ALL, STEADY), strict=False))
     most = max(item.replicas for item in found.values())
     curves.plot([1, most], [1, most], "--", color=INK, linewidth=1.2, label="ideal")
     for name, item in found.items():
         label = name if name == "published" else f"measured, {name}"
         curves.plot([1, item.replicas], [1, item.speed_up], "-o", color=colours[name], label=label, linewidth=1.8)
-    curves.set(title="Speed-up: real against ideal", xlabel="replicas", ylabel="T₁ / T_N", xticks=range(1, most + 1))
+    curves.set(
+        title="Speed-up: real against ideal", xlabel="replicas", ylabel="$T_1\\,/\\,T_N$", xticks=range(1, most + 1)
+    )
     curves.set_xlim(0.9, most + 0.1)
+    curves.set_ylim(0, 1.08 * max([most, *(item.speed_up for item in found.values())]))
     curves.legend(loc="upper left")
     _efficiencies(bars, found, colours)
 
 
 def _efficiencies(axes: Any, found: dict[str, Any], colours: dict[str, str]) -> None:
     axes.axhline(100, color=INK, linewidth=1.2, linestyle="--")
-    axes.text(-0.45, 101.5, "ideal", color=INK, fontsize=9)
+    axes.text(len(found) - 0.55, 101.5, "ideal", color=INK, fontsize=9, ha="right")
     tops = [100.0]
     for place, (name, item) in enumerate(found.items()):
         number = item.efficiency
@@ -139,4 +138,4 @@ def _efficiencies(axes: Any, found: dict[str, Any], colours: dict[str, str]) -> 
     axes.set_xticks(range(len(found)), [n if n == "published" else f"measured,\n{n}" for n in found])
     axes.set_ylim(0, max(tops) * 1.15)
     axes.grid(visible=False, axis="x")
-    axes.set(title="Scaling efficiency T₁ / (N · T_N)", ylabel="%")
+    axes.set(title="Scaling efficiency $T_1\\,/\\,(N\\,T_N)$", ylabel="%")

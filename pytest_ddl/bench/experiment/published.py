@@ -23,4 +23,4 @@ PUBLISHED = Published()
 """Issue 4, point 7."""
 
 BATCH_PER_REPLICA = 64
-"""Not given with the published numbers: that of TensorFlow's guides, which train this network (``BATCH_SIZE_PER_REPLICA``)."""
+"""Not given with the published numbers: that of TensorFlow's guides, which train such a network."""

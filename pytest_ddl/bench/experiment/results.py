@@ -34,7 +34,7 @@ class RankTraining:
     retraces: int
     """Traces after the first epoch; of a correct program 0."""
     peak_memory_bytes: int
-    energy: EnergyReading = EnergyReading(None, reason="not asked for")
+    energy: EnergyReading = field(default_factory=lambda: EnergyReading(None, reason="not asked for"))
 
 
 @dataclass(frozen=True)

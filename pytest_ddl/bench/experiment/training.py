@@ -14,7 +14,7 @@ from pytest_ddl.bench.experiment.images import SIDE, scaled
 
 
 def build_model() -> Any:
-    """The network of TensorFlow's guide to distributed training with Keras: 347 210 parameters."""
+    """The network of TensorFlow's guide to distributed training with Keras: 347 146 parameters."""
     import keras
 
     return keras.Sequential(
@@ -50,7 +50,7 @@ def train_mnist(run: Any, file: str, epochs: int) -> None:
         .prefetch(2)
     )
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def train_step(iterator: Any) -> Any:
         def replica_step(batch: Any) -> Any:
             inputs, targets = batch

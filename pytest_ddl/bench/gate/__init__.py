@@ -1,1 +1,52 @@
-"""The gate: is HEAD slower than BASE? Both versions alive at once, in turn, launch by launch, until it is known."""
+"""The gate: is HEAD slower than BASE? Both versions alive at once, in turn, launch by launch, until it is known.
+
+The names below are loaded on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_ddl.bench.gate.gating import gate, run_gate
+    from pytest_ddl.bench.gate.plan import GatePlan
+    from pytest_ddl.bench.gate.result import CellResult, GateResult
+    from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide
+    from pytest_ddl.bench.gate.worktrees import GateUsageError
+
+_HOMES = {
+    "CellResult": "pytest_ddl.bench.gate.result",
+    "Decision": "pytest_ddl.bench.gate.verdict",
+    "GatePlan": "pytest_ddl.bench.gate.plan",
+    "GateResult": "pytest_ddl.bench.gate.result",
+    "GateUsageError": "pytest_ddl.bench.gate.worktrees",
+    "Rule": "pytest_ddl.bench.gate.verdict",
+    "Verdict": "pytest_ddl.bench.gate.verdict",
+    "decide": "pytest_ddl.bench.gate.verdict",
+    "gate": "pytest_ddl.bench.gate.gating",
+    "run_gate": "pytest_ddl.bench.gate.gating",
+}
+
+__all__ = [
+    "CellResult",
+    "Decision",
+    "GatePlan",
+    "GateResult",
+    "GateUsageError",
+    "Rule",
+    "Verdict",
+    "decide",
+    "gate",
+    "run_gate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

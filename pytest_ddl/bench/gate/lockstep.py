@@ -84,10 +84,8 @@ def launch_pair(
     started = time.monotonic()
     deadline = started + bench.timeout
     load_average = os.getloadavg()[0]
-    with (
-        tempfile.TemporaryDirectory(prefix="ddl-gate-launch-", ignore_cleanup_errors=True) as name,
-        ExitStack() as stack,
-    ):
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddl-gate-launch-", ignore_cleanup_errors=True))
         folder = Path(name)
         processes = stack.enter_context(Processes(folder.name))
         runs = [
@@ -102,7 +100,7 @@ def launch_pair(
             lanes = [run.pacer.accept(ranks, deadline) for run in runs]
             own = processes.pids()
             before = Reading.take(own)
-            turns = take_turns(*lanes, bench.steps_per_block, deadline, groups, head_first=number % 2 == 1)
+            turns = take_turns(lanes[0], lanes[1], bench.steps_per_block, deadline, groups, head_first=number % 2 == 1)
             load = before.until(Reading.take(own), load_average)
             gpu = foreign_gpu_processes(own)
         except PacingError as error:
@@ -114,13 +112,14 @@ def launch_pair(
         reports = [run.report(deadline + PARTING) for run in runs]
     launches = [Launch.from_json(report["launch"]) for report in reports]
     return Paired(
-        statistics.median(turns.ratios),
-        tuple(turns.ratios),
-        *launches,
-        {run.side.name: provenance(run.side, report) for run, report in zip(runs, reports, strict=True)},
-        replace(load, foreign_gpu=gpu),
-        turns.steps,
-        time.monotonic() - started,
-        turns.dropped,
-        (statistics.median(turns.base_steps), statistics.median(turns.head_steps)),
+        log_ratio=statistics.median(turns.ratios),
+        ratios=tuple(turns.ratios),
+        base=launches[0],
+        head=launches[1],
+        provenance={run.side.name: provenance(run.side, report) for run, report in zip(runs, reports, strict=True)},
+        load=replace(load, foreign_gpu=gpu),
+        steps_per_block=turns.steps,
+        seconds=time.monotonic() - started,
+        dropped_blocks=turns.dropped,
+        step_seconds=(statistics.median(turns.base_steps), statistics.median(turns.head_steps)),
     )

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 FOREIGN_CORES = 0.10
@@ -87,7 +88,7 @@ class Reading:
 def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
     """Compute processes of others on NVIDIA GPUs, through NVML; empty where it is not there."""
     try:
-        import pynvml
+        pynvml = import_module("pynvml")
     except ImportError:
         return ()
     found = []

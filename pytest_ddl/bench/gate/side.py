@@ -57,8 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if order["protocol"] != PROTOCOL:
             raise RuntimeError(
-                f"this pytest-ddl ({_package_file()}) speaks version {PROTOCOL} of the gate's protocol, the gate speaks "
-                f"version {order['protocol']}; give --instrument=gate"
+                f"this pytest-ddl ({_package_file()}) speaks version {PROTOCOL} of the gate's protocol, and "
+                f"the gate version {order['protocol']}; give --instrument=gate"
             )
         report: dict[str, Any] = {"launch": _launch(SideOrder(**order)), **_provenance()}
     except Exception as error:

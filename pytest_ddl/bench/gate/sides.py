@@ -44,6 +44,8 @@ class Side:
     """The user's own checkout, from which nothing may come."""
     instrument: Path
     """A folder with the script that starts a side, and with the gate's own pytest-ddl where that is used."""
+    package: Path
+    """The ``pytest_ddl/__init__.py`` that measures."""
     python: str = sys.executable
 
     def command(self, order: Path) -> list[str]:
@@ -172,9 +174,9 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
         told = run.told()
         if told is not None:
             return MeasurementError(
-                f"the training function of {run.described} ended by itself, after "
-                f"{len(told['launch']['ranks'][0]['blocks'])} blocks of steps: the gate says when it has enough. Remove the "
-                "steps= or epochs= of its own loop; run.steps, run.batches and run.fit end when the gate does"
+                f"the training function of {run.described} ended by itself, after {_blocks(told)} blocks of steps: "
+                "the gate says when it has enough. Remove the steps= or epochs= of its own loop; run.steps, "
+                "run.batches and run.fit end when the gate does"
             )
         if run.process.poll() is not None:
             return MeasurementError(f"{run.described} {run.ending()}")
@@ -184,6 +186,10 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
             "--strategy with fewer replicas needs less"
         )
     return MeasurementError(f"the ranks of a side went away: {error}")
+
+
+def _blocks(told: Mapping[str, Any]) -> int:
+    return len(told["launch"]["ranks"][0]["blocks"])
 
 
 def provenance(side: Side, report: Mapping[str, Any]) -> dict[str, str]:
@@ -196,5 +202,9 @@ def provenance(side: Side, report: Mapping[str, Any]) -> dict[str, str]:
     strangers = [program for program in programs if not Path(program).is_relative_to(side.root)]
     if strangers or not programs:
         raise MeasurementError(f"{side.name} ran {', '.join(strangers) or 'no program'}, which is not in {side.root}")
+    if Path(report["pytest_ddl_file"]) != side.package:
+        raise MeasurementError(
+            f"{side.name} was measured by the pytest-ddl of {report['pytest_ddl_file']}, not by that of {side.package}"
+        )
     told = {key: str(report[key]) for key in ("pytest_ddl", "pytest_ddl_file", "interpreter")}
     return {"commit": side.commit, "root": str(side.root), "program": programs[0], **told, **launch["versions"]}

@@ -99,7 +99,7 @@ class FromVersion:
         file = Path(module.__file__ or "").resolve()
         if file != self.file.resolve():
             raise TargetError(
-                f"{self.target} was imported from {file}, not from {self.file}: that is not the version to be measured. "
+                f"{self.target} was imported from {file}, not from {self.file}: not the version to be measured. "
                 "Uninstall the package, or give the folder that holds its source as --path"
             )
         function = getattr(module, self.target.function, None)

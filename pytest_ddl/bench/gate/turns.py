@@ -42,7 +42,9 @@ class Turns:
     """Blocks in which something was traced: their groups were run again."""
 
 
-def take_turns(base: Paced, head: Paced, steps: int, deadline: float, groups: int, *, head_first: bool) -> Turns:
+def take_turns(
+    base: Paced, head: Paced, steps: int, deadline: float, groups: int, *, head_first: bool = False
+) -> Turns:
     """Run blocks in ABBA groups, of which each gives one log ratio: the mean of those of its two pairs.
 
     A drift that is linear over a group cancels out, and so does that a side's second block in a row finds its

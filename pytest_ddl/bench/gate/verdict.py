@@ -20,6 +20,7 @@ class Verdict(str, Enum):
     IMPROVEMENT = "improvement"
     REGRESSION = "regression"
     INCONCLUSIVE = "inconclusive"
+    ERROR = "could not measure"
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ def _bounds(values: Sequence[float], confidence: float) -> tuple[float, float]:
 
 
 def _judge(mean: float, lower: float, upper: float, margin: float, rule: Rule) -> tuple[Verdict, str]:
-    estimate, allowed = percent(mean), f"{rule.margin:.1%}"
+    estimate, allowed = percent(mean), f"{rule.margin * 100:g} %"
+    between = f"it is between {percent(lower)} and {percent(upper)}"
     if lower > 0 and mean > margin:
         return Verdict.REGRESSION, f"a step takes {estimate} time: more than the margin of {allowed}, and not by chance"
     if upper < 0 and mean < -margin:
@@ -149,15 +151,8 @@ def _judge(mean: float, lower: float, upper: float, margin: float, rule: Rule) -
     if mean <= margin and upper < 2 * margin:
         return Verdict.PASS, f"a step takes {estimate} time, surely less than {percent(2 * margin)}"
     if mean > margin:
-        return (
-            Verdict.INCONCLUSIVE,
-            f"a step seems to take {estimate} time, which may be chance ({_spread(lower, upper)})",
-        )
-    return Verdict.INCONCLUSIVE, f"a slowdown of {percent(2 * margin)} cannot be ruled out ({_spread(lower, upper)})"
-
-
-def _spread(lower: float, upper: float) -> str:
-    return f"between {percent(lower)} and {percent(upper)}"
+        return Verdict.INCONCLUSIVE, f"a step seems to take {estimate} time, which may be chance: {between}"
+    return Verdict.INCONCLUSIVE, f"a slowdown of {percent(2 * margin)} cannot be ruled out: {between}"
 
 
 def percent(log_ratio: float) -> str:

@@ -50,7 +50,8 @@ class Repository:
             self.prefix = self._git("rev-parse", "--show-prefix").rstrip("/")
         except _GitError as error:
             raise GateUsageError(
-                f"{folder.resolve()} is not in a git repository ({error}); run the gate in your project, or give --repository"
+                f"{folder.resolve()} is not in a git repository ({error}); run the gate in your project, or give "
+                "--repository"
             ) from None
 
     def version(self, given: str) -> Version:
@@ -108,6 +109,12 @@ class Repository:
                 # Twice: locks and files that a program left there must not keep it.
                 self._git("worktree", "remove", "--force", "--force", str(folder))
 
+    def forget(self, folder: Path) -> None:
+        """Have git forget worktrees in a folder that could not be removed in order."""
+        with contextlib.suppress(_GitError):
+            if str(folder) in self._git("worktree", "list", "--porcelain"):
+                self._git("worktree", "prune")
+
     def _git(self, *arguments: str, environ: dict[str, str] | None = None) -> str:
         try:
             done = subprocess.run(
@@ -141,7 +148,7 @@ def check_different(base: Version, head: Version, same_is_meant: bool) -> None:
     if base.tree == head.tree and not same_is_meant:
         same = "the same commit" if base.commit == head.commit else "commits with the same content"
         raise GateUsageError(
-            f"BASE {base.short} and HEAD {head.short} are {same}, so there is nothing to compare. To measure uncommitted "
-            f"changes give {WORKTREE} as HEAD; to compare releases of TensorFlow give --head-python; to measure the "
-            "gate itself give --a-a"
+            f"BASE {base.short} and HEAD {head.short} are {same}, so there is nothing to compare. To measure "
+            f"uncommitted changes give {WORKTREE} as HEAD; to compare releases of TensorFlow give --head-python; to "
+            "measure the gate itself give --a-a"
         )

@@ -1,4 +1,4 @@
-"""Charts as stretchable SVG with their words in HTML, so that they are sharp and legible at any width without scripts."""
+"""Charts as stretchable SVG with their words in HTML: sharp and legible at any width, without scripts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from html import escape
 from pytest_ddl.bench.history.detect import Change, relative_noise
 from pytest_ddl.bench.history.meaning import family
 from pytest_ddl.bench.history.model import Commit, Point, Series
-from pytest_ddl.bench.history.units import number, percent, scale, ticks
+from pytest_ddl.bench.history.units import DASH, THIN, TIMES, number, percent, scale, ticks
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Of the drawing: it is stretched to its place; strokes keep their width."""
@@ -22,7 +22,8 @@ STATES = {
     "exact": ("confirmed", "▲"),
     "unconfirmed": ("candidate", "?"),
     "not asked": ("candidate", "?"),
-    "refuted": ("refuted", "×"),
+    "refuted": ("refuted", TIMES),
+    "explained": ("refuted", DASH),
 }
 
 
@@ -40,7 +41,9 @@ def band(point: Point, series: Series, noise: float | None) -> Band | None:
     if point.low is not None and point.high is not None and point.basis == "launches":
         return Band(point.low, point.high, "95 %, over launches")
     if noise:
-        return Band(point.value * math.exp(-1.96 * noise), point.value * math.exp(1.96 * noise), "95 %, between commits")
+        return Band(
+            point.value * math.exp(-1.96 * noise), point.value * math.exp(1.96 * noise), "95 %, between commits"
+        )
     if point.low is not None and point.high is not None:
         return Band(point.low, point.high, "99 %, within one launch")
     return None
@@ -106,9 +109,7 @@ def chart(
     marks, words = _marks(series, found, room, places, accepted)
     grid = ticks(room.low / by, room.high / by)
     lines = "".join(f'<path class="grid" d="M0 {room.y(tick * by):.1f}H{WIDTH:.0f}"/>' for tick in grid)
-    labels = "".join(
-        f'<span class="tick" style="top:{room.y(tick * by):.1f}%">{number(tick)}</span>' for tick in grid
-    )
+    labels = "".join(f'<span class="tick" style="top:{room.y(tick * by):.1f}%">{number(tick)}</span>' for tick in grid)
     ideal = family(series.benchmark).ideal
     if ideal is not None:
         lines += f'<path class="ideal" d="M0 {room.y(ideal):.1f}H{WIDTH:.0f}"/>'
@@ -117,15 +118,21 @@ def chart(
     newest = series.points[-1] if series.points else None
     now = _newest(newest, series, noise, by, unit)
     summary = _summary(series, title, found, by, unit)
+    spots = " ".join(f"{room.x(places[point.commit.hash]) / WIDTH * 100:.1f}" for point in series.points)
     return (
-        f'<figure class="chart {hue}" data-series="{series.id}"><figcaption><span class="name">{escape(title)}</span>'
+        f'<figure class="chart {hue}" data-series="{series.id}" data-places="{spots}"><figcaption>'
+        f'<span class="name">{escape(title)}</span>'
         f'<span class="now">{now}</span></figcaption>'
         f'<div class="plot" tabindex="0" role="img" aria-label="{escape(summary, quote=True)}">'
-        f'<svg viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" aria-hidden="true">{drawing}</svg>'
+        f"{_svg(drawing)}"
         f'{labels}{words}<i class="cursor" hidden></i></div>'
-        f'<div class="axis" aria-hidden="true"><span>{escape(commits[0].day)}</span><span>{escape(commits[-1].day)}</span>'
-        '</div><p class="readout" aria-live="polite"></p></figure>'
+        f'<div class="axis" aria-hidden="true"><span>{commits[0].day}</span><span>{commits[-1].day}</span></div>'
+        "</figure>"
     )
+
+
+def _svg(drawing: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" aria-hidden="true">{drawing}</svg>'
 
 
 def _newest(newest: Point | None, series: Series, noise: float | None, by: float, unit: str) -> str:
@@ -161,14 +168,18 @@ def _marks(
     shapes, words = [], []
     for change in found:
         state, sign = STATES[change.verdict.status]
+        if change.verdict.status == "explained":
+            continue
         if not change.worse:
             state, sign = "improved", "✓"
         elif change.id in accepted:
-            state, sign = "accepted", "–"
+            state, sign = "accepted", DASH
         elif not change.standing:
-            state, sign = "recovered", "–"
+            state, sign = "recovered", DASH
         start, end = room.x(places[change.before.hash]), room.x(places[change.after.hash])
-        tall = "" if change.kind == "creep" else f'<rect x="{start:.1f}" width="{end - start:.1f}" height="{HEIGHT:.0f}"/>'
+        tall = (
+            "" if change.kind == "creep" else f'<rect x="{start:.1f}" width="{end - start:.1f}" height="{HEIGHT:.0f}"/>'
+        )
         left, right = max(0.0, start - 0.12 * WIDTH), min(WIDTH, end + 0.12 * WIDTH)
         if change.kind == "creep":
             left, right = start, end
@@ -185,11 +196,12 @@ def _summary(series: Series, title: str, found: Sequence[Change], by: float, uni
     if not series.points:
         return f"{series.benchmark.name}, {title}: no results"
     values = [point.value / by for point in series.points]
-    said = [
+    first = (
         f"{series.benchmark.name}, {title}: {len(values)} results from {series.points[0].commit.day} to "
         f"{series.points[-1].commit.day}, newest {number(values[-1])} {unit}, "
         f"between {number(min(values))} and {number(max(values))}."
-    ]
+    )
+    said = [first]
     said += [
         f"{'Worse' if change.worse else 'Better'} by {percent(change.effect)} after {change.before.short}, "
         f"by {change.after.short}: {change.verdict.status}."
@@ -234,17 +246,18 @@ def scaling_chart(curves: Sequence[Curve], single: float, unit: str) -> str:
         drawn.append(f'<path class="line bold {curve.hue}" d="M{"L".join(spots)}"/>')
         drawn.append(f'<path class="dots bold {curve.hue}" d="{"".join(f"M{spot}h0" for spot in spots)}"/>')
         last, value, _ = points[-1]
-        share = f" {value / (single * last) * 100:.0f}{chr(0x202F)}%" if last > 1 else ""
-        ends.append((y(value), f"{curve.name}{share}", curve.hue, x(last)))
+        share = f"{value / (single * last) * 100:.0f}{THIN}%" if last > 1 else ""
+        ends.append((y(value), f"<span>{escape(curve.name)} </span>{share}", curve.hue, x(last)))
     previous = -math.inf
     for height, text, hue, at in sorted(ends):
         # Words of lines that end close to each other are moved apart.
         placed = max(height, previous + 9)
         previous = placed
         style = f"top:{placed:.1f}%;left:{at / WIDTH * 100 + 1.5:.1f}%"
-        words.append(f'<span class="end {hue}" style="{style}">{escape(text)}</span>')
+        words.append(f'<span class="end {hue}" style="{style}">{text}</span>')
     sizes = sorted({replicas for curve in curves for replicas, _, _ in curve.points})
     below = "".join(f'<span style="left:{x(size) / WIDTH * 100:.1f}%">{size}</span>' for size in sizes)
+    legend = "".join(f'<span class="{curve.hue}">{escape(curve.name)}</span> ' for curve in curves)
     said = "; ".join(
         f"{curve.name}: " + ", ".join(f"{number(value)} with {replicas}" for replicas, value, _ in curve.points)
         for curve in curves
@@ -252,7 +265,9 @@ def scaling_chart(curves: Sequence[Curve], single: float, unit: str) -> str:
     label = f"Throughput in {unit} over replicas. Ideal: {number(single)} for each replica. {said}"
     return (
         f'<figure class="chart scaling"><div class="plot" role="img" aria-label="{escape(label, quote=True)}">'
-        f'<svg viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" aria-hidden="true">{"".join(drawn)}</svg>'
+        f"{_svg(''.join(drawn))}"
         f'{"".join(words)}</div><div class="sizes" aria-hidden="true">{below}</div>'
-        f'<div class="axis" aria-hidden="true"><span>replicas</span><span></span></div></figure>'
+        '<div class="axis" aria-hidden="true"><span>replicas</span></div>'
+        f'<p class="legend" aria-hidden="true">{legend}</p>'
+        "</figure>"
     )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pytest_ddl.bench.history.meaning import higher_is_better, is_exact
+from pytest_ddl.bench.history.meaning import family, higher_is_better, is_exact
 from pytest_ddl.bench.history.model import Commit, Point, Series, short_id
 
 MARGIN = 0.025
 """Changes that are smaller are not listed: the gate's own margin, below which a re-run could not confirm them."""
 PENALTY = 3.0
 """A change must lower the residual sum of squares by this times ln(n) noise variances. BIC asks for about 2 ln(n) for
-a change of unknown place (Yao 1988, Statistics & Probability Letters 6); a little more, as every candidate costs a re-run."""
+a change of unknown place (Yao 1988, Statistics & Probability Letters 6); more, as every candidate costs a re-run."""
 SHORTEST = 8
 """Points below which noise cannot be told from change."""
 NOISE_FLOOR = 0.002
@@ -27,7 +28,7 @@ CREEP_SIGMAS = 3.5
 """How far the newest level must be above the best, in standard errors of their difference. The best of many windows is
 lower than the truth by about 1.5 of them."""
 
-Status = Literal["confirmed", "refuted", "unconfirmed", "exact", "not asked"]
+Status = Literal["confirmed", "refuted", "unconfirmed", "exact", "explained", "not asked"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def noise(values: Sequence[float]) -> float:
 
     The median absolute difference, scaled to a normal distribution (0.6745) and to one value of two (√2).
     """
-    steps = [abs(after - before) for before, after in zip(values, values[1:], strict=False)]
+    steps = [abs(after - before) for before, after in itertools.pairwise(values)]
     return statistics.median(steps) / (0.6745 * math.sqrt(2)) if steps else 0.0
 
 
@@ -154,12 +155,12 @@ def _is_worse(series: Series, difference: float) -> bool:
 
 
 def _edges(scaled: Sequence[float]) -> list[int]:
-    """Where segments end, of values whose noise has standard deviation 1: PELT (Killick et al. 2012, arXiv 1101.1438)."""
+    """Where segments end, of values with noise 1: PELT (Killick et al. 2012, arXiv 1101.1438)."""
     try:
         import ruptures
     except ImportError as error:
         raise DetectorMissingError(
-            "finding changes needs the package ruptures: pip install 'pytest-ddl[bench]', or --no-detect for the page alone"
+            "finding changes needs ruptures: pip install 'pytest-ddl[bench]', or --no-detect for the page alone"
         ) from error
     import numpy as np
 
@@ -221,7 +222,7 @@ def _creep(
     """The newest level against the best that ever held for a while: what small steps add up to (asv#932)."""
     size = min(CREEP_WINDOW, len(logs) // 3)
     better = higher_is_better(series.benchmark)
-    if size < 4 or better is None:
+    if size < 4 or better is None or family(series.benchmark).derived:
         return None
     sign = -1 if better else 1
     windows = {start: sign * statistics.fmean(logs[start : start + size]) for start in range(len(logs) - 2 * size + 1)}

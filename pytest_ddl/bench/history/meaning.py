@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 from pytest_ddl.bench.history.model import Benchmark, Series
+from pytest_ddl.bench.history.units import TIMES
+from pytest_ddl.bench.metrics.registry import METRICS
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Family:
     exact: bool = False
     """Whether the number is counted: any change is real, however small."""
     ideal: float | None = None
+    derived: bool = False
+    """Whether it compares a variant's step with that of one replica: it also gets worse when that one gets better."""
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -32,6 +36,7 @@ FAMILIES: tuple[Family, ...] = (
         False,
         "What scaling costs: N·T(N)/T(1), the reciprocal of the efficiency. 1 is ideal.",
         ideal=1.0,
+        derived=True,
     ),
     Family(
         "efficiency",
@@ -40,12 +45,13 @@ FAMILIES: tuple[Family, ...] = (
         True,
         "How much of ideal scaling is left: with N replicas, throughput against N times that of one. 100 % is ideal.",
         ideal=1.0,
+        derived=True,
     ),
     Family(
         "energy",
         "Energy",
         r"joule|energy|watt",
-        None,
+        False,
         "As far as counters of the hardware cover the machine.",
     ),
     Family("throughput", "Throughput", r"throughput|per_second", True, "Examples per second in steady steps."),
@@ -62,12 +68,12 @@ FAMILIES: tuple[Family, ...] = (
         r"comm(unication)?_|comm$|exposed",
         False,
         "The part of a step in which replicas wait for each other's gradients.",
+        derived=True,
     ),
     Family(
         "counters",
         "Counters",
-        r"collective.*(count|per_step)|counter|(reduced|reduce).*bytes|bytes.*(reduced|per_step)|packs?\b|unpacked"
-        r"|traces|retraces|nodes|copies|misplaced|all_reduces",
+        r"collectives|reduced_bytes|reductions|packs|unpacked|traces|nodes|copies|misplaced|counter",
         False,
         "Counted in the graphs that ran: the same on every machine, so that every change is real.",
         exact=True,
@@ -75,13 +81,14 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "step",
         "Step time",
-        r"step_time|step_seconds|seconds_per_step|time_step|step$",
+        r"step_time|step_seconds|seconds_per_(step|1k)|step$",
         False,
         "Seconds per steady step, of the slowest replica; devices had finished before the clock was read.",
     ),
     Family("memory", "Memory", r"memory|peak|rss", False, "Peak of the largest rank."),
     Family("other", "Other benchmarks", r"", False, "Benchmarks that are not about one training step."),
 )
+MORE_IS_BETTER = re.compile(r"bandwidth|busbw|algbw|per_second|per_joule|speed_?up|accuracy")
 NEUTRAL = re.compile(r"(?<!un)packs?\b|(?<!un)packed")
 """More packs can be better or worse: fewer tensors alone, or a pack that was split."""
 STRATEGY, REPLICAS = ("strategy", "variant"), ("replicas", "n_replicas", "num_replicas", "workers")
@@ -104,7 +111,8 @@ def family(benchmark: Benchmark) -> Family:
 
 
 def higher_is_better(benchmark: Benchmark) -> bool | None:
-    """Whether more is better: the benchmark's own ``higher_is_better`` where it says, else what its metric is.
+    """Whether more is better: the benchmark's own ``higher_is_better`` where it says, else what our metric of its name
+    is, else what its name tells; ``None`` where neither is.
 
     asv 0.6.6 copies the attribute into ``benchmarks.json`` and takes every metric for lower-is-better.
     """
@@ -112,10 +120,10 @@ def higher_is_better(benchmark: Benchmark) -> bool | None:
     if isinstance(said, bool):
         return said
     name = leaf(benchmark)
-    if re.search(r"per_joule", name):
+    if name in METRICS:
+        return METRICS[name].higher_is_better
+    if MORE_IS_BETTER.search(name):
         return True
-    if re.search(r"joule|energy|watt", name):
-        return False
     return None if NEUTRAL.search(name) else family(benchmark).higher_is_better
 
 
@@ -133,9 +141,9 @@ class Variant:
 
     def __str__(self) -> str:
         base = self.strategy.partition("[")[0]
-        if base == "one_device" or not self.replicas:
+        if not self.replicas or (base == "one_device" and self.replicas == 1):
             return base
-        return f"{base} × {self.replicas}"
+        return f"{base} {TIMES} {self.replicas}"
 
 
 def variant(series: Series) -> Variant | None:

@@ -47,7 +47,9 @@ def read_results(results: Path, log: GitLog | None = None, *, commit_url: str = 
     :raises NoResultsError: where there are no results at all.
     """
     if not results.is_dir():
-        raise NoResultsError(f"no folder of results at {results}: give asv's results_dir by --results, or run asv first")
+        raise NoResultsError(
+            f"no folder of results at {results}: give asv's results_dir by --results, or run asv first"
+        )
     problems: list[Problem] = []
     benchmarks = _benchmarks(results, problems)
     files = list(_files(results, problems))
@@ -206,9 +208,7 @@ def _at(found: Mapping[str, Any], column: str, index: int) -> Any:
     return values[index] if isinstance(values, list) and index < len(values) else None
 
 
-def _point(
-    commit: Commit, value: float, found: Mapping[str, Any], index: int, benchmark: Benchmark | None
-) -> Point:
+def _point(commit: Commit, value: float, found: Mapping[str, Any], index: int, benchmark: Benchmark | None) -> Point:
     samples = [float(one) for one in _at(found, "samples", index) or ()]
     launches = benchmark.attributes.get("launches") if benchmark else None
     low, high = _at(found, "stats_ci_99_a", index), _at(found, "stats_ci_99_b", index)
@@ -303,7 +303,7 @@ def _failed_last(series: Sequence[Series]) -> list[Problem]:
         Problem(
             "failed",
             f"{name} failed at the newest commit {newest[several[0].machine, several[0].environment].short} on "
-            f"{several[0].machine} ({len(several)} combinations of parameters, such as {several[0].label}): nothing can "
+            f"{several[0].machine} ({len(several)} combinations, such as {several[0].label}): nothing can "
             "be said about it there; `asv run --show-stderr` shows why",
             name,
             newest[several[0].machine, several[0].environment].hash,
@@ -315,7 +315,9 @@ def _failed_last(series: Sequence[Series]) -> list[Problem]:
 def _outside(outside: Mapping[str, int]) -> Problem:
     names = sorted(outside)
     shown = ", ".join(name[:8] for name in names[:5]) + (" …" if len(names) > 5 else "")
-    message = f"{len(names)} commits with results are not on the branch that the history is of, and are left out: {shown}"
+    message = (
+        f"{len(names)} commits with results are not on the branch that the history is of, and are left out: {shown}"
+    )
     return Problem("outside", message, "commits", shown)
 
 
@@ -330,7 +332,8 @@ def _split(series: Sequence[Series]) -> list[Problem]:
         for (before, old), (after, new) in itertools.pairwise(sorted(ordered, key=lambda item: min(item[0]))):
             if max(before) < min(after):
                 message = (
-                    f"on {machine}, results go on under another environment from {min(after).short}: {old}, then {new}. "
+                    f"on {machine}, from {min(after).short} results go on under another environment: {old}, then "
+                    f"{new}. "
                     "They are separate series. Of an existing environment, keep the interpreter at one path"
                 )
                 found.append(Problem("split", message, machine, f"{old} -> {new}"))

@@ -139,4 +139,5 @@ def _joules(launch: Launch) -> float:
             return reading.joules
         raise NoNumberError(f"{reading.source} did not advance in {reading.seconds:.2f} s: measure longer, seconds=")
     first: EnergyReading = launch.ranks[0].energy
-    raise NoNumberError(f"no energy was read: {first.reason or 'no reason was told'}")
+    asked = " (energy=True reads it)" if first.reason == "not asked for" else ""
+    raise NoNumberError(f"no energy was read: {first.reason or 'no reason was told'}{asked}")

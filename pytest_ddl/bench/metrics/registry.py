@@ -153,6 +153,46 @@ _ALL = (
         "cost_of_measuring", "", "lower", None, "wall time / sum of blocks",
         "wall seconds per second of measured steps; 1 is ideal", "reciprocal of measured share",
     ),
+    Metric(
+        "replayed_communication_time", "seconds", False, None,
+        "time of the step's own all-reduces where nothing else runs",
+        "count (all-reduces of a step) x time of one of their mean size", "tf_cnn_benchmarks, all_reduce_benchmark.py",
+        "cluster", "collectives:replayed_communication_time",
+    ),
+    Metric(
+        "collective_time", "seconds", False, None, "time of one collective of a size, in a loop within a graph",
+        "median over calls of (call / collectives in it)", "nccl-tests",
+        "cluster", "collectives:measure_collectives",
+    ),
+    Metric(
+        "algorithm_bandwidth", "bytes/s", True, "collective_time", "what a program gets of a collective", "S / t",
+        "nccl-tests, doc/PERFORMANCE.md", "cluster", "metrics.bandwidth:algorithm_bandwidth",
+    ),
+    Metric(
+        "bus_bandwidth", "bytes/s", True, "collective_time", "what the links carry in a collective",
+        "S / t x {all-reduce 2 (n-1)/n; reduce-scatter, all-gather (n-1)/n; broadcast 1}",
+        "nccl-tests, doc/PERFORMANCE.md", "cluster", "metrics.bandwidth:bus_bandwidth",
+    ),
+    Metric(
+        "usl_contention", "", False, None, "share of work that waits for what is shared; from 6 sizes on",
+        "sigma of X(N) = lambda N / (1 + sigma (N-1) + kappa N (N-1))", "Gunther 2007, arXiv 0808.1431",
+        "sizes", "metrics.usl:fit_usl", ratio_scale=False,
+    ),
+    Metric(
+        "usl_coherency", "", False, None, "cost of each pair of replicas; above 0, throughput has a peak",
+        "kappa of the same", "Gunther 2007, arXiv 0808.1431",
+        "sizes", "metrics.usl:fit_usl", ratio_scale=False,
+    ),
+    Metric(
+        "steps_to_target", "steps", False, None, "steps until the loss reaches a target, against the global batch size",
+        "first step with smoothed loss <= target, best of the learning rates; regimes from S (1 + B_crit / B)",
+        "Shallue et al. 2019, JMLR 20(112)", "training", "steps_to_target:steps_to_target",
+    ),
+    Metric(
+        "epochs_to_target", "epochs", False, None, "too fast, too slow or as the reference, by a t test each way",
+        "olympic mean within mean +- t(0.95, n+m-2) s sqrt(1/n + 1/m)", "MLPerf: mlcommons/logging, rcp_checker",
+        "training", "metrics.convergence:convergence_guard", ratio_scale=False,
+    ),
 )  # fmt: skip
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}

@@ -1,0 +1,17 @@
+"""What surrounds a training step: distributed iteration of the input alone, saving and restoring checkpoints."""
+
+from __future__ import annotations
+
+from pytest_ddl.bench.asv import training_suite
+
+SYNCHRONOUS = ("one_device", "mirrored", "multi_worker_mirrored")
+
+GateInput, DashInput = training_suite(
+    ".pipelines:images", SYNCHRONOUS, name="Input", batch_per_replica=64, metrics=("step_time", "throughput")
+)
+GateSaving, _ = training_suite(
+    ".pipelines:saving", SYNCHRONOUS, name="Saving", metrics=("step_time",), steps_per_block=1, warm_up=3
+)
+GateRestoring, _ = training_suite(
+    ".pipelines:restoring", SYNCHRONOUS, name="Restoring", metrics=("step_time",), steps_per_block=1, warm_up=3
+)

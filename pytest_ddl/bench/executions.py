@@ -1,0 +1,89 @@
+"""Which graphs the steps of the warm-up ran, and how often: what the counters are counted in."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from weakref import WeakSet
+
+from pytest_ddl.training import adapter
+
+
+class Executions:
+    """Watches the calls of traced functions up to the end of the warm-up, and traces until the run ends."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._lock = threading.Lock()
+        self._graphs: dict[int, Any] = {}
+        self._partitions: dict[int, list[Any]] = {}
+        self._running: Counter[int] = Counter()
+        self._last: Counter[int] = Counter()
+        self._running_eagerly = self._was_eager = False
+        self._seen: WeakSet[Any] = WeakSet()
+        self._watching = ExitStack()
+        self.is_possible = False
+        """Whether this TensorFlow release lets executions be watched."""
+        self.traces = 0
+        """Graphs that were traced for a function that calls ``strategy.run``."""
+
+    @property
+    def last_step(self) -> list[tuple[Any, int, list[Any]]]:
+        """Of the last step of the warm-up: each graph, how often it ran, and its parts on the devices."""
+        return [(self._graphs[key], times, self._partitions.get(key, [])) for key, times in self._last.items()]
+
+    @property
+    def was_eager(self) -> bool:
+        """Whether ``strategy.run`` was called outside any ``tf.function`` in the last step of the warm-up."""
+        return self._was_eager
+
+    @contextmanager
+    def watched(self, strategy: Any) -> Iterator[None]:
+        """Watch a program from here on; :meth:`finish` ends what a steady step would pay for."""
+        import tensorflow as tf
+
+        original = strategy.run
+        # AutoGraph would convert it, and all that it calls.
+        before = tf.autograph.experimental.do_not_convert(self._dispatched)
+
+        def run(fn: Any, *args: Any, **kwargs: Any) -> Any:
+            before(fn)
+            return original(fn, *args, **kwargs)
+
+        self.is_possible = self._watching.enter_context(adapter.executed_functions(self._executed))
+        strategy.run = run
+        try:
+            yield
+        finally:
+            del strategy.run
+            self.finish()
+
+    def end_step(self) -> None:
+        """A step of the warm-up has ended."""
+        with self._lock:
+            self._last, self._running = self._running, Counter()
+            self._was_eager, self._running_eagerly = self._running_eagerly, False
+
+    def finish(self) -> None:
+        """Let functions run unwatched."""
+        self._watching.close()
+
+    def _executed(self, graph: Any, partitions: list[Any]) -> None:
+        with self._lock:
+            key = id(graph)
+            self._graphs[key] = graph  # kept alive: ids are used again
+            self._partitions.setdefault(key, []).extend(partitions)
+            self._running[key] += 1
+
+    def _dispatched(self, function: Any) -> None:
+        if adapter.is_of_strategy(function):
+            return
+        graph = adapter.outermost_graph()
+        if graph is None:
+            self._running_eagerly = True
+        elif graph not in self._seen:
+            self._seen.add(graph)
+            self.traces += 1

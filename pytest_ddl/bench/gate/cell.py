@@ -1,0 +1,143 @@
+"""One cell of the gate: a target under a variant, launched until it is known whether HEAD is slower."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pytest_ddl.bench.counter_gate import Change, compare
+from pytest_ddl.bench.gate.lockstep import GROUPS, Paired, launch_pair
+from pytest_ddl.bench.gate.result import CellResult
+from pytest_ddl.bench.gate.sides import MeasurementError, Side
+from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, percent
+from pytest_ddl.bench.spec import BenchSpec
+
+OVERLOADED = 2
+"""So many launches on an overloaded machine, and more of them than calm ones, end the measurement of time."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is to be measured, and how."""
+
+    base: Side
+    head: Side
+    target: Target
+    strategy: str
+    ranks: int
+    bench: BenchSpec
+    rule: Rule
+    budget: float
+    """Seconds after which no launch is begun that would not end in time."""
+    accept: Mapping[str, str] = field(default_factory=dict)
+    counters_only: bool = False
+    cores_per_replica: int = 0
+
+    def launch(self, number: int) -> Paired:
+        """One launch of both versions.
+
+        :raises MeasurementError: where a side fails.
+        """
+        return launch_pair(
+            self.base,
+            self.head,
+            self.target,
+            self.strategy,
+            self.ranks,
+            self.bench,
+            number=number,
+            groups=1 if self.counters_only else GROUPS,
+            cores_per_replica=self.cores_per_replica,
+        )
+
+
+def measure_cell(
+    cell: Cell, tell: Callable[[str], None] = lambda _line: None, launch: Callable[[int], Paired] | None = None
+) -> CellResult:
+    """Launch until there is a verdict, or launches or seconds are used up.
+
+    Counters are compared first, and decide alone where they are worse: they are exact on any machine.
+
+    :param tell: gets a line for each launch.
+    :param launch: in place of :meth:`Cell.launch`.
+    """
+    started = time.monotonic()
+    made: list[Paired] = []
+
+    def result(verdict: Verdict, reason: str, decision: Decision | None = None) -> CellResult:
+        seconds = time.monotonic() - started
+        changes = _changes(made, cell.accept)
+        return CellResult(
+            str(cell.target),
+            cell.strategy,
+            verdict,
+            reason,
+            decision,
+            changes,
+            tuple(made),
+            seconds,
+            cell.counters_only,
+        )
+
+    while True:
+        try:
+            made.append((launch or cell.launch)(len(made)))
+        except MeasurementError as error:
+            return result(Verdict.ERROR, str(error))
+        calm = [one for one in made if not one.load.problem]
+        tell(_line(len(made), made[-1], cell.counters_only))
+        calm = calm if not cell.counters_only else []
+        worse = [change for change in _changes(made, cell.accept) if change.is_regression]
+        if worse:
+            return result(Verdict.REGRESSION, f"counters: {worse[0].message}", _decided(calm, cell))
+        if cell.counters_only:
+            return result(Verdict.PASS, "counters are not worse; time was not measured (--counters-only)")
+        overloaded = len(made) - len(calm)
+        if overloaded >= OVERLOADED and overloaded > len(calm):
+            return result(
+                Verdict.INCONCLUSIVE,
+                f"no verdict on time, the machine is overloaded: {_last_problem(made)}. The counters are not worse. "
+                "Measure on a calm machine, or give --counters-only",
+                _decided(calm, cell),
+            )
+        used = time.monotonic() - started
+        over = len(made) >= cell.rule.looks[-1] + OVERLOADED or len(calm) >= cell.rule.looks[-1]
+        late = used + statistics.fmean(one.seconds for one in made) > cell.budget
+        if len(calm) in cell.rule.looks or over or late:
+            decision = decide([one.log_ratio for one in calm], cell.rule)
+            if decision.verdict is not Verdict.INCONCLUSIVE:
+                return result(decision.verdict, decision.reason, decision)
+            if over or late:
+                end = "launches (--max-launches)" if over else f"the {cell.budget:g} s of --budget"
+                aside = f" {overloaded} more were set aside: {_last_problem(made)}." if overloaded else ""
+                return result(
+                    Verdict.INCONCLUSIVE,
+                    f"{decision.reason}. All {end} are used up after {len(calm)} launch(es).{aside}",
+                    decision,
+                )
+
+
+def _decided(calm: list[Paired], cell: Cell) -> Decision | None:
+    """What is known of time, for display beside a verdict that does not rest on it."""
+    return decide([one.log_ratio for one in calm], cell.rule) if len(calm) >= 3 else None
+
+
+def _changes(made: list[Paired], accept: Mapping[str, str]) -> tuple[Change, ...]:
+    """Of the launch whose counters are worst; they are the same in all, unless a program chooses at random."""
+    found = [tuple(compare(one.base.counters, one.head.counters, accept)) for one in made]
+    return max(found, key=lambda changes: sum(change.is_regression for change in changes), default=())
+
+
+def _last_problem(made: list[Paired]) -> str:
+    return next(one.load.problem for one in reversed(made) if one.load.problem)
+
+
+def _line(number: int, one: Paired, counters_only: bool) -> str:
+    if counters_only:
+        return f"launch {number}: {one.seconds:.1f} s"
+    base, head = (f"{seconds * 1e3:.3f} ms" for seconds in one.step_seconds)
+    aside = f"; set aside: {one.load.problem}" if one.load.problem else ""
+    return f"launch {number}: {percent(one.log_ratio)} (BASE {base}, HEAD {head} a step; {one.seconds:.1f} s){aside}"

@@ -1,0 +1,184 @@
+"""``pytest-ddl gate BASE HEAD``: options, output and exit status."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from pytest_ddl.bench.gate import github, report
+from pytest_ddl.bench.gate.gating import run_gate
+from pytest_ddl.bench.gate.plan import GatePlan
+from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.spec import BenchSpec
+
+USAGE = 2
+INTERRUPTED = 130
+STATUSES = """\
+exit status:
+  0    every cell passed: no counter is worse, and a slowdown beyond the margin is ruled out
+  1    a regression: a step takes longer by more than the margin, or a counter is worse
+  2    the gate could not begin: a wrong option, no such commit, the same commit twice
+  3    inconclusive: launches or seconds are used up, or the machine is overloaded; this is no pass
+  4    a cell could not be measured: a version lacks the target, a side failed or took too long
+  130  interrupted
+A regression in one cell counts more than a 4 in another, and that more than a 3.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    default = GatePlan("", "", ("",))
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = STATUSES
+    parser.add_argument("base", metavar="BASE", help="branch, tag or commit that is compared with")
+    parser.add_argument("head", metavar="HEAD", help="likewise, or WORKTREE: the working tree as it is")
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
+        "--target",
+        action="append",
+        required=True,
+        metavar="MODULE:FUNCTION",
+        help="a training function, train(run), that both versions have; or path/to/file.py:function. Repeatable",
+    )
+    what.add_argument(
+        "--strategy",
+        action="append",
+        metavar="VARIANT",
+        help="variants such as mirrored[replicas=2]; each target is measured under each. Repeatable (one_device)",
+    )
+    batch = what.add_mutually_exclusive_group()
+    batch.add_argument("--batch-per-replica", type=int, metavar="N", help="examples of a step on each replica")
+    batch.add_argument("--global-batch-size", type=int, metavar="N", help="examples of a step on all replicas")
+    what.add_argument("--device", choices=("auto", "cpu", "gpu", "tpu"), default=default.bench.device)
+    what.add_argument("--path", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)")
+    what.add_argument("--repository", type=Path, default=Path(), metavar="FOLDER", help="of both versions (.)")
+    what.add_argument("--base-python", default=default.base_python, metavar="PYTHON", help="interpreter for BASE")
+    what.add_argument("--head-python", default=default.head_python, metavar="PYTHON", help="interpreter for HEAD")
+    what.add_argument(
+        "--instrument",
+        choices=("auto", "gate", "version"),
+        default=default.instrument,
+        help="whose pytest-ddl measures: the gate's, each version's own, or (auto) the latter where both have one",
+    )
+    what.add_argument("--a-a", action="store_true", help="BASE and HEAD may be the same: measure the gate itself")
+    how = parser.add_argument_group("how it is decided")
+    how.add_argument("--margin", type=_share, default=default.margin, metavar="SHARE", help="tolerated (0.025: 2.5 %%)")
+    how.add_argument(
+        "--false-alarms",
+        type=_share,
+        default=default.false_alarms,
+        metavar="P",
+        help="of one cell, over all looks (0.01)",
+    )
+    how.add_argument("--max-launches", type=int, default=default.launches, metavar="N", help="(%(default)s)")
+    how.add_argument("--budget", type=float, default=default.budget, metavar="SECONDS", help="for a cell (%(default)g)")
+    how.add_argument(
+        "--timeout", type=float, default=default.bench.timeout, metavar="SECONDS", help="for a launch (%(default)g)"
+    )
+    how.add_argument("--warm-up", type=int, default=default.bench.warm_up, metavar="STEPS", help="(%(default)s)")
+    how.add_argument("--pin", action="store_true", help="give each replica cores of its own")
+    how.add_argument("--counters-only", action="store_true", help="no time: one launch of each side, for a busy CI")
+    how.add_argument(
+        "--accept", action="append", default=[], metavar="COUNTER=REASON", help="a counter that may be worse, and why"
+    )
+    told = parser.add_argument_group("output")
+    told.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    told.add_argument("--github", action="store_true", help="step summary and annotations; by itself in GitHub Actions")
+    told.add_argument("--quiet", action="store_true", help="no line for each launch")
+
+
+def plan_of(options: argparse.Namespace) -> GatePlan:
+    """The plan that options say.
+
+    :raises GateUsageError: for a value that cannot be used, naming it.
+    """
+    try:
+        bench = BenchSpec(
+            batch_per_replica=options.batch_per_replica,
+            global_batch_size=options.global_batch_size,
+            warm_up=options.warm_up,
+            timeout=options.timeout,
+            pin=options.pin,
+            device=options.device,
+        )
+    except ValueError as error:
+        raise GateUsageError(str(error)) from None
+    return GatePlan(
+        base=options.base,
+        head=options.head,
+        targets=tuple(options.target),
+        strategies=tuple(options.strategy or GatePlan.strategies),
+        bench=bench,
+        margin=options.margin,
+        false_alarms=options.false_alarms,
+        launches=options.max_launches,
+        budget=options.budget,
+        counters_only=options.counters_only,
+        accept=dict(_accepted(text) for text in options.accept),
+        base_python=options.base_python,
+        head_python=options.head_python,
+        a_a=options.a_a,
+        instrument=options.instrument,
+        paths=tuple(options.path),
+        repository=options.repository,
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the gate and show what came of it; gives the exit status."""
+
+    def tell(line: str) -> None:
+        if not options.quiet:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        plan = plan_of(options)
+        if options.json is not None and not options.json.absolute().parent.is_dir():
+            # Found out now, and not after the minutes of measuring.
+            raise GateUsageError(f"--json={str(options.json)!r}: there is no such folder")
+        result = run_gate(plan, tell)
+    except GateUsageError as error:
+        sys.stderr.write(f"pytest-ddl gate: {error}\n")
+        return USAGE
+    except KeyboardInterrupt:
+        sys.stderr.write("pytest-ddl gate: interrupted; there is no verdict\n")
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    sys.stdout.write(report.text(result))
+    if options.json is not None:
+        result.save(options.json)
+    if options.github or github.is_github():
+        sys.stdout.write(github.commands(result))
+        if not github.write_summary(result) and options.github:
+            sys.stderr.write("pytest-ddl gate: --github: GITHUB_STEP_SUMMARY is not set, so there is no step summary\n")
+    sys.stdout.flush()
+    return result.exit_status
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    # What is told to end, by a CI that cancels a job for example, ends in order, as after Ctrl-C.
+    raise KeyboardInterrupt
+
+
+def _share(text: str) -> float:
+    """A share, as ``0.025`` or ``2.5%``."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share, for example 0.025 or 2.5%") from None
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be between 0 and 1, for example 0.025 for 2.5 %")
+    return value
+
+
+def _accepted(text: str) -> tuple[str, str]:
+    counter, equals, reason = text.partition("=")
+    if not equals or not counter.strip() or not reason.strip():
+        raise GateUsageError(f"--accept={text!r} must be COUNTER=REASON, for example nodes='a new layer'")
+    return counter.strip(), reason.strip()

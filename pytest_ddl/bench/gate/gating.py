@@ -1,0 +1,150 @@
+"""The gate as a function: check out both versions, measure every cell, and say what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+
+from pytest_ddl.bench.gate.cell import Cell, measure_cell
+from pytest_ddl.bench.gate.checkout import both_sides
+from pytest_ddl.bench.gate.plan import GatePlan
+from pytest_ddl.bench.gate.result import CellResult, GateResult
+from pytest_ddl.bench.gate.sides import Side
+from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.verdict import Rule, Verdict
+from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different
+from pytest_ddl.bench.spec import BenchSpec
+
+
+def gate(
+    base: str,
+    head: str,
+    targets: Sequence[str] | str,
+    strategies: Sequence[str] | str = ("one_device",),
+    *,
+    tell: Callable[[str], None] = lambda _line: None,
+    **options: object,
+) -> GateResult:
+    """Compare the step time and the counters of training functions between two versions.
+
+    Takes seconds to minutes for each cell, in processes of its own; this one does not import TensorFlow.
+
+    :param options: the other fields of :class:`GatePlan`, and those of :class:`pytest_ddl.bench.BenchSpec`.
+    :param tell: gets a line for each thing that happens.
+    :raises GateUsageError: for what cannot be gated: not a repository, no such commit, the same commit twice.
+    """
+    names = {item.name for item in fields(BenchSpec)}
+    bench = {name: options.pop(name) for name in names & options.keys()}
+    if bench:
+        if "bench" in options:
+            raise GateUsageError(f"give bench=, or {', '.join(sorted(bench))}=, not both")
+        try:
+            options["bench"] = BenchSpec(**bench)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise GateUsageError(str(error)) from None
+    listed = [(value,) if isinstance(value, str) else tuple(value) for value in (targets, strategies)]
+    return run_gate(GatePlan(base, head, *listed, **options), tell)  # type: ignore[arg-type]
+
+
+def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -> GateResult:
+    """:func:`gate`, with everything in one object."""
+    targets = [Target.parse(text) for text in plan.targets]
+    rule = _rule(plan)
+    repository = Repository(plan.repository)
+    base, head = repository.version(plan.base), repository.version(plan.head)
+    check_different(base, head, plan.a_a or plan.base_python != plan.head_python)
+    variants = _variants(plan)
+    notes = list(_notes(repository, head, plan))
+    for note in notes:
+        tell(f"note: {note}")
+    with both_sides(plan, repository, base, head) as (base_side, head_side, told):
+        notes += told
+        cells: list[CellResult] = []
+        for target in targets:
+            for name, (ranks, cores, reason) in variants.items():
+                tell(f"{target} {name}")
+                if not reason:
+                    reason = _missing(target, base_side, head_side)
+                if reason:
+                    cells.append(CellResult(str(target), name, Verdict.ERROR, reason))
+                else:
+                    cell = Cell(
+                        base_side,
+                        head_side,
+                        target,
+                        name,
+                        ranks,
+                        plan.bench,
+                        rule,
+                        plan.budget,
+                        plan.accept,
+                        plan.counters_only,
+                        cores,
+                    )
+                    cells.append(measure_cell(cell, lambda line: tell(f"  {line}")))
+                tell(f"  {cells[-1].verdict.value}: {cells[-1].reason}")
+    return GateResult(base, head, tuple(cells), plan.margin, plan.counters_only, tuple(notes))
+
+
+def _rule(plan: GatePlan) -> Rule:
+    try:
+        return Rule.up_to(plan.launches, margin=plan.margin, false_alarms=plan.false_alarms)
+    except ValueError as error:
+        raise GateUsageError(str(error)) from None
+
+
+def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
+    """Variant -> its ranks, cores for each replica, and why it cannot run here."""
+    from pytest_ddl.bench.pinning import cores_per_replica
+    from pytest_ddl.harness import process_harness
+    from pytest_ddl.items.selection import DdlMark
+    from pytest_ddl.strategies.registry import UnknownStrategyError
+
+    harness = process_harness()
+    found = {}
+    try:
+        for text in plan.strategies:
+            try:
+                spec = harness.registry.parse_variant(text)
+            except UnknownStrategyError as error:
+                raise GateUsageError(f"--strategy={text!r}: {error}") from None
+            definition = harness.registry[spec.name]
+            reason = harness.unavailable(spec, DdlMark(device=plan.bench.device))
+            cores = 0
+            if plan.bench.pin and not reason:
+                try:
+                    cores = cores_per_replica(definition.num_replicas(spec))
+                except ValueError as error:
+                    raise GateUsageError(f"--strategy={text!r}: {error}") from None
+            told = f"{spec} cannot run on this machine: {reason}" if reason else ""
+            found[str(spec)] = (len(definition.topology(spec).ranks), cores, told)
+    finally:
+        # It may have looked for GPUs in a process that would be idle, and hold memory, from now on.
+        harness.close()
+    return found
+
+
+def _notes(repository: Repository, head: Version, plan: GatePlan) -> Iterator[str]:
+    if head.given in (WORKTREE, "."):
+        return
+    changed = repository.uncommitted() if repository.is_checked_out(head) else []
+    if changed:
+        yield (
+            f"{len(changed)} uncommitted change(s), such as {changed[0].split(maxsplit=1)[-1]}, are not measured; give "
+            f"{WORKTREE} as HEAD to measure them"
+        )
+    if plan.a_a:
+        yield "A/A: the gate itself is measured"
+
+
+def _missing(target: Target, *sides: Side) -> str:
+    """Why a target cannot be measured, where a version does not have it."""
+    lacking = [side for side in sides if target.find(side.root, side.paths) is None]
+    if not lacking:
+        return ""
+    who = " and ".join(f"{side.name} ({side.commit[:10]})" for side in lacking)
+    looked = ", ".join(str(path.relative_to(lacking[0].root)) for path in lacking[0].paths)
+    return (
+        f"{who} has no {target.place}, so there is nothing to compare (looked in {looked}). A new target can be gated "
+        "from the commit after the one that adds it"
+    )

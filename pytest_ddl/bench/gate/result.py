@@ -1,0 +1,133 @@
+"""What the gate found: cell by cell, and all in all, with the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.counter_gate import Change
+from pytest_ddl.bench.gate.lockstep import Paired
+from pytest_ddl.bench.gate.verdict import Decision, Verdict
+from pytest_ddl.bench.gate.worktrees import Version
+from pytest_ddl.bench.machine import machine_facts
+
+SCHEMA = 1
+"""Of the JSON; raised when a field changes its meaning or goes."""
+EXIT_STATUS: Mapping[Verdict, int] = {
+    Verdict.PASS: 0,
+    Verdict.IMPROVEMENT: 0,
+    Verdict.REGRESSION: 1,
+    Verdict.INCONCLUSIVE: 3,
+    Verdict.ERROR: 4,
+}
+"""The exit status of a single cell; 2 is for a wrong command line, 130 for an interrupted gate."""
+_WORST_FIRST = (Verdict.REGRESSION, Verdict.ERROR, Verdict.INCONCLUSIVE)
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One target under one variant of a strategy."""
+
+    target: str
+    strategy: str
+    verdict: Verdict
+    reason: str
+    """Why, in words for the user."""
+    decision: Decision | None = None
+    """On step time; ``None`` where there was none to be made."""
+    changes: tuple[Change, ...] = ()
+    """Of counters, regressions first."""
+    launches: tuple[Paired, ...] = field(default=(), repr=False)
+    """All of them; those of an overloaded machine have ``load.problem`` and are in no decision."""
+    seconds: float = 0.0
+    counters_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.target} {self.strategy}"
+
+    @property
+    def set_aside(self) -> int:
+        """Launches that the machine was too busy for; 0 where time was not to be measured."""
+        return 0 if self.counters_only else sum(bool(one.load.problem) for one in self.launches)
+
+    def as_json(self) -> dict[str, Any]:
+        decision = None
+        if self.decision is not None:
+            told = {**asdict(self.decision), "throughput_ratio": self.decision.throughput_ratio}
+            # NaN is no JSON.
+            decision = {key: None if value != value else value for key, value in told.items()}
+        return {
+            "target": self.target,
+            "strategy": self.strategy,
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "decision": decision,
+            "changes": [asdict(change) for change in self.changes],
+            "set_aside": self.set_aside,
+            "seconds": self.seconds,
+            "launches": [one.as_json() for one in self.launches],
+            "counters": {
+                side: asdict(getattr(self.launches[0], side).counters) if self.launches else None
+                for side in ("base", "head")
+            },
+        }
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What became of a whole gate.
+
+    :raises ValueError: without cells: a gate in which nothing ran has no verdict.
+    """
+
+    base: Version
+    head: Version
+    cells: tuple[CellResult, ...]
+    margin: float
+    counters_only: bool = False
+    notes: tuple[str, ...] = ()
+    """What the reader should know: uncommitted changes, which pytest-ddl measured."""
+
+    def __post_init__(self) -> None:
+        if not self.cells:
+            raise ValueError("a gate without cells has measured nothing")
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst one; ``improvement`` where a cell is better and none is worse."""
+        found = {cell.verdict for cell in self.cells}
+        for verdict in _WORST_FIRST:
+            if verdict in found:
+                return verdict
+        return Verdict.IMPROVEMENT if Verdict.IMPROVEMENT in found else Verdict.PASS
+
+    @property
+    def exit_status(self) -> int:
+        return EXIT_STATUS[self.verdict]
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was shown that nothing regressed: inconclusive is not passed."""
+        return self.exit_status == 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict.value,
+            "exit_status": self.exit_status,
+            "base": asdict(self.base),
+            "head": asdict(self.head),
+            "margin": self.margin,
+            "counters_only": self.counters_only,
+            "notes": list(self.notes),
+            "machine": machine_facts(),
+            "cells": [cell.as_json() for cell in self.cells],
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the result as JSON."""
+        path.write_text(json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")

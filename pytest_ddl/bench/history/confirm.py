@@ -1,0 +1,151 @@
+"""Candidates put to the proof: both commits are run again, side by side, before anybody is alerted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.history.detect import Change, Verdict
+from pytest_ddl.bench.history.meaning import family, variant, workload
+from pytest_ddl.bench.history.model import Series
+
+Confirm = Callable[[str, str, Series], Verdict]
+"""Called with the hashes of the commit before and the commit after, and the series; tells whether the later one is
+slower. It must not raise for a re-run that failed: that is ``unconfirmed`` with the reason."""
+FILE = "confirmations.jsonl"
+"""In the folder of results, so that verdicts are kept with them; asv reads only ``.json`` there."""
+RERUN = ("step", "throughput", "overhead", "efficiency", "communication")
+"""Families that one re-run of a step decides about. Of a strategy whose efficiency fell because one device became
+faster, the step is as fast as it was: the re-run refutes it."""
+
+
+@dataclass
+class Confirmations:
+    """Verdicts of earlier runs, so that a regression is not re-run every night."""
+
+    path: Path | None
+    rows: list[dict[str, Any]]
+
+    @classmethod
+    def load(cls, path: Path | None) -> Confirmations:
+        """Those in a file of JSON lines; lines that cannot be read are left out, and their candidates run again."""
+        rows = []
+        if path is not None and path.is_file():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    row = json.loads(line)
+                    if isinstance(row, dict) and row.get("status") in ("confirmed", "refuted"):
+                        rows.append(row)
+                except ValueError:
+                    continue
+        return cls(path, rows)
+
+    def find(self, change: Change, places: Mapping[str, int]) -> Verdict | None:
+        """An earlier verdict on this change: of the same cell, by a re-run of commits on either side of it."""
+        for row in reversed(self.rows):
+            base, head = places.get(row.get("base", "")), places.get(row.get("head", ""))
+            if row.get("cell") != cell(change.series) or row.get("kind") != change.kind or base is None or head is None:
+                continue
+            if change.kind == "step":
+                same = base < change.likely.position <= head
+            else:
+                # More commits may have added to a creep that was refuted; one that was confirmed stays one.
+                same = base == change.before.position and (
+                    row["status"] == "confirmed" or head == change.after.position
+                )
+            if same:
+                return Verdict(row["status"], str(row.get("message", "")), row.get("effect"))
+        return None
+
+    def add(self, change: Change, verdict: Verdict) -> None:
+        """Keep a verdict, in the file too; one that decides nothing is not kept, so that it is tried again."""
+        if verdict.status not in ("confirmed", "refuted"):
+            return
+        row = {
+            "cell": cell(change.series),
+            "kind": change.kind,
+            "base": change.before.hash,
+            "head": change.after.hash,
+            "status": verdict.status,
+            "message": verdict.message,
+            "effect": verdict.effect,
+        }
+        self.rows.append(row)
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def cell(series: Series) -> list[str]:
+    """What one re-run decides about: a strategy with its replicas and workload, on one machine.
+
+    Series of memory, energy and the like are each for themselves: a re-run of a step says nothing about them.
+    """
+    own = [] if family(series.benchmark).name in RERUN else [series.benchmark.name]
+    found = variant(series)
+    shown = [found.strategy, str(found.replicas)] if found else [repr(series.parameters)]
+    return [series.machine, series.environment, workload(series), *shown, *own]
+
+
+def confirm_all(
+    changes: Sequence[Change],
+    confirm: Confirm | None,
+    known: Confirmations,
+    places: Mapping[str, int],
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Change]:
+    """Each candidate with its verdict: an earlier one, else that of a re-run; the order is kept.
+
+    Changes of one cell whose ranges of commits meet are one: it is re-run once, on commits outside of all ranges.
+
+    :param confirm: ``None`` to re-run nothing; candidates without an earlier verdict are ``unconfirmed`` then.
+    :param places: hash -> place in the history.
+    :param tell: told what is re-run, as it takes minutes.
+    """
+    judged = {one.id: one for one in changes}
+    waiting: list[Change] = []
+    for one in changes:
+        if not one.is_candidate:
+            continue
+        earlier = known.find(one, places)
+        if earlier is not None:
+            judged[one.id] = one.judged(earlier)
+        elif confirm is None:
+            judged[one.id] = one.judged(Verdict("unconfirmed", "nothing was re-run"))
+        else:
+            waiting.append(one)
+    for group in _together(waiting):
+        assert confirm is not None
+        subject = min(group, key=lambda one: (*RERUN, "").index(_kind(one)))
+        before = min((one.before for one in group), key=lambda commit: commit.position)
+        after = max((one.after for one in group), key=lambda commit: commit.position)
+        tell(f"re-running {before.short} and {after.short} for {subject.series.label}")
+        verdict = confirm(before.hash, after.hash, subject.series)
+        known.add(Change(**{**vars(subject), "before": before, "after": after}), verdict)
+        for one in group:
+            judged[one.id] = one.judged(verdict)
+    return [judged[one.id] for one in changes]
+
+
+def _kind(change: Change) -> str:
+    name = family(change.series.benchmark).name
+    return name if name in RERUN else ""
+
+
+def _together(changes: Iterable[Change]) -> list[list[Change]]:
+    groups: list[list[Change]] = []
+    for one in sorted(changes, key=lambda one: (cell(one.series), one.kind, one.before.position)):
+        last = groups[-1] if groups else None
+        if (
+            last
+            and cell(last[0].series) == cell(one.series)
+            and last[0].kind == one.kind
+            and one.before.position < max(other.after.position for other in last)
+        ):
+            last.append(one)
+        else:
+            groups.append([one])
+    return groups

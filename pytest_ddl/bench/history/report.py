@@ -1,0 +1,133 @@
+"""What was found in a history, and what follows from it: who is told, and the exit status."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_ddl.bench.history.detect import Change
+from pytest_ddl.bench.history.meaning import FAMILIES, family, workload
+from pytest_ddl.bench.history.model import Commit, History, Problem
+
+OK, REGRESSION, USAGE, INCOMPLETE = 0, 1, 2, 3
+"""Exit statuses of ``pytest-ddl history``: nothing certain; a confirmed regression stands; nothing could be read; the
+history is less than it seems (results dropped, unreadable or failed)."""
+
+PRIMARY = ("step", "throughput", "counters")
+
+
+@dataclass(frozen=True)
+class Report:
+    """A history with the changes in it."""
+
+    history: History
+    changes: tuple[Change, ...]
+    accepted: frozenset[str] = frozenset()
+    """Ids of changes and problems that were said to be all right."""
+    notes: tuple[str, ...] = ()
+    """What was not done, and why."""
+
+    @property
+    def regressions(self) -> list[Change]:
+        """Confirmed, still there, and not accepted: the only ones that alert. Largest first."""
+        return _largest_first([one for one in self.changes if one.alerts and one.id not in self.accepted])
+
+    @property
+    def candidates(self) -> list[Change]:
+        """What a re-run has not confirmed or refuted yet. Never a reason to alert."""
+        return _largest_first([one for one in self.changes if one.is_candidate and one.id not in self.accepted])
+
+    @property
+    def errors(self) -> list[Problem]:
+        return [one for one in self.history.problems if one.error and one.id not in self.accepted]
+
+    @property
+    def exit_status(self) -> int:
+        if self.regressions:
+            return REGRESSION
+        return INCOMPLETE if self.errors else OK
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything that was found, for programs; effects are relative (0.05 is 5 % more)."""
+        return {
+            "exit_status": self.exit_status,
+            "commits": len(self.history.commits),
+            "series": len(self.history.series),
+            "machines": {name: dict(machine.facts) for name, machine in self.history.machines.items()},
+            "regressions": [_told(one) for one in self.regressions],
+            "candidates": [_told(one) for one in self.candidates],
+            "other_changes": [
+                {**_told(one), "accepted": one.id in self.accepted}
+                for one in self.changes
+                if one.id in self.accepted or not (one.alerts or one.is_candidate)
+            ],
+            "problems": [
+                {"id": one.id, "kind": one.kind, "message": one.message, "accepted": one.id in self.accepted}
+                for one in self.history.problems
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def causes(changes: Sequence[Change]) -> list[list[Change]]:
+    """Changes that one commit can have caused, together: of one workload on one machine, with one verdict.
+
+    People read those once, whichever metrics and variants they show in. Steps of training come first.
+    """
+    order = {one.name: index for index, one in enumerate(FAMILIES)}
+    order.update({name: index - len(PRIMARY) for index, name in enumerate(PRIMARY)})
+
+    def where(one: Change) -> tuple[str, ...]:
+        state = (one.verdict.status, one.verdict.message, str(one.worse), str(one.standing))
+        return (one.series.machine, one.series.environment, workload(one.series), one.kind, *state)
+
+    found: list[list[Change]] = []
+    for one in sorted(changes, key=lambda one: (where(one), one.before.position, one.after.position)):
+        group = found[-1] if found else None
+        if (
+            group
+            and where(group[0]) == where(one)
+            and one.before.position < min(other.after.position for other in group)
+        ):
+            group.append(one)
+        else:
+            found.append([one])
+
+    def importance(one: Change) -> tuple[int, float, tuple[str, ...]]:
+        return (order[family(one.series.benchmark).name], -abs(one.effect), one.series.key)
+
+    ranked = [sorted(group, key=importance) for group in found]
+    return sorted(ranked, key=lambda group: importance(group[0]))
+
+
+def _largest_first(changes: Sequence[Change]) -> list[Change]:
+    return sorted(changes, key=lambda one: (-abs(one.effect), one.series.key))
+
+
+def _told(one: Change) -> dict[str, Any]:
+    def commit(which: Commit) -> str:
+        return which.hash
+
+    return {
+        "id": one.id,
+        "kind": one.kind,
+        "benchmark": one.series.benchmark.name,
+        "parameters": dict(one.series.parameters),
+        "machine": one.series.machine,
+        "environment": one.series.environment,
+        "unit": one.series.benchmark.unit,
+        "worse": one.worse,
+        "standing": one.standing,
+        "effect": one.effect if math.isfinite(one.effect) else None,
+        "spread": one.spread if math.isfinite(one.spread) else None,
+        "old": one.old,
+        "new": one.new,
+        "last_before": commit(one.before),
+        "likely_first": commit(one.likely),
+        "first_after": commit(one.after),
+        "verdict": one.verdict.status,
+        "message": one.verdict.message,
+        "confirmed_effect": one.verdict.effect,
+    }

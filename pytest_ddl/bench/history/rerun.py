@@ -1,0 +1,181 @@
+"""The gate as what confirms a candidate: both commits alive at once, in turn, launch by launch."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.history.confirm import RERUN, Confirm
+from pytest_ddl.bench.history.detect import Verdict
+from pytest_ddl.bench.history.meaning import family, higher_is_better, leaf, variant, workload
+from pytest_ddl.bench.history.model import Series
+from pytest_ddl.bench.metrics import METRICS, NoNumberError
+
+NUMBERS = ("budget", "launches", "false_alarms", "margin")
+"""Fields of :class:`~pytest_ddl.bench.gate.plan.GatePlan` that can be given; all others are of ``BenchSpec``."""
+WANTED = "the history is asked for times; counters have series of their own"
+
+
+def gate_confirmation(
+    repository: Path,
+    targets: Sequence[str],
+    options: Sequence[str] = (),
+    machine: str | None = None,
+    gate: Callable[..., Any] | None = None,
+) -> Confirm:
+    """What :func:`~pytest_ddl.bench.history.confirm.confirm_all` calls: the gate on a repository.
+
+    :param targets: ``[WORKLOAD=]MODULE:FUNCTION``; one without a workload is for all others.
+    :param options: ``NAME=VALUE``: of ``NUMBERS``, or fields of ``BenchSpec``.
+    :param machine: asv's name of this machine; by default its host name and those in ``~/.asv-machine.json``.
+    :param gate: in place of :func:`pytest_ddl.bench.gate.gating.gate`.
+    :raises ValueError: for an argument that cannot be used.
+    """
+    functions = _functions(targets)
+    given = _options(options)
+    here = {machine} if machine else known_names()
+
+    def confirm(before: str, after: str, series: Series) -> Verdict:
+        if series.machine not in here:
+            return Verdict(
+                "unconfirmed",
+                f"the results are from {series.machine}, and this is {', '.join(sorted(here))}: run this there, or say "
+                f"--machine {series.machine}",
+            )
+        target = functions.get(workload(series), functions.get(""))
+        if target is None:
+            return Verdict("unconfirmed", f"no --target was given for the workload {workload(series)}")
+        found = variant(series)
+        if found is None:
+            return Verdict("unconfirmed", "it is not of a training function, and the gate re-runs nothing else")
+        strategy = _text(found.strategy, found.replicas)
+        return _run(gate or _the_gate(), before, after, series, target, strategy, given, repository)
+
+    return confirm
+
+
+def _the_gate() -> Callable[..., Any]:
+    from pytest_ddl.bench.gate.gating import gate
+
+    return gate
+
+
+def known_names(path: Path | None = None) -> set[str]:
+    """Names under which asv may store results of this machine."""
+    names = {platform.node()}
+    try:
+        data = json.loads((path or Path.home() / ".asv-machine.json").read_text(encoding="utf-8"))
+        names |= {name for name in data if name != "version"}
+    except (OSError, ValueError, TypeError):
+        pass
+    return names
+
+
+def _functions(targets: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in targets:
+        name, equals, function = text.partition("=")
+        function, name = (function, name) if equals else (text, "")
+        place, colon, last = function.rpartition(":")
+        if not (colon and place and last.isidentifier()):
+            raise ValueError(f"--target={text!r} must be [WORKLOAD=]MODULE:FUNCTION: Cnn=benchmarks.training:cnn")
+        found[name] = function
+    if not found:
+        raise ValueError("--confirm needs --target [WORKLOAD=]MODULE:FUNCTION: the training function to run again")
+    return found
+
+
+def _options(options: Sequence[str]) -> dict[str, Any]:
+    from pytest_ddl.bench.spec import BenchSpec
+
+    names = {one.name for one in fields(BenchSpec)}
+    plan: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
+    for text in options:
+        name, _, value = text.partition("=")
+        try:
+            read: Any = json.loads(value)
+        except ValueError:
+            read = value
+        if name in NUMBERS and isinstance(read, int | float):
+            plan[name] = read
+        elif name in names:
+            spec[name] = read
+        else:
+            valid = ", ".join((*NUMBERS, *sorted(names)))
+            raise ValueError(f"--confirm-option={text!r} must be NAME=VALUE with one of {valid}")
+    return {**plan, "bench": BenchSpec(**spec)}
+
+
+def _text(strategy: str, replicas: int) -> str:
+    """The variant of a strategy with so many replicas, as the gate reads it."""
+    from pytest_ddl.harness import process_harness
+
+    if "[" in strategy or not replicas:
+        return strategy
+    registry = process_harness().registry
+    spec = registry.parse_variant(strategy)
+    sizes = [key for key in ("workers", "replicas") if key in registry[spec.name].defaults]
+    return str(registry.parse_variant(f"{strategy}[{sizes[0]}={replicas}]")) if sizes else strategy
+
+
+def _run(
+    gate: Callable[..., Any],
+    before: str,
+    after: str,
+    series: Series,
+    target: str,
+    strategy: str,
+    given: Mapping[str, Any],
+    repository: Path,
+) -> Verdict:
+    from pytest_ddl.bench.counter_gate import NAMES
+    from pytest_ddl.bench.gate.worktrees import GateUsageError
+
+    # A counter that became worse would end the gate before it has measured times.
+    accept = {name: WANTED for name in NAMES if name not in ("eager", "steady_steps")}
+    try:
+        result = gate(before, after, target, strategy, repository=repository, accept=accept, **given)
+    except (GateUsageError, ValueError) as error:
+        return Verdict("unconfirmed", f"the gate could not run: {error}")
+    cell = result.cells[0]
+    if family(series.benchmark).name in RERUN:
+        return judged(cell.verdict.value, cell.reason, cell.decision)
+    return _other_metric(cell, series, result.margin)
+
+
+def judged(verdict: str, reason: str, decision: Any) -> Verdict:
+    """What a verdict of the gate says about a candidate: only a regression confirms, only a pass refutes."""
+    effect = None if decision is None or not math.isfinite(decision.ratio) else decision.ratio - 1
+    about = f"re-run, {decision.launches} launches: {reason}" if decision is not None else f"re-run: {reason}"
+    if verdict == "regression":
+        return Verdict("confirmed", about, effect)
+    if verdict in ("pass", "improvement"):
+        return Verdict("refuted", about, effect)
+    return Verdict("unconfirmed", about, effect)
+
+
+def _other_metric(cell: Any, series: Series, margin: float) -> Verdict:
+    """Memory, energy and the like: the same rule, on what the launches of the re-run say of that metric."""
+    from pytest_ddl.bench.gate.verdict import Rule, decide
+
+    name = leaf(series.benchmark)
+    metric = METRICS.get(name)
+    if metric is None or metric.scope != "launch" or metric.of is None:
+        return Verdict("unconfirmed", f"{name} is no metric of a launch, and the gate re-runs nothing else")
+    sign = -1 if higher_is_better(series.benchmark) else 1
+    try:
+        pairs = [(metric.of(one.base), metric.of(one.head)) for one in cell.launches if not one.load.problem]
+        ratios = [sign * math.log(head / base) for base, head in pairs]
+    except (NoNumberError, ValueError, ZeroDivisionError) as error:
+        return Verdict("unconfirmed", f"the re-run has no {name}: {error}")
+    if len(ratios) < 3:
+        return Verdict("unconfirmed", f"the re-run has {len(ratios)} calm launches, and 3 are needed: {cell.reason}")
+    decision = decide(ratios, Rule(margin=margin, looks=(len(ratios),)))
+    reason = decision.reason.replace("a step takes", f"{name} takes").replace("a step seems", f"{name} seems")
+    return judged(decision.verdict.value, reason.replace(" time", ""), decision)

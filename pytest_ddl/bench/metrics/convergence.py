@@ -1,0 +1,235 @@
+"""Does training converge as it did? A guard after MLPerf's reference convergence points, in both directions.
+
+A faster step is worth nothing where more steps are needed; and one that needs suspiciously few did something else.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_ddl.bench.metrics.absent import NoNumberError
+
+ALPHA = 0.05
+"""Of each one-sided test, as in MLPerf."""
+FEWEST_RUNS = 3
+"""Runs left after the fastest and the slowest are dropped."""
+
+
+class Convergence(str, Enum):
+    """What the guard says."""
+
+    OK = "ok"
+    TOO_FAST = "too fast"
+    TOO_SLOW = "too slow"
+    EQUIVALENT = "equivalent"
+    DIFFERENT = "different"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True)
+class ConvergencePoint:
+    """How many epochs (or steps) the reference needs to its target with one global batch size."""
+
+    batch: int
+    mean: float
+    """Epochs, without the fastest and the slowest run."""
+    spread: float
+    """Standard deviation of the epochs of all runs."""
+    runs: int
+    """That the mean is over."""
+
+    @classmethod
+    def of(cls, batch: int, epochs: Sequence[float]) -> ConvergencePoint:
+        """From the epochs to target of reference runs: the olympic mean, and the spread of all runs, divided by n.
+
+        MLPerf asks for twice as many reference runs as a submission has. Source: mlcommons/logging,
+        rcp_checker.py, ``compute_rcp_stats``.
+
+        :raises ValueError: for fewer than 5 runs.
+        """
+        return cls(batch, statistics.fmean(_olympic(epochs)), statistics.pstdev(epochs), len(epochs) - 2)
+
+
+@dataclass(frozen=True)
+class ConvergenceResult:
+    """The verdict of a guard."""
+
+    verdict: Convergence
+    mean: float
+    """Epochs that were needed."""
+    reference: float
+    low: float
+    """Fewest epochs that are accepted; of an equivalence test, the bound of the difference."""
+    high: float
+    """Most epochs that are accepted."""
+    message: str
+    p: float | None = None
+    """Of the test that decided."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether convergence is as it was; inconclusive is not."""
+        return self.verdict in (Convergence.OK, Convergence.EQUIVALENT)
+
+    def __str__(self) -> str:
+        return f"{self.verdict.value}: {self.message}"
+
+
+def max_speed_up(mean: float, spread: float, reference_runs: int, runs: int, alpha: float = ALPHA) -> float:
+    """The factor by which fewer epochs still pass as noise: ``mean / (mean - t(1-α, n+m-2) s sqrt(1/n + 1/m))``.
+
+    The largest with which a one-sided two-sample t test with equal spreads does not reject; MLPerf finds it by
+    bisection. Of MLPerf's example, mean 15.75, s 0.433, 8 runs against 3 (10 and 5 without the fastest and the
+    slowest), it is 1.0353. Source: mlcommons/logging, rcp_checker.py, ``_find_min_acceptable_mean``.
+
+    :param spread: standard deviation of both.
+    :raises ValueError: for numbers of runs below 2, or a mean that is not positive.
+    """
+    return mean / (mean - _margin(mean, spread, reference_runs, runs, alpha))
+
+
+def _margin(mean: float, spread: float, reference_runs: int, runs: int, alpha: float) -> float:
+    if reference_runs < 2 or runs < 2 or not mean > 0 or not spread >= 0:
+        raise ValueError(
+            f"mean={mean!r}, spread={spread!r}, reference_runs={reference_runs}, runs={runs}: a test needs 2 runs or "
+            "more of each, a positive mean, and a spread of 0 or more"
+        )
+    from scipy import stats
+
+    t = float(stats.t.ppf(1 - alpha, reference_runs + runs - 2))
+    return t * spread * math.sqrt(1 / reference_runs + 1 / runs)
+
+
+def interpolated(points: Sequence[ConvergencePoint], batch: int) -> ConvergencePoint:
+    """The reference for a batch size, between those of its neighbours where it has none itself.
+
+    Mean and spread are interpolated linearly in the batch size; the runs are the fewer of both neighbours'.
+    Source: mlcommons/logging, rcp_checker.py, ``_create_interp_rcp``.
+
+    :raises NoNumberError: outside the batch sizes of the reference: convergence is not extrapolated.
+    """
+    ordered = sorted(points, key=lambda point: point.batch)
+    below = [point for point in ordered if point.batch <= batch]
+    above = [point for point in ordered if point.batch >= batch]
+    if not below or not above:
+        known = ", ".join(str(point.batch) for point in ordered) or "none"
+        raise NoNumberError(
+            f"no reference for global batch {batch} (there are: {known}): run the reference with it, or beyond it"
+        )
+    low, high = below[-1], above[0]
+    if low.batch == high.batch:
+        return low
+    share = (batch - low.batch) / (high.batch - low.batch)
+    return ConvergencePoint(
+        batch,
+        low.mean + share * (high.mean - low.mean),
+        low.spread + share * (high.spread - low.spread),
+        min(low.runs, high.runs),
+    )
+
+
+def convergence_guard(
+    points: Sequence[ConvergencePoint], batch: int, epochs: Sequence[float], *, alpha: float = ALPHA
+) -> ConvergenceResult:
+    """Whether runs with a batch size need about as many epochs to the target as the reference does.
+
+    MLPerf rejects what is too fast; here too slow is as bad, so that there are two one-sided tests, each with
+    ``alpha``: ``scipy.stats.ttest_ind_from_stats`` with equal variances, of olympic means. OK says only that no
+    difference was shown; with few or noisy runs that is easy. :func:`convergence_equivalence` shows sameness.
+
+    Source: MLPerf training rules, section on reference convergence points; mlcommons/logging, rcp_checker.
+
+    :param points: the reference, of one or more batch sizes.
+    :param epochs: epochs (or steps) to the target, of each run; ``inf`` for a run that never got there.
+    :raises NoNumberError: for a batch size outside the reference's.
+    :raises ValueError: for fewer than 5 runs.
+    """
+    from scipy import stats
+
+    reference = interpolated(points, batch)
+    kept = _olympic(epochs)
+    runs, mean = len(kept), statistics.fmean(kept)
+    margin = _margin(reference.mean, reference.spread, reference.runs, runs, alpha)
+    low, high = reference.mean - margin, reference.mean + margin
+    if not math.isfinite(mean):
+        never = sum(not math.isfinite(each) for each in epochs)
+        message = f"{never} of {len(epochs)} runs did not reach the target with global batch {batch}"
+        return ConvergenceResult(Convergence.TOO_SLOW, mean, reference.mean, low, high, message)
+    if reference.spread > 0:
+        p = float(
+            stats.ttest_ind_from_stats(
+                mean, reference.spread, runs, reference.mean, reference.spread, reference.runs, equal_var=True
+            ).pvalue
+        )
+    else:
+        p = 1.0 if mean == reference.mean else 0.0
+    verdict = Convergence.OK
+    if mean < low:
+        verdict = Convergence.TOO_FAST
+    elif mean > high:
+        verdict = Convergence.TOO_SLOW
+    message = (
+        f"{mean:.4g} epochs with global batch {batch}, reference {reference.mean:.4g} "
+        f"(accepted: {low:.4g} to {high:.4g}, {runs} runs against {reference.runs})"
+    )
+    return ConvergenceResult(verdict, mean, reference.mean, low, high, message, p / 2)
+
+
+def convergence_equivalence(
+    reference: Sequence[float], epochs: Sequence[float], *, margin: float = 0.05, alpha: float = ALPHA
+) -> ConvergenceResult:
+    """Whether runs need as many epochs as the reference's, shown and not merely not refuted.
+
+    Two one-sided tests (TOST) that the difference of means lies within ``± margin * reference mean``
+    (``statsmodels.stats.weightstats.ttost_ind``, unequal variances). EQUIVALENT where both reject; DIFFERENT where
+    the interval of the difference lies outside the margin; else INCONCLUSIVE, which is no pass: add runs.
+
+    Source: Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15(6).
+
+    :param margin: relative difference that does not matter.
+    :raises ValueError: for fewer than 2 runs of either, runs that never reached the target, or a margin not above 0.
+    """
+    if min(len(reference), len(epochs)) < 2:
+        raise ValueError(f"{len(reference)} and {len(epochs)} runs: equivalence needs 2 or more of each")
+    if not margin > 0:
+        raise ValueError(f"margin={margin!r} must be above 0, as in 0.05 for 5 %")
+    if not all(math.isfinite(each) for each in (*reference, *epochs)):
+        raise ValueError("some runs never reached the target: they are no epochs to compare; convergence_guard can")
+    import numpy as np
+    from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
+    first, second = statistics.fmean(reference), statistics.fmean(epochs)
+    bound = margin * first
+    if statistics.pvariance(reference) == statistics.pvariance(epochs) == 0:
+        # No spread: nothing to test, the difference is what it is.
+        p, low, high = float(abs(second - first) >= bound), second - first, second - first
+    else:
+        means = CompareMeans(DescrStatsW(np.asarray(epochs, float)), DescrStatsW(np.asarray(reference, float)))
+        p = float(means.ttost_ind(-bound, bound, usevar="unequal")[0])
+        low, high = (float(each) for each in means.tconfint_diff(alpha=2 * alpha, usevar="unequal"))
+    if p < alpha:
+        verdict = Convergence.EQUIVALENT
+    elif low > bound or high < -bound:
+        verdict = Convergence.DIFFERENT
+    else:
+        verdict = Convergence.INCONCLUSIVE
+    message = (
+        f"{second:.4g} epochs against {first:.4g}: difference {low:+.3g} to {high:+.3g} "
+        f"({1 - 2 * alpha:.0%} interval), {bound:.3g} does not matter"
+    )
+    if verdict is Convergence.INCONCLUSIVE:
+        message += f"; too wide to tell with {len(reference)} and {len(epochs)} runs: add runs"
+    return ConvergenceResult(verdict, second, first, -bound, bound, message, p)
+
+
+def _olympic(epochs: Sequence[float]) -> list[float]:
+    """All but the fastest and the slowest."""
+    if len(epochs) < FEWEST_RUNS + 2:
+        raise ValueError(
+            f"{len(epochs)} runs: {FEWEST_RUNS + 2} are needed, as the fastest and the slowest are dropped (MLPerf)"
+        )
+    return sorted(epochs)[1:-1]

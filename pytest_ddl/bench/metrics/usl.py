@@ -1,0 +1,131 @@
+"""The Universal Scalability Law, fitted to throughput over numbers of replicas."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_ddl.bench.matrix import Matrix
+from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.estimates import LEVEL, estimate
+
+FEWEST_SIZES = 6
+"""Sizes below which three parameters follow the noise (Gunther 2007, section 5.2.1: half a dozen data points)."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A fitted parameter with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+@dataclass(frozen=True)
+class UslFit:
+    """``X(N) = λ N / (1 + σ (N - 1) + κ N (N - 1))``, with intervals of its parameters."""
+
+    throughput_of_one: Parameter
+    """lambda, examples/s."""
+    contention: Parameter
+    """sigma: the share of work that waits for what is shared; 0 is ideal."""
+    coherency: Parameter
+    """kappa: the cost of each pair of replicas that agree with each other; above 0, throughput has a peak."""
+    sizes: tuple[int, ...]
+    level: float
+    residual: float
+    """Standard deviation of measured over fitted throughput: how well the law describes it."""
+
+    @property
+    def peak(self) -> float | None:
+        """Replicas beyond which throughput falls, ``sqrt((1 - σ) / κ)``; ``None`` without coherency cost."""
+        if self.coherency.value <= 0 or self.contention.value >= 1:
+            return None
+        return math.sqrt((1 - self.contention.value) / self.coherency.value)
+
+    def predict(self, replicas: float) -> float:
+        """Throughput in examples/s. Beyond the largest measured size it is a guess."""
+        return float(_law(replicas, self.throughput_of_one.value, self.contention.value, self.coherency.value))
+
+    def __str__(self) -> str:
+        peak = f"peak at {self.peak:.0f} replicas" if self.peak is not None else "no peak"
+        return (
+            f"USL over {len(self.sizes)} sizes: contention {self.contention}, coherency {self.coherency}, {peak}, "
+            f"residual {self.residual:.1%}"
+        )
+
+
+def fit_usl(replicas: Sequence[int], throughputs: Sequence[float], *, level: float = LEVEL) -> UslFit:
+    """Fit the Universal Scalability Law.
+
+    ``X(N) = λ N / (1 + σ (N - 1) + κ N (N - 1))`` by least squares of relative errors
+    (``scipy.optimize.curve_fit``); the intervals are t intervals from the covariance of the parameters. Parameters
+    are not bounded: a contention below 0 means faster than linear (caches), and is told as it is.
+
+    Source: Gunther 2007, Guerrilla Capacity Planning, chapters 4 to 6; arXiv 0808.1431.
+
+    :param replicas: sizes, one for each throughput; several throughputs of one size count as one size.
+    :param throughputs: examples/s.
+    :param level: of the intervals.
+    :raises NoNumberError: for fewer than 6 different sizes, or where no curve can be fitted.
+    :raises ValueError: for lists of different lengths, or numbers that are not positive.
+    """
+    if len(replicas) != len(throughputs):
+        raise ValueError(f"{len(replicas)} sizes for {len(throughputs)} throughputs: give one size for each")
+    if any(not value > 0 for value in (*replicas, *throughputs)):
+        raise ValueError("replicas and throughputs must be positive")
+    sizes = sorted(set(replicas))
+    if len(sizes) < FEWEST_SIZES:
+        raise NoNumberError(
+            f"a USL fit needs {FEWEST_SIZES} numbers of replicas or more, here are {len(sizes)} "
+            f"({', '.join(map(str, sizes))}): fewer fit any noise. Efficiency and the serial fraction need only two"
+        )
+    import numpy as np
+    from scipy import optimize, stats
+
+    # Launches of one size share what is particular to it: the size is what is independent, not the launch.
+    mean = [
+        statistics.geometric_mean([t for n, t in zip(replicas, throughputs, strict=True) if n == size])
+        for size in sizes
+    ]
+    x, y = np.array(sizes, float), np.array(mean)
+    start = (float(y[0] / x[0]), 0.05, 0.001)
+    try:
+        found, covariance = optimize.curve_fit(_law, x, y, p0=start, sigma=y, maxfev=20_000)
+    except RuntimeError as error:
+        raise NoNumberError(f"no USL curve could be fitted: {error}") from None
+    free = len(sizes) - len(found)
+    half = stats.t.ppf((1 + level) / 2, free) * np.sqrt(np.diag(covariance))
+    parameters = [Parameter(float(v), float(v - each), float(v + each)) for v, each in zip(found, half, strict=True)]
+    residual = float(np.sqrt(np.sum((y / _law(x, *found) - 1) ** 2) / free))
+    return UslFit(parameters[0], parameters[1], parameters[2], tuple(sizes), level, residual)
+
+
+def usl_of(matrix: Matrix, strategy: str = "mirrored", *, level: float = LEVEL) -> UslFit:
+    """Fit the law to a strategy's variants of a matrix: the mean throughput of each number of replicas.
+
+    The throughput of one replica is that of the strategy's own variant with one, else of ``one_device``.
+
+    :raises NoNumberError: for fewer than 6 sizes, or where throughput is not known.
+    """
+    found: dict[int, float] = {}
+    for variant in matrix.variants:
+        name, replicas = variant.split("[")[0], matrix.of(variant)[0].replicas
+        if name != strategy and not (name == "one_device" and replicas not in found):
+            continue
+        told = estimate("throughput", matrix, variant)
+        if told.value is None:
+            raise NoNumberError(told.note)
+        found[replicas] = told.value
+    return fit_usl(list(found), list(found.values()), level=level)
+
+
+def _law(n: Any, one: float, contention: float, coherency: float) -> Any:
+    return one * n / (1 + contention * (n - 1) + coherency * n * (n - 1))

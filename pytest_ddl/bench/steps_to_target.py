@@ -1,0 +1,260 @@
+"""Training to a target loss with several global batch sizes: how many steps each takes at its best learning rate."""
+
+from __future__ import annotations
+
+import functools
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.batch_size import BatchScaling, batch_regimes
+from pytest_ddl.bench.spec import SEED
+from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.records import BatchRecord
+from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.training import environment, values
+from pytest_ddl.training.fitting import RUNNING_MEAN
+from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.run import Run
+from pytest_ddl.training.settings import RunSettings
+
+ONE_PROCESS = ("one_device", "mirrored", "central_storage")
+"""Strategies whose one process can end a run when the target is reached: ranks would have to agree on it."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training to the target."""
+
+    batch: int
+    """Global batch size."""
+    learning_rate: float
+    steps: int | None
+    """Steps until the smoothed loss was at the target; ``None`` where it never was."""
+    taken: int
+    """Steps that were made."""
+    last: float
+    """The last smoothed loss; not finite where training diverged."""
+
+
+@dataclass(frozen=True)
+class StepsToTarget:
+    """Steps to a target against the global batch size, each at the best of its learning rates."""
+
+    target: float
+    trials: tuple[Trial, ...]
+
+    @property
+    def best(self) -> dict[int, Trial]:
+        """Batch size -> its trial with the fewest steps; without batches that never reached the target."""
+        found: dict[int, Trial] = {}
+        for trial in self.trials:
+            if trial.steps is not None:
+                known = found.get(trial.batch)
+                if known is None or known.steps is None or trial.steps < known.steps:
+                    found[trial.batch] = trial
+        return dict(sorted(found.items()))
+
+    @property
+    def scaling(self) -> BatchScaling:
+        """The three regimes.
+
+        :raises NoNumberError: where fewer than 3 batch sizes reached the target.
+        """
+        return batch_regimes([(batch, trial.steps or 0) for batch, trial in self.best.items()])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What limits the numbers: batches that never arrived, best rates at the edge of those tried."""
+        notes = []
+        for batch in sorted({trial.batch for trial in self.trials}):
+            rates = sorted(trial.learning_rate for trial in self.trials if trial.batch == batch)
+            best = self.best.get(batch)
+            if best is None:
+                notes.append(f"batch {batch} never reached {self.target:g}: more steps, or other learning rates")
+            elif len(rates) == 1:
+                notes.append(f"batch {batch}: one learning rate was tried, so that its steps say nothing of the batch")
+            elif best.learning_rate in (rates[0], rates[-1]):
+                notes.append(
+                    f"batch {batch}: its best learning rate {best.learning_rate:g} is the "
+                    f"{'smallest' if best.learning_rate == rates[0] else 'largest'} tried: try beyond it"
+                )
+        return tuple(notes)
+
+    def __str__(self) -> str:
+        lines = [
+            f"batch {batch}: {trial.steps} steps to {self.target:g} (learning rate {trial.learning_rate:g})"
+            for batch, trial in self.best.items()
+        ]
+        try:
+            lines.append(str(self.scaling))
+        except NoNumberError as error:
+            lines.append(str(error))
+        return "\n".join([*lines, *self.notes])
+
+
+def steps_to_target(
+    train: Callable[..., Any],
+    target: float,
+    batch_sizes: Sequence[int],
+    learning_rates: Sequence[float] | Mapping[int, Sequence[float]],
+    *,
+    variant: str = "one_device",
+    max_steps: int = 1000,
+    window: int | None = None,
+    device: str = "auto",
+    timeout: float = 600.0,
+) -> StepsToTarget:
+    """Train to a target loss with several global batch sizes and learning rates, and count steps.
+
+    The steps are those until the training loss, as a mean over the last ``window`` examples, is at the target: the
+    same examples for every batch size, so that small batches do not get there by luck. The window lags by half its
+    steps; before it is full, nothing counts.
+
+    Metaparameters have to be tuned for every batch size: with one learning rate, or one that is scaled by a rule,
+    the steps say more of the rate than of the batch (Shallue et al. found no rule that holds; their section 5).
+    So give several rates, and widen them where :attr:`StepsToTarget.notes` says that the best was the last. This
+    driver tunes the learning rate alone: schedules and momentum are yours. One seed is one draw: near calls
+    between rates are noise.
+
+    Steps depend on the global batch, not on the number of replicas, so that one device will do.
+
+    Source: Shallue et al. 2019, JMLR 20(112).
+
+    :param train: ``train(run, learning_rate)``, with the loss of each step told by ``run.steps`` or ``run.record``.
+    :param target: loss.
+    :param batch_sizes: global batch sizes.
+    :param learning_rates: for every batch size, or batch size -> its own.
+    :param variant: of a strategy with a single process.
+    :param max_steps: after which a trial is given up.
+    :param window: examples; by default the largest batch.
+    :param device: ``cpu``, ``gpu`` or ``auto``.
+    :param timeout: seconds for everything.
+    :raises BenchError: where a trial fails.
+    :raises ValueError: for an argument that cannot be used.
+    """
+    from pytest_ddl.bench.launching import BenchError
+    from pytest_ddl.cluster import ship
+    from pytest_ddl.cluster.protocol import Kind
+    from pytest_ddl.harness import process_harness
+    from pytest_ddl.items.selection import DdlMark
+
+    rates = _rates(batch_sizes, learning_rates)
+    harness = process_harness()
+    spec = harness.registry.parse_variant(variant)
+    if spec.name not in ONE_PROCESS:
+        raise ValueError(
+            f"variant={variant!r}: steps depend on the global batch, so give one of {', '.join(ONE_PROCESS)}"
+        )
+    if max_steps < 1:
+        raise ValueError(f"max_steps={max_steps!r} must be at least 1")
+    mark = DdlMark(device=device, isolation="fresh")
+    if reason := harness.unavailable(spec, mark):
+        raise BenchError(f"{spec} cannot run here: {reason}")
+    deadline = time.monotonic() + timeout
+    examples = window if window is not None else max(rates)
+    folder = Path(tempfile.mkdtemp(prefix="steps-", dir=harness.folder))
+    trials = []
+    try:
+        with harness.cluster(spec, mark, fresh=True) as cluster:
+            for batch, rate in ((batch, rate) for batch, several in rates.items() for rate in several):
+                settings = RunSettings(batch, max_steps, SEED, tmp_path=str(folder), observe=False, repeat=True)
+                job = ship.pack(run_trial, (functools.partial(train, learning_rate=rate), settings, target, examples))
+                (answer,) = cluster.ask(Kind.CALL, job, deadline=deadline)
+                if not answer.ok:
+                    failure = answer.failure
+                    told = f"{failure.type}: {failure.message}" if failure else answer.describe_end()
+                    raise BenchError(f"training with batch {batch} and learning rate {rate:g} failed: {told}")
+                trials.append(Trial(batch, rate, *ship.unpack(answer.body)))
+            cluster.retired = cluster.retired or "it was trained in"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return StepsToTarget(target, tuple(trials))
+
+
+def run_trial(
+    train: Callable[[Any], Any], settings: RunSettings, target: float, window: int
+) -> tuple[int | None, int, float]:
+    """Train on this rank until the target: steps to it or ``None``, steps made, the last smoothed loss."""
+    context = current_rank()
+    assert context is not None
+    assert settings.global_batch_size is not None
+    with environment.prepared(settings, context.rank):
+        curve = LossCurve(settings, context, target, max(1, -(-window // settings.global_batch_size)))
+        train(Run(settings, context, curve))
+    if not curve.losses:
+        raise ValueError(
+            "the training function told no loss: train with run.steps, or run.record(loss=…) after each step"
+        )
+    return curve.reached, len(curve.losses), curve.smoothed
+
+
+class LossCurve(Recorder):
+    """Keeps the loss of every step, and says stop at the target."""
+
+    def __init__(self, settings: RunSettings, context: RankContext, target: float, window: int) -> None:
+        super().__init__(settings, context)
+        self._target, self._window = target, window
+        self.losses: list[float] = []
+        self.reached: int | None = None
+        """The step in which the smoothed loss was at the target."""
+
+    @property
+    def completed(self) -> int:
+        return len(self.losses)
+
+    @property
+    def smoothed(self) -> float:
+        """Mean loss over the window."""
+        last = self.losses[-self._window :]
+        return math.fsum(last) / len(last) if all(map(math.isfinite, last)) else math.nan
+
+    @property
+    def reached_limit(self) -> bool:
+        diverged = bool(self.losses) and not math.isfinite(self.losses[-1])
+        return self.reached is not None or diverged or super().reached_limit
+
+    def look_for_new(self) -> None:
+        """Variables are of no interest here."""
+
+    def end_step(
+        self,
+        loss: Any = None,
+        shown: Mapping[str, Any] | None = None,
+        traces: int | None = None,
+        snapshot: bool = True,
+        batches: tuple[BatchRecord, ...] | None = None,
+    ) -> float | None:
+        if RUNNING_MEAN in (shown or {}):
+            raise ValueError(
+                "Keras shows the mean loss over the epoch so far, which is no step's: train with run.steps, or with "
+                "run.batches and run.record(loss=…)"
+            )
+        number = values.scalar(loss)
+        if number is None:
+            raise ValueError("a step told no loss: give run.record(loss=…) one number, or return it from train_step")
+        self.losses.append(number)
+        if self.reached is None and len(self.losses) >= self._window and self.smoothed <= self._target:
+            self.reached = len(self.losses)
+        return number
+
+
+def _rates(
+    batch_sizes: Sequence[int], learning_rates: Sequence[float] | Mapping[int, Sequence[float]]
+) -> dict[int, tuple[float, ...]]:
+    wrong = [batch for batch in batch_sizes if not isinstance(batch, int) or batch < 1]
+    if wrong or not batch_sizes:
+        raise ValueError(f"batch_sizes={list(batch_sizes)!r} must be whole numbers, at least 1")
+    found = {}
+    for batch in batch_sizes:
+        several = learning_rates.get(batch, ()) if isinstance(learning_rates, Mapping) else learning_rates
+        if not several or any(not rate > 0 for rate in several):
+            raise ValueError(f"learning_rates={learning_rates!r} has no positive learning rates for batch {batch}")
+        found[batch] = tuple(several)
+    return found

@@ -1,0 +1,191 @@
+"""The command: wrong options in one line, nothing measured of wrong training, nothing left behind."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ddl.bench.experiment import command, measuring
+from tests.bench.experiment.synthetic import experiment, training
+
+
+def options(tmp_path: Path, *given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(["mnist-scaling", "--output", str(tmp_path / "out"), "--device", "cpu", *given])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--epochs", "0"], "--epochs=0 must be at least 1"),
+        (["--batch", "-1"], "--batch=-1 must be at least 1"),
+        (["--repeats", "0"], "--repeats=0 must be at least 1"),
+        (["--timeout", "0"], "--timeout=0.0 must be a positive number of seconds"),
+        (["--quick", "--epochs", "4"], "--quick means 3 epochs; give it or --epochs=4, not both"),
+        (["--data", "/absent.npz"], "/absent.npz cannot be read as .npz: [Errno 2] No such file"),
+        (["--strategy", "miror"], "--strategy=miror: "),
+        (["--strategy", "parameter_server"], "only mirrored and multi_worker_mirrored can be compared"),
+        (["--strategy", "mirrored[replicas=1]"], "has 1 replica; scaling needs at least 2"),
+        (["--strategy", "mirrored[replicas=999]"], "999 replicas need a core each, and this process may use"),
+        (["--batch-rule", "global", "--batch", "65"], "--batch=65 cannot be split evenly over 2 replicas"),
+        (["--batch", "4000"], "1438 training images are less than one batch of 8000"),
+        (["--device", "gpu"], "--device=gpu"),
+        (["--output", "/dev/null/x"], "--output=/dev/null/x: /dev/null is not a folder"),
+    ],
+)
+def test_a_wrong_option_is_told_in_one_line(
+    given: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Four cores for the options that need two, wherever this runs.
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    assert command.main(options(tmp_path, *given)) == command.USAGE
+    told = capsys.readouterr().err
+    assert told.startswith("pytest-ddl experiment: error: ")
+    assert words in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("given", "missing"), [([], "sklearn"), (["--data", "mine.npz"], "scipy")])
+def test_a_missing_package_is_told_before_anything_runs(
+    given: list[str],
+    missing: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == missing else name)
+    assert command.main(options(tmp_path, *given)) == command.USAGE
+    told = capsys.readouterr().err
+    assert f"error: {missing} cannot be imported" in told
+    assert "pip install 'pytest-ddl[bench]'" in told
+
+
+class Verdict:
+    """What a check says."""
+
+    def __init__(self, passed: bool) -> None:
+        self.passed = passed
+
+    def __str__(self) -> str:
+        return "multi_worker_mirrored matches one device" if self.passed else "loss-mean: gradients are halved"
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[measuring.Plan]:
+    """Plans that were measured, in place of trainings."""
+    pytest.importorskip("matplotlib")
+    plans: list[measuring.Plan] = []
+
+    def measure(_harness: Any, plan: measuring.Plan, _told: Any) -> Any:
+        plans.append(plan)
+        return list(experiment().trainings)
+
+    monkeypatch.setattr(measuring, "check", lambda _plan: Verdict(True))
+    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(command, "cores_per_replica", lambda _replicas: 1)
+    return plans
+
+
+def test_a_failing_check_stops_everything_with_its_report(
+    measured: list[measuring.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "check", lambda _plan: Verdict(False))
+    assert command.main(options(tmp_path)) == command.WRONG
+    assert "loss-mean: gradients are halved" in capsys.readouterr().err
+    assert measured == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_everything_is_written_and_told(
+    measured: list[measuring.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(options(tmp_path)) == command.OK
+    (plan,) = measured
+    assert (plan.epochs, plan.batch, plan.batch_rule, plan.train_images) == (30, 64, "replica", 1408)
+    assert plan.many == "multi_worker_mirrored[workers=2,replicas=1]"
+    assert not plan.file.exists()
+    assert "69.66%" in capsys.readouterr().out
+    assert (tmp_path / "out" / "index.html").exists()
+
+
+def test_options_reach_the_plan(measured: list[measuring.Plan], tmp_path: Path) -> None:
+    file = tmp_path / "mine.npz"
+    images, labels = np.zeros((100, 28, 28), np.uint8), np.zeros(100, np.uint8)
+    np.savez(file, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    given = ["--quick", "--batch", "8", "--batch-rule", "global", "--repeats", "3", "--data", str(file), "--no-pin"]
+    assert command.main(options(tmp_path, "--strategy", "mirrored", *given)) == command.OK
+    (plan,) = measured
+    assert (plan.epochs, plan.global_batch(2), plan.repeats, plan.train_images) == (3, 8, 3, 96)
+    assert (plan.many, plan.cores_per_replica) == ("mirrored[replicas=2]", 0)
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "Replicas were not pinned and share all cores" in text
+    assert "3 epochs instead of 30" in text
+
+
+@pytest.mark.parametrize(("load", "busy"), [(0.9, False), (1.1, True)])
+def test_a_busy_machine_is_told(
+    measured: list[measuring.Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, busy: bool
+) -> None:
+    monkeypatch.setattr(command.os, "getloadavg", lambda: (load, 0, 0))
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _pid: {0, 1})
+    command.main(options(tmp_path))
+    assert ("these times are not to be relied on" in (tmp_path / "out" / "table.md").read_text()) is busy
+
+
+def test_accuracies_that_do_not_agree_fail_after_all_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    apart = experiment(training(1, [1.0] * 9, [0.98] * 9), training(2, [1.0] * 9, [0.7] * 9))
+    assert command.conclude(apart, tmp_path) == command.WRONG
+    assert "the accuracies on 1 and on 2 replicas DO NOT AGREE" in capsys.readouterr().err
+    assert (tmp_path / "results.json").exists()
+
+
+def test_a_training_that_failed_is_told(
+    measured: list[measuring.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_given: Any) -> Any:
+        raise measuring.ExperimentError("worker:1 died")
+
+    monkeypatch.setattr(measuring, "measure", measure)
+    assert command.main(options(tmp_path)) == command.WRONG
+    assert "nothing was measured: worker:1 died" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interruption_leaves_nothing(
+    measured: list[measuring.Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = []
+
+    def measure(_harness: Any, plan: measuring.Plan, _told: Any) -> Any:
+        files.append(plan.file)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "measure", measure)
+    assert command.main(options(tmp_path)) == command.INTERRUPTED
+    assert not files[0].parent.exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("variant", "gpus", "words"),
+    [
+        ("mirrored", 2, []),
+        ("mirrored", 1, ["2 replicas shared 1 GPU"]),
+        ("multi_worker_mirrored", 2, ["all take its first GPU"]),
+    ],
+)
+def test_gpus_that_are_shared_are_told(variant: str, gpus: int, words: list[str]) -> None:
+    from pytest_ddl.strategies.registry import StrategyRegistry
+
+    notes = command._gpu_notes(StrategyRegistry().parse_variant(variant), 2, gpus)
+    assert len(notes) == len(words)
+    assert all(word in note for word, note in zip(words, notes, strict=True))

@@ -1,0 +1,202 @@
+"""What the gate is worth on this machine: ``python -m tests.bench.gate_power --launches 60 --cell one_device``.
+
+Collects real launches of a small training function, against itself (``--effect 0``) and against one that does
+5 % more (``--effect 5``: 21 training steps where the other does 20), and replays the gate's decisions over
+disjoint groups of them. Every launch is kept in ``--results``: a run that was cut off goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest_ddl
+from pytest_ddl.bench.gate.checkout import write_instrument
+from pytest_ddl.bench.gate.lockstep import GROUPS, launch_pair
+from pytest_ddl.bench.gate.sides import Side
+from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide
+from pytest_ddl.bench.spec import BenchSpec
+
+RANKS = {"one_device": 1, "multi_worker_mirrored": 2, "mirrored": 1}
+INNER = 20
+PROGRAM = '''
+"""One step of the contract is {inner} training steps of a small MLP."""
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def train(run):
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(256, "relu"), keras.layers.Dense(10)])
+        optimizer = keras.optimizers.SGD(0.01)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(512, 64)).astype("float32"), generator.integers(0, 10, 512)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size).cache().repeat()
+
+    @tf.function
+    def one_step(iterator):
+        def replica_step(batch):
+            inputs, labels = batch
+            with tf.GradientTape() as tape:
+                logits = model(inputs, training=True)
+                losses = keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    def train_step(iterator):
+        for _ in range({inner}):
+            loss = one_step(iterator)
+        return loss
+
+    for _ in run.steps(train_step, dataset):
+        pass
+'''
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.gate_power", description=__doc__)
+    parser.add_argument("--launches", type=int, default=0, metavar="N", help="of each cell and effect, in all runs")
+    parser.add_argument("--cell", nargs="+", choices=sorted(RANKS), default=["one_device", "multi_worker_mirrored"])
+    parser.add_argument("--effect", nargs="+", type=int, choices=(0, 5), default=[0, 5], metavar="PERCENT")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no launch after so long")
+    parser.add_argument("--batch-per-replica", type=int, default=64)
+    parser.add_argument("--groups", type=int, default=GROUPS, help="ABBA groups in a launch")
+    parser.add_argument("--results", type=Path, default=Path("build/gate"), help="where launches are kept")
+    parser.add_argument("--calm", action="store_true", help="replay the launches of a calm machine alone")
+    options = parser.parse_args(arguments)
+    options.results.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + options.minutes * 60
+    # Cells and effects take turns, so that all of them see the same machine.
+    for number in range(options.launches):
+        for cell in options.cell:
+            for effect in options.effect:
+                kept = read(options.results, cell, effect)
+                if len(kept) <= number and time.monotonic() < end:
+                    one = collect(cell, effect, number, options.batch_per_replica, options.groups)
+                    with file_of(options.results, cell, effect).open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(one) + "\n")
+                    print(told(one), flush=True)
+    show(options.results, options.cell, options.effect, options.calm)
+    return 0
+
+
+def file_of(folder: Path, cell: str, effect: int) -> Path:
+    return folder / f"{cell}-{effect}.jsonl"
+
+
+def read(folder: Path, cell: str, effect: int) -> list[dict[str, Any]]:
+    path = file_of(folder, cell, effect)
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def collect(cell: str, effect: int, number: int, batch: int, groups: int) -> dict[str, Any]:
+    """One launch of both versions; what the gate would keep of it."""
+    with tempfile.TemporaryDirectory(prefix="gate-power-") as name:
+        folder = Path(name).resolve()
+        instrument = write_instrument(folder, own=False)
+        sides = []
+        for side, inner in (("BASE", INNER), ("HEAD", INNER + INNER * effect // 100)):
+            root = folder / side.lower()
+            root.mkdir()
+            (root / "program.py").write_text(PROGRAM.format(inner=inner), encoding="utf-8")
+            package = Path(pytest_ddl.__file__).resolve()
+            sides.append(Side(side, f"{inner} steps", root, (root,), folder / "nowhere", instrument, package))
+        # One step is what a block of 20 steps is to a user.
+        bench = BenchSpec(batch_per_replica=batch, warm_up=3, steps_per_block=1)
+        one = launch_pair(*sides, Target.parse("program:train"), cell, RANKS[cell], bench, number=number, groups=groups)
+    told = one.as_json()
+    del told["provenance"]
+    return {"cell": cell, "effect": effect, "number": number, "at": time.time(), "cores": os.cpu_count(), **told}
+
+
+def told(one: dict[str, Any]) -> str:
+    foreign = one["load"]["foreign_cores"]
+    return (
+        f"{one['cell']} +{one['effect']} % launch {one['number'] + 1}: {math.expm1(one['log_ratio']) * 100:+.2f} %, "
+        f"{one['seconds']:.1f} s, foreign {foreign if foreign is None else round(foreign, 2)} cores"
+        + (" (overloaded)" if one["load"]["problem"] else "")
+    )
+
+
+def gate_runs(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verdict, int]]:
+    """Cut launches into disjoint runs of the gate, each as long as it would have been.
+
+    Launches on an overloaded machine are set aside, as the gate does; a run that the launches do not suffice
+    for is left out.
+    """
+    left = [one["log_ratio"] for one in launches if not one["load"]["problem"]]
+    runs = []
+    while left:
+        for look in rule.looks:
+            if look > len(left):
+                return runs
+            decision = decide(left[:look], rule)
+            if decision.verdict is not Verdict.INCONCLUSIVE or look == rule.looks[-1]:
+                runs.append((decision.verdict, look))
+                left = left[look:]
+                break
+    return runs
+
+
+def rates(runs: Iterable[tuple[Verdict, int]]) -> str:
+    found = list(runs)
+    if not found:
+        return "no complete run"
+    counts = Counter(verdict.value for verdict, _ in found)
+    shares = ", ".join(f"{name} {count}/{len(found)} ({count / len(found):.1%})" for name, count in counts.items())
+    return f"{shares}; launches of a run: mean {statistics.fmean(n for _, n in found):.1f}"
+
+
+def show(folder: Path, cells: Sequence[str], effects: Sequence[int], calm: bool) -> None:
+    """Spread of the launches, and what the gate would have said; false alarms are REGRESSION where effect is 0."""
+    rule = Rule()
+    for cell in cells:
+        for effect in effects:
+            launches = read(folder, cell, effect)
+            if calm:
+                launches = [one for one in launches if not one["load"]["problem"]]
+            if len(launches) < 2:
+                continue
+            values = [one["log_ratio"] for one in launches]
+            seconds = [one["seconds"] for one in launches]
+            overloaded = sum(bool(one["load"]["problem"]) for one in launches)
+            print(
+                f"\n{cell}, effect +{effect} %: {len(launches)} launches ({overloaded} of an overloaded machine), "
+                f"mean {math.expm1(statistics.fmean(values)) * 100:+.2f} %, sd {statistics.stdev(values) * 100:.2f} %, "
+                f"min {math.expm1(min(values)) * 100:+.2f} %, max {math.expm1(max(values)) * 100:+.2f} %, "
+                f"{statistics.median(seconds):.1f} s a launch"
+            )
+            print(f"  in the order measured, disjoint: {rates(gate_runs(launches, rule))}")
+            shuffled: list[tuple[Verdict, int]] = []
+            for seed in range(20):
+                again = list(launches)
+                random.Random(seed).shuffle(again)
+                shuffled += gate_runs(again, rule)
+            # Not independent of each other: 20 ways of cutting the same launches.
+            print(f"  20 shuffles of them, disjoint in each: {rates(shuffled)}")
+            trusting = [{**one, "load": {"problem": ""}} for one in launches]
+            if overloaded:
+                print(f"  had no launch been set aside: {rates(gate_runs(trusting, rule))}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""The counters of steps that do a known amount of work: injected defects move the right one, refactorings none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.bench.counter_gate import compare
+from pytest_ddl.bench.counting import reduction_ratio, wire_bytes
+from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.harness import process_harness
+from pytest_ddl.items.selection import DdlMark
+
+# Ranks import the programs by name; under importmode=importlib no test folder is on the path by itself.
+sys.path.insert(0, str(Path(__file__).parent))
+import counter_programs as programs
+
+PARAMETERS = programs.LAYERS * programs.WIDTH**2 * 4
+SYNCHRONOUS = ["mirrored", pytest.param("multi_worker_mirrored", marks=pytest.mark.slow)]
+
+
+class Counts:
+    """Counters of programs, each measured once for all tests."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.known = {}
+
+    def __call__(self, strategy, *names, **settings):
+        key = (strategy, *sorted(settings.items()))
+        known = self.known.setdefault(key, {})
+        missing = [name for name in names if name not in known]
+        if missing:
+            harness = process_harness()
+            spec = harness.registry.parse_variant(strategy)
+            with harness.cluster(spec, DdlMark(device="cpu")) as cluster:
+                job = ship.pack(programs.count, (missing, str(self.folder)), settings)
+                answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + 300)
+            assert all(answer.ok for answer in answers), [(one.failure, one.stdout, one.stderr) for one in answers]
+            told = [ship.unpack(answer.body) for answer in answers]
+            for name in missing:
+                assert all(one[name][0].collectives == told[0][name][0].collectives for one in told)
+                known[name] = told[0][name]
+        return [known[name][0] for name in names]
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory):
+    return Counts(tmp_path_factory.mktemp("counts"))
+
+
+def regressions(base, head):
+    return {change.counter for change in compare(base, head) if change.is_regression}
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_what_a_right_step_does(counts, strategy):
+    (right,) = counts(strategy, "right")
+    scalars = 0 if strategy == "mirrored" else 1  # the loss that the loop reduces
+    assert right.collectives == {"all_reduce": 1 + scalars}
+    assert right.reduced_dtypes == {"float32": PARAMETERS + 4 * scalars}
+    assert (right.packs, right.unpacked) == (1, scalars)
+    assert right.parameter_bytes == PARAMETERS
+    assert right.reduced_bytes == PARAMETERS + 4 * scalars
+    assert (right.traces, right.retraces, right.steady_steps) == (1, 0, 16)
+    assert (right.misplaced, right.eager, right.host_calls, right.notes) == ((), False, 0, ())
+    assert reduction_ratio(right) == pytest.approx(1, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "caught"),
+    [
+        ("right", "extra all-reduce", {"collectives.all_reduce", "reduced_bytes", "unpacked"}),
+        ("right", "one by one", {"collectives.all_reduce", "unpacked"}),
+        ("right", "retrace", {"retraces"}),
+        ("half", "cast before reduce", {"reduced_bytes"}),
+        ("right", "reduced twice", {"collectives.all_reduce", "reduced_bytes"}),
+        ("right", "python in the step", {"host_calls"}),
+        ("right", "print in the step", {"host_calls"}),
+        ("right", "eager", {"eager"}),
+    ],
+)
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_an_injected_defect_moves_its_counters_and_no_other(counts, strategy, base, head, caught):
+    before, after = counts(strategy, base, head)
+    found = regressions(before, after)
+    # In one process, what is said on the host comes from the other replica's device.
+    assert found - {"copies.device_to_device"} == caught
+
+
+@pytest.mark.parametrize(
+    ("head", "caught"),
+    [
+        ("wrong device", {"misplaced", "copies.device_to_device"}),
+        ("gathered on the host", {"copies.device_to_device"}),
+    ],
+)
+def test_what_lies_or_runs_on_another_device_is_caught_where_there_is_one(counts, head, caught):
+    before, after = counts("mirrored", "right", head)
+    assert regressions(before, after) == caught
+    if head == "wrong device":
+        assert after.misplaced == ("dense_last: CPU:0",)
+
+
+@pytest.mark.parametrize("head", ["right", "renamed", "partial batches", "batches"])
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_an_equivalent_program_changes_nothing_that_is_gated(counts, strategy, head):
+    before, after = counts(strategy, "right", head)
+    assert regressions(before, after) == set()
+    if head in ("right", "renamed"):
+        assert compare(before, after) == []
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_another_batch_size_and_seed_change_nothing(counts, strategy):
+    (before,) = counts(strategy, "right")
+    for settings in ({"batch": 16}, {"seed": 11}):
+        (after,) = counts(strategy, "right", **settings)
+        assert compare(before, after) == []
+
+
+@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+def test_a_larger_model_is_told_and_passes(counts, strategy):
+    before, after = counts(strategy, "right", "wider")
+    found = compare(before, after)
+    assert {change.counter for change in found} >= {"parameter_bytes", "reduced_bytes"}
+    assert not [change for change in found if change.is_regression]
+
+
+def test_a_function_that_is_traced_once_more_after_the_warm_up_costs_a_block_and_is_no_retrace(counts):
+    (late,) = counts("mirrored", "late trace")
+    _counters, blocks, _loss = counts.known[("mirrored",)]["late trace"]
+    assert (late.traces, late.retraces, blocks, late.steady_steps) == (2, 0, 2, 16)
+
+
+def test_a_program_that_traces_on_is_measured_so_and_every_retrace_is_counted(counts):
+    (retrace,) = counts("mirrored", "retrace")
+    assert (retrace.retraces, retrace.steady_steps) == (16, 16)
+    assert retrace.collectives == {"all_reduce": 1}
+
+
+def test_functions_of_one_name_are_both_counted_and_a_function_of_two_shapes_once(counts):
+    (both,) = counts("mirrored", "two functions")
+    assert both.collectives == {"all_reduce": 2}
+    assert both.reduced_bytes == (9 + 5) * 4
+    assert both.retraces == 0
+
+
+@pytest.mark.slow
+def test_counts_of_fit_are_those_of_one_step_however_many_keras_runs_at_once(counts):
+    single, several, unrolled = counts("mirrored", "fit", "fit, 4 at once", "fit, 4 at once, 2 unrolled")
+    assert single.collectives["all_reduce"] >= 1
+    for other in (several, unrolled):
+        assert other.collectives == single.collectives
+        assert other.reduced_bytes == single.reduced_bytes
+        assert other.retraces == 0
+
+
+@pytest.mark.slow
+def test_central_storage_reduces_by_copies_and_says_so(counts):
+    (before,) = counts("central_storage", "right")
+    assert before.collectives == {}
+    assert before.copies["device_to_device"] >= 2 * programs.LAYERS
+    assert any("central_storage" in note for note in before.notes)
+    assert before.misplaced == ()
+    assert compare(before, before) == []
+
+
+def test_wire_bytes_are_those_of_a_ring():
+    assert wire_bytes(1000, 1) == 0
+    assert wire_bytes(1000, 2) == 1000
+    assert wire_bytes(1000, 4) == 1500
