@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from pytest_ddl.bench.metrics.registry import METRICS
 from pytest_ddl.checks.causes import CAUSES
 from pytest_ddl.checks.limitations import LIMITATIONS
 from pytest_ddl.checks.registry import CHECKS
@@ -87,6 +88,16 @@ def limitations_table() -> str:
     return _table(("what the framework cannot do", "more"), rows)
 
 
+def metrics_table() -> str:
+    """Every metric with its unit, its better direction, the dual to gate on, and its source."""
+    rows = []
+    for metric in METRICS.values():
+        better = "higher" if metric.higher_is_better else "lower"
+        gate = _code(metric.dual or "") or ("itself" if metric.gated else "no")
+        rows.append((_code(metric.name), metric.unit, better, gate, metric.summary, metric.formula, metric.source))
+    return _table(("metric", "unit", "better", "gate on", "what it is", "formula", "source"), rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "options": options_table,
     "markers": markers_table,
@@ -94,6 +105,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "checks": checks_table,
     "causes": causes_table,
     "limitations": limitations_table,
+    "metrics": metrics_table,
 }
 """Every table by the name that pages use."""
 

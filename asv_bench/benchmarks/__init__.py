@@ -1,1 +1,1 @@
-"""Benchmarks of the harness itself: what a test pays for running on a cluster."""
+"""What asv measures: training steps, what surrounds them, collectives, and the harness itself."""

@@ -18,11 +18,12 @@ def setup_cache() -> dict[str, Any]:
     """Of the module: both classes read what one launch of each variant gave."""
     from pytest_ddl.bench.collectives import measure_collectives
     from pytest_ddl.harness import process_harness
+    from pytest_ddl.items.selection import DdlMark
 
     harness = process_harness()
     found: dict[str, Any] = {"timings": {}, "skipped": {}}
     for variant in VARIANTS:
-        reason = harness.unavailable(harness.registry.parse_variant(variant))
+        reason = harness.unavailable(harness.registry.parse_variant(variant), DdlMark())
         if reason:
             found["skipped"][variant] = reason
             continue

@@ -1,14 +1,19 @@
-"""What asv tracks over commits; ``asv_bench/harness.py`` measures the same against targets, in one run.
+"""What a test pays for running on a cluster; ``asv_bench/harness.py`` measures the same against targets, in one run.
 
-``version`` pins what a benchmark means: results stay comparable until somebody changes it on purpose.
+``version`` pins what a benchmark means: results stay comparable until somebody changes it on purpose. Nothing of
+``pytest_ddl.bench`` is used here, so that commits from before it can be measured.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 
 from benchmarks import clusters, comparisons, sessions
 from pytest_ddl.harness import Harness
+
+QUICK = os.environ.get("DDL_BENCH_QUICK", "0") not in ("", "0")
+"""Few repetitions, which show that everything works: ``pytest-ddl asv run --quick``."""
 
 
 class FreshCluster:
@@ -18,14 +23,14 @@ class FreshCluster:
     unit = "s"
     params = (2, 4)
     param_names = ("workers",)
-    rounds = 20
+    starts = 3 if QUICK else 20
     timeout = 300
 
     def setup(self, workers: int) -> None:
         self.harness: Harness = clusters.warm_harness()
 
     def track_median(self, workers: int) -> float:
-        starts = (clusters.start_seconds(self.harness, f"mwms[workers={workers}]")[0] for _ in range(self.rounds))
+        starts = (clusters.start_seconds(self.harness, f"mwms[workers={workers}]")[0] for _ in range(self.starts))
         return statistics.median(starts)
 
 
@@ -58,7 +63,7 @@ class NextTest:
     timeout = 300
 
     def track_median(self, kind: str) -> float:
-        return sessions.steady(sessions.per_test_seconds(kind, 200)) * 1e3
+        return sessions.steady(sessions.per_test_seconds(kind, 20 if QUICK else 200)) * 1e3
 
 
 class Equivalence:
@@ -70,7 +75,7 @@ class Equivalence:
     timeout = 300
     number = 1
     rounds = 1
-    repeat = (3, 10, 60.0)
+    repeat = 1 if QUICK else (3, 10, 60.0)
 
     def setup(self, strategy: str) -> None:
         self.harness: Harness = clusters.warm_harness()
@@ -91,7 +96,7 @@ class Recording:
         self.harness: Harness = clusters.warm_harness()
 
     def track_ratio(self) -> float:
-        seconds = comparisons.recording_seconds(self.harness)
+        seconds = comparisons.recording_seconds(self.harness, rounds=1 if QUICK else 5)
         return seconds["recorded"] / seconds["bare"]
 
 
@@ -106,7 +111,7 @@ class FailingRank:
         self.harness: Harness = clusters.warm_harness()
 
     def track_verdict(self) -> float:
-        return statistics.median(clusters.verdict_seconds(self.harness)[0] for _ in range(5))
+        return statistics.median(clusters.verdict_seconds(self.harness)[0] for _ in range(1 if QUICK else 5))
 
 
 class Unused:
@@ -114,7 +119,7 @@ class Unused:
 
     version = "1"
     unit = "ms"
-    pairs = 10
+    pairs = 2 if QUICK else 10
     timeout = 300
 
     def track_start_up_cost(self) -> float:

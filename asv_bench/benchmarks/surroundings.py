@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pytest_ddl.bench.asv import training_suite
 
-SYNCHRONOUS = ("one_device", "mirrored", "multi_worker_mirrored")
+# On one replica, only without distribution: what a strategy on one replica adds is in the benchmarks of training.
+SYNCHRONOUS = ("one_device", "mirrored[replicas=2]", "multi_worker_mirrored[workers=2]")
 
 GateInput, DashInput = training_suite(
     ".pipelines:images", SYNCHRONOUS, name="Input", batch_per_replica=64, metrics=("step_time", "throughput")

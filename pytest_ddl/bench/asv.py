@@ -107,6 +107,11 @@ def training_suite(
     return made("Gate", gated=True), made("Dash", gated=False)
 
 
+def is_quick() -> bool:
+    """Whether this run only shows that everything works (``pytest-ddl asv run --quick``)."""
+    return os.environ.get(QUICK, "0") not in ("", "0")
+
+
 def measure_cells(
     train: Callable[[Any], Any], cells: Sequence[tuple[str, int]], spec: Any, launches: int = 1, title: str = "suite"
 ) -> dict[str, Any]:
@@ -120,7 +125,7 @@ def measure_cells(
     from pytest_ddl.bench.matrix import measure
     from pytest_ddl.harness import process_harness
 
-    if os.environ.get(QUICK, "0") not in ("", "0"):
+    if is_quick():
         spec, launches = replace(spec, warm_up=3, steps_per_block=2, blocks=5, seconds=0.05), 1
     registry = process_harness().registry
     variants = {(strategy, count): _variant(registry, strategy, count) for strategy, count in cells}

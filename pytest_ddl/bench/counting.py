@@ -38,8 +38,8 @@ def reduction_ratio(counters: Counters) -> float | None:
 def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
     """Count what one steady step does on one replica: the last of the warm-up stands for them."""
     ran = [(graphs.analyse(graph, 0), times, parts) for graph, times, parts in watch.executions.last_step]
-    collectives = _collectives(ran, watch)
-    reductions = [item for item in collectives if item.kind in graphs.REDUCES]
+    found = collectives(ran, watch)
+    reductions = [item for item in found if item.kind in graphs.REDUCES]
     dtypes: Counter[str] = Counter()
     for item in reductions:
         dtypes[item.dtype] += graphs.bytes_of(item)
@@ -51,7 +51,7 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
     variables = watch.variables()
     trainable = [item for item in variables if item.record.kind is VariableKind.TRAINABLE]
     return Counters(
-        collectives=dict(Counter(item.kind for item in collectives)),
+        collectives=dict(Counter(item.kind for item in found)),
         reduced_bytes=dtypes.total(),
         packs=sum(len(item.parts) > 1 for item in reductions),
         unpacked=sum(len(item.parts) <= 1 for item in reductions),
@@ -73,7 +73,7 @@ Ran = Sequence[tuple[GraphRecord, int, list[Any]]]
 """A graph, how often the step executed it, and its parts on the devices."""
 
 
-def _collectives(ran: Ran, watch: Stopwatch) -> list[CollectiveRecord]:
+def collectives(ran: Ran, watch: Stopwatch) -> list[CollectiveRecord]:
     """Of one step and one replica."""
     found: list[CollectiveRecord] = []
     for record, times, parts in ran:

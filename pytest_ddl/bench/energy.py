@@ -15,7 +15,7 @@ from pytest_ddl.bench.records import EnergyReading
 NVML_PERIOD = 0.1
 """Seconds between two updates of a GPU's counter, at most: 20 to 100 ms (PETSc's manual, ``-log_view_gpu_energy``)."""
 RAPL_PERIOD = 0.001
-"""Seconds between two updates of a package's counter: about 1 ms (Intel SDM volume 3B, section 15.10)."""
+"""Seconds between two updates of a package's counter: about 1 ms (Intel SDM volume 3B, RAPL)."""
 MOST_WATTS = 1000.0
 """More than any package draws: in a window that is longer than a counter's range at this power, the counter
 may have started anew twice, which cannot be seen."""

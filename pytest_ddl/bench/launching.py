@@ -17,7 +17,7 @@ from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.remote import Orders, RankResult, measure_training
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.cluster import Answer
+from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
 
@@ -128,8 +128,7 @@ def _patience(_body: ship.Shipped) -> float | None:
 def _results(answers: list[Answer], pacing: str | None) -> list[RankResult]:
     failed = [answer for answer in answers if not answer.ok]
     if failed:
-        first = min(failed, key=lambda answer: answer.failure is None)
-        raise BenchError(_told(first))
+        raise BenchError(_told(min(failed, key=_is_consequence)))
     results: list[RankResult] = [ship.unpack(answer.body) for answer in answers]
     for result in results:
         if not result.steady:
@@ -145,6 +144,13 @@ def _results(answers: list[Answer], pacing: str | None) -> list[RankResult]:
             "steps= or epochs= of its own loop, or measure fewer blocks"
         )
     return results
+
+
+def _is_consequence(answer: Answer) -> int:
+    """How likely a rank failed because another one did: TensorFlow's own error may tell of a peer that is gone."""
+    if answer.failure is not None:
+        return 2 if answer.failure.type.startswith("tensorflow.") else 0
+    return {Fate.DIED: 1, Fate.STOPPED: 4}.get(answer.fate, 3)
 
 
 def _told(answer: Answer) -> str:

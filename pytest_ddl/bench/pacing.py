@@ -91,9 +91,10 @@ class Lane:
         return self._drop
 
     def stop(self) -> None:
-        """Let the ranks leave their loops."""
-        with contextlib.suppress(OSError):
-            self._order(0)
+        """Let the ranks leave their loops, those that are still there."""
+        for line in self._lines.values():
+            with contextlib.suppress(OSError):
+                line.send({"steps": 0, "drop": self._drop})
 
     def _order(self, steps: int) -> None:
         try:
@@ -125,10 +126,22 @@ class Pacer:
         :raises PacingError: when one is missing at ``deadline`` (``time.monotonic``), or the pacer was closed.
         """
         lines: dict[int, _Line] = {}
+        try:
+            traces = self._take(ranks, deadline, lines)
+        except BaseException:
+            for line in lines.values():
+                line.close()
+            raise
+        lane = Lane(lines, traces)
+        self._lanes.append(lane)
+        return lane
+
+    def _take(self, ranks: int, deadline: float, lines: dict[int, _Line]) -> int:
+        """Fill ``lines`` by rank; gives the functions that the ranks have traced."""
         traces = 0
         while len(lines) < ranks:
-            self._server.settimeout(max(0.001, deadline - time.monotonic()))
             try:
+                self._server.settimeout(max(0.001, deadline - time.monotonic()))
                 connected, _address = self._server.accept()
             except TimeoutError:
                 missing = sorted(set(range(ranks)) - set(lines))
@@ -143,9 +156,7 @@ class Pacer:
                 raise
             lines[int(told["rank"])] = line
             traces += int(told["traces"])
-        lane = Lane(lines, traces)
-        self._lanes.append(lane)
-        return lane
+        return traces
 
     def close(self) -> None:
         for lane in self._lanes:

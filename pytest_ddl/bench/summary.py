@@ -11,6 +11,8 @@ from pytest_ddl.bench.metrics.estimates import Estimate, baseline_of, estimate, 
 
 WIDTH = 100
 NAME = 25
+OVERLOAD = 2.0
+"""Load per core in the minute before a launch, earlier launches included, beyond which others were at work."""
 
 
 def summary(matrix: Matrix) -> str:
@@ -89,6 +91,25 @@ def _uncertainty(matrix: Matrix) -> str:
 
 
 def _warnings(matrix: Matrix) -> list[str]:
+    """What makes the numbers worth less."""
+    return [*_tracing(matrix), *_overload(matrix)]
+
+
+def _overload(matrix: Matrix) -> list[str]:
+    shares = [
+        (float(item.machine["load"]) / float(item.machine["cores"]), item.machine)
+        for item in matrix.launches
+        if item.machine.get("load") and item.machine.get("cores")
+    ]
+    share, facts = max(shares, key=lambda pair: pair[0], default=(0.0, {}))
+    if share <= OVERLOAD:
+        return []
+    return [
+        f"the machine was busy (load {facts['load']} on {facts['cores']} cores): times are those of a fight for cores"
+    ]
+
+
+def _tracing(matrix: Matrix) -> list[str]:
     traced = {item.strategy: item.counters.retraces for item in matrix.launches if item.counters.retraces}
     return [
         f"{variant} traced {count} more function(s) within its steady steps: its step time holds tracing"

@@ -314,3 +314,14 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
     finally:
         AtomicFunction.call_flat = original
         context.disable_graph_collection()
+
+
+def read_xspace(data: bytes) -> Any:
+    """A profile, as ``tf.profiler`` writes it (``*.xplane.pb``).
+
+    TensorFlow publishes no reader of its profiles, and the package that shows them needs a TensorBoard. The
+    message's module lies where it does in TF 2.21.
+    """
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    return xplane_pb2.XSpace.FromString(data)

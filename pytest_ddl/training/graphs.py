@@ -136,7 +136,7 @@ def _pack(node: Any, named: Mapping[str, Any]) -> tuple[str, ...]:
     parts = []
     for one in flat:
         tensor = _input(one, named) if one is not None and one.op == "Reshape" else one
-        shapes = tensor.attr["_output_shapes"].list.shape if tensor is not None else ()
+        shapes = list(tensor.attr["_output_shapes"].list.shape) if tensor is not None else []
         # A tensor of another output than the first has another shape, but of the same list.
         parts.append(f"{_shape(shapes[0]) if len(shapes) == 1 else '? '}{_dtype(node)}")
     return tuple(parts)

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from functools import partial
-from pathlib import Path
 
 WIDTH = 6
 LAYERS = 4
@@ -114,32 +113,41 @@ def two_functions_of_one_name(run):
         run.record(loss=second(x))
 
 
-def fit(run, steps_per_execution=1, unrolled=1):
+def fit(run, steps_per_execution=1):
     import keras
-    import tensorflow as tf
 
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1), "mse", steps_per_execution=steps_per_execution)
-        model.unrolled_steps_per_execution = unrolled
     run.watch(model=model)
-    assert tf.executing_eagerly()
     run.fit(model, _data(run))
 
 
-def own_function_in_a_replica(run):
-    """No ``strategy.run`` at all: one device needs none."""
+def keras_loop(run):
+    """TensorFlow's guide, without a word of how replicas share: what every strategy runs."""
+    import keras
     import tensorflow as tf
 
-    weight = tf.Variable(1.0)
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(2)])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
 
     @tf.function
-    def step(iterator):
-        x, _y = next(iterator)
-        weight.assign_sub(0.01 * tf.reduce_mean(x))
-        return weight.read_value()
+    def train_step(iterator):
+        def replica_step(batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                losses = tf.reduce_mean(tf.square(model(x, training=True) - y), 1)
+                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return loss
 
-    for _ in run.steps(step, _data(run)):
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    for _ in run.steps(train_step, _data(run)):
         pass
 
 
@@ -162,7 +170,7 @@ PROGRAMS = {
     "two functions": two_functions_of_one_name,
     "fit": fit,
     "fit, 4 at once": partial(fit, steps_per_execution=4),
-    "fit, 4 at once, 2 unrolled": partial(fit, steps_per_execution=4, unrolled=2),
+    "keras loop": keras_loop,
 }  # fmt: skip
 
 
@@ -174,7 +182,7 @@ def count(names, folder, batch=8, seed=7):
     from pytest_ddl.bench.spec import BenchSpec
     from pytest_ddl.training.settings import RunSettings
 
-    bench = BenchSpec(blocks=2, steps_per_block=8, seconds=1e-9, warm_up=5)
+    bench = BenchSpec(blocks=2, steps_per_block=4, seconds=1e-9, warm_up=5)
     found = {}
     for name in names:
         settings = RunSettings(global_batch_size=batch, seed=seed, tmp_path=str(folder), observe=False, repeat=True)
@@ -239,8 +247,3 @@ def train_some(run, steps):
     for number in range(steps):
         function(tf.ones((4, number % 2 + 3)))
         run.record(loss=1.0)
-
-
-def leaves_a_file(run):
-    Path(run.tmp_path, "left").write_text("")
-    train_some(run, steps=100_000) if run.num_ranks < 0 else train(run)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddl.bench import counting
 from pytest_ddl.bench.counter_gate import compare
 from pytest_ddl.bench.counting import reduction_ratio, wire_bytes
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
+from pytest_ddl.records import CollectiveRecord, GraphRecord
 
 # Ranks import the programs by name; under importmode=importlib no test folder is on the path by itself.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -66,7 +68,7 @@ def test_what_a_right_step_does(counts, strategy):
     assert (right.packs, right.unpacked) == (1, scalars)
     assert right.parameter_bytes == PARAMETERS
     assert right.reduced_bytes == PARAMETERS + 4 * scalars
-    assert (right.traces, right.retraces, right.steady_steps) == (1, 0, 16)
+    assert (right.traces, right.retraces, right.steady_steps) == (1, 0, 8)
     assert (right.misplaced, right.eager, right.host_calls, right.notes) == ((), False, 0, ())
     assert reduction_ratio(right) == pytest.approx(1, rel=0.02)
 
@@ -134,12 +136,12 @@ def test_a_larger_model_is_told_and_passes(counts, strategy):
 def test_a_function_that_is_traced_once_more_after_the_warm_up_costs_a_block_and_is_no_retrace(counts):
     (late,) = counts("mirrored", "late trace")
     _counters, blocks, _loss = counts.known[("mirrored",)]["late trace"]
-    assert (late.traces, late.retraces, blocks, late.steady_steps) == (2, 0, 2, 16)
+    assert (late.traces, late.retraces, blocks, late.steady_steps) == (2, 0, 2, 8)
 
 
 def test_a_program_that_traces_on_is_measured_so_and_every_retrace_is_counted(counts):
     (retrace,) = counts("mirrored", "retrace")
-    assert (retrace.retraces, retrace.steady_steps) == (16, 16)
+    assert (retrace.retraces, retrace.steady_steps) == (8, 8)
     assert retrace.collectives == {"all_reduce": 1}
 
 
@@ -151,23 +153,77 @@ def test_functions_of_one_name_are_both_counted_and_a_function_of_two_shapes_onc
 
 
 @pytest.mark.slow
-def test_counts_of_fit_are_those_of_one_step_however_many_keras_runs_at_once(counts):
-    single, several, unrolled = counts("mirrored", "fit", "fit, 4 at once", "fit, 4 at once, 2 unrolled")
-    assert single.collectives["all_reduce"] >= 1
-    for other in (several, unrolled):
-        assert other.collectives == single.collectives
-        assert other.reduced_bytes == single.reduced_bytes
-        assert other.retraces == 0
+def test_fit_is_counted_as_a_loop_is(counts):
+    (fit,) = counts("mirrored", "fit")
+    parameters = (programs.WIDTH * 5 + 5 + 5 + 1) * 4
+    assert (fit.collectives, fit.reduced_bytes, fit.packs) == ({"all_reduce": 1}, parameters, 1)
+    assert (fit.parameter_bytes, fit.retraces, fit.eager, fit.host_calls) == (parameters, 0, False, 0)
+
+
+@pytest.mark.slow
+def test_steps_of_a_call_that_takes_several_are_counted_singly(counts):
+    # Of one device: Keras' loop fails where its body has a collective (see below).
+    single, several = counts("one_device", "fit", "fit, 4 at once")
+    assert (single.steady_steps, several.steady_steps) == (8, 8)
+    assert not [change for change in compare(single, several) if change.is_regression]
+
+
+class Unrolled:
+    """What is counted in a graph that holds several steps one after the other."""
+
+    def __init__(self, unrolled_steps):
+        self.unrolled_steps, self.notes = unrolled_steps, []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def collective(number):
+    return CollectiveRecord("all_reduce", "SUM", (number,), "float32", "")
+
+
+def test_unrolled_steps_count_as_one():
+    # TensorFlow 2.21 cannot run this: a collective in the body of Keras' loop is not given its key.
+    record = GraphRecord("train", 0, nodes=9, collectives=(collective(4), collective(4), collective(1), collective(1)))
+    assert [item.shape for item in counting.collectives([(record, 1, [])], Unrolled(2))] == [(4,), (1,)]
+    assert len(counting.collectives([(record, 1, [])], Unrolled(1))) == 4
+
+
+def test_collectives_that_unrolled_steps_do_not_divide_are_told():
+    record = GraphRecord("train", 0, nodes=9, collectives=(collective(4), collective(4), collective(1)))
+    watch = Unrolled(2)
+    assert len(counting.collectives([(record, 1, [])], watch)) == 3
+    assert "those of 2 steps" in watch.notes[0]
+
+
+def test_a_graph_that_a_step_runs_twice_counts_twice():
+    record = GraphRecord("train", 0, nodes=9, collectives=(collective(4),))
+    assert len(counting.collectives([(record, 3, [])], Unrolled(1))) == 3
 
 
 @pytest.mark.slow
 def test_central_storage_reduces_by_copies_and_says_so(counts):
-    (before,) = counts("central_storage", "right")
-    assert before.collectives == {}
-    assert before.copies["device_to_device"] >= 2 * programs.LAYERS
-    assert any("central_storage" in note for note in before.notes)
-    assert before.misplaced == ()
-    assert compare(before, before) == []
+    (fit,) = counts("central_storage", "fit")
+    assert fit.collectives == {}
+    assert fit.copies["device_to_device"] >= 2 * 4  # four variables there, four gradients back
+    assert any("central_storage" in note for note in fit.notes)
+    assert fit.misplaced == ()
+
+
+@pytest.mark.slow
+def test_dtensor_inserts_its_collectives_late_and_they_are_counted(counts):
+    (fit,) = counts("model_parallel", "keras loop")
+    assert fit.collectives["all_reduce"] >= 1
+    assert any("DTensor" in note for note in fit.notes)
+    assert fit.misplaced == ()
+
+
+@pytest.mark.slow
+def test_parameter_server_says_what_cannot_be_counted(counts):
+    (one,) = counts("parameter_server", "keras loop")
+    assert (one.collectives, one.copies, one.misplaced, one.eager) == ({}, None, (), False)
+    assert one.nodes > 50
+    assert any("copies were not counted" in note for note in one.notes)
 
 
 def test_wire_bytes_are_those_of_a_ring():

@@ -88,6 +88,12 @@ def test_energy_of_a_step() -> None:
     assert of_launch.joules_per_example(found) == 1 / 32
 
 
+def test_energy_is_of_the_steps_that_were_taken() -> None:
+    counters = Counters(steady_steps=400)
+    found = launch("mirrored", 0.1, energy=EnergyReading(400.0, 20.0, "nvml: 1 GPU"), counters=counters)
+    assert of_launch.energy_per_step(found) == 1.0
+
+
 def test_measured_share() -> None:
     assert of_launch.measured_share(launch("mirrored", 0.1, wall_seconds=80.0)) == pytest.approx(0.25)
 

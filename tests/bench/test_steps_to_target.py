@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+# Workers find the programs' module by the name that it has here.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from target_programs import fit, regress, silent
+
 from pytest_ddl.bench.launching import BenchError
 from pytest_ddl.bench.metrics.batch_size import Regime
-from pytest_ddl.bench.steps_to_target import StepsToTarget, Trial, steps_to_target
-from tests.bench.target_programs import fit, regress, silent
+from pytest_ddl.bench.training_to_target import StepsToTarget, Trial, steps_to_target
 
 
 def trial(batch: int, rate: float, steps: int | None) -> Trial:

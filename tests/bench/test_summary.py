@@ -70,6 +70,13 @@ def test_tracing_within_steady_steps_is_told() -> None:
     assert "one_device traced 3 more function(s) within its steady steps" in text
 
 
+def test_busy_machine_is_told() -> None:
+    busy = matrix({"one_device": [0.1]}, machine={"cores": "2", "load": "13.50"})
+    assert "the machine was busy (load 13.50 on 2 cores)" in str(busy)
+    calm = matrix({"one_device": [0.1]}, machine={"cores": "2", "load": "1.50"})
+    assert "busy" not in str(calm)
+
+
 def test_energy_and_machine() -> None:
     facts = {"host": "lab", "cpu": "EPYC", "cores": "2", "load": "0.31"}
     text = str(matrix({"one_device": [0.1]}, energy=EnergyReading(400.0, 20.0, "rapl: 1 package"), machine=facts))

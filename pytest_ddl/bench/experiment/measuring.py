@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,12 @@ from pytest_ddl.bench.experiment.training import train_mnist
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.spec import SEED
 from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from pytest_ddl.checks.findings import Report
-    from pytest_ddl.cluster.cluster import Answer
     from pytest_ddl.harness import Harness
 
 CHECK_STEPS = 3
@@ -121,7 +121,7 @@ def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Train
         )
         cluster.retired = cluster.retired or "it was measured in"
         replicas, device = cluster.num_replicas, harness.device_for(spec, mark)
-    results = [_result(answer) for answer in answers]
+    results = _results(answers, variant)
     training = Training(
         strategy=variant,
         replicas=replicas,
@@ -174,10 +174,14 @@ def prove(training: Training) -> None:
         )
 
 
-def _result(answer: Answer) -> RankAnswer:
-    if answer.ok:
-        found: RankAnswer = ship.unpack(answer.body)
-        return found
+def _results(answers: Sequence[Answer], variant: str) -> list[RankAnswer]:
+    failed = [answer for answer in answers if not answer.ok]
+    if not failed:
+        return [ship.unpack(answer.body) for answer in answers]
+    # The one that failed first, not one that was stopped because of it.
+    answer = min(failed, key=lambda one: (one.failure is None, one.fate is not Fate.DIED))
     failure = answer.failure
     what = f"{failure.type}: {failure.message}\n{failure.traceback}" if failure else answer.describe_end()
-    raise ExperimentError(f"{answer.task} failed: {what}\n{(answer.stdout + answer.stderr)[-2000:]}".rstrip())
+    others = "".join(f"\n{one.task} {one.describe_end()}" for one in failed if one is not answer and not one.failure)
+    output = (answer.stdout + answer.stderr)[-2000:]
+    raise ExperimentError(f"{answer.task} of {variant} failed: {what}\n{output}".rstrip() + others)

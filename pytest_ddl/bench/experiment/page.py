@@ -18,7 +18,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #24292f; max-width: 68rem; m
 h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 .lead { font-size: 1.1rem; }
 .note { border-left: 4px solid #D55E00; background: #fff4ed; padding: .6rem 1rem; }
-figure { margin: 1.5rem 0; } figure svg { width: 100%; height: auto; }
+figure { margin: 1.5rem 0; overflow-x: auto; } figure svg { width: 100%; min-width: 40rem; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid #e5e7eb; }

@@ -48,6 +48,7 @@ def gate(
 
 def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -> GateResult:
     """:func:`gate`, with everything in one object."""
+    _check_accepted(plan)
     targets = [Target.parse(text) for text in plan.targets]
     rule = _rule(plan)
     repository = Repository(plan.repository)
@@ -84,6 +85,16 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
                     cells.append(measure_cell(cell, lambda line: tell(f"  {line}")))
                 tell(f"  {cells[-1].verdict.value}: {cells[-1].reason}")
     return GateResult(base, head, tuple(cells), plan.margin, plan.counters_only, tuple(notes))
+
+
+def _check_accepted(plan: GatePlan) -> None:
+    from pytest_ddl.bench.counter_gate import compare
+    from pytest_ddl.bench.records import Counters
+
+    try:
+        compare(Counters(steady_steps=1), Counters(steady_steps=1), plan.accept)
+    except ValueError as error:
+        raise GateUsageError(f"--{error}") from None
 
 
 def _rule(plan: GatePlan) -> Rule:

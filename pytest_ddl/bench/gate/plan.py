@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,9 @@ class GatePlan:
             raise GateUsageError("no --strategy was given: without one there is nothing to measure")
         if not self.budget > 0:
             raise GateUsageError(f"--budget={self.budget!r} must be a positive number of seconds for each cell")
+        for side, python in (("base", self.base_python), ("head", self.head_python)):
+            if shutil.which(python) is None:
+                raise GateUsageError(f"--{side}-python={python!r} is no program that can be run")
         if self.instrument not in ("auto", "gate", "version"):
             raise GateUsageError(f"--instrument={self.instrument!r}; valid: auto, gate, version")
         if self.launches < Rule.looks[0]:

@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         report: dict[str, Any] = {"launch": _launch(SideOrder(**order)), **_provenance()}
     except Exception as error:
         traceback.print_exc()
-        report = {"error": str(error) or type(error).__name__, "type": type(error).__name__, **_provenance()}
+        report = {"error": _told(error), "type": type(error).__name__, **_provenance()}
     whole = Path(order["report"])
     part = whole.with_suffix(".part")
     part.write_text(json.dumps(report), encoding="utf-8")
@@ -94,6 +94,13 @@ def _launch(order: SideOrder) -> dict[str, Any]:
         address=order.address,
     )
     return found.as_json()
+
+
+def _told(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    _before, found, problem = text.partition("TargetError: ")
+    # The function is not there: the stack that a rank found this in is of no use to the user.
+    return problem.split("\n", 1)[0] if found else text
 
 
 def _provenance() -> dict[str, str]:

@@ -58,8 +58,9 @@ def take_turns(
     :param head_first: BAAB instead of ABBA.
     :raises pytest_ddl.bench.pacing.PacingError: when a rank leaves or is late.
     """
-    steps = calibrate(base, head, steps, deadline)
     first, second = (head, base) if head_first else (base, head)
+    # In this order, so that the first block finds its caches as those after it do.
+    steps = calibrate(second, first, steps, deadline)
     turns = Turns(steps)
     begun = time.monotonic()
     while len(turns.ratios) < groups:
@@ -81,11 +82,11 @@ def take_turns(
     return turns
 
 
-def calibrate(base: Paced, head: Paced, steps: int, deadline: float) -> int:
+def calibrate(one: Paced, other: Paced, steps: int, deadline: float) -> int:
     """Steps of a block: as asked for, more of very short steps, fewer of very long ones; the same for both sides."""
     few = min(steps, 5)
-    for lane in (base, head):
+    for lane in (one, other):
         lane.run_block(few, deadline)  # what is left of the warm-up
-    one = min(max(lane.run_block(few, deadline)) / few for lane in (base, head))
-    enough = max(steps, math.ceil(BLOCK_SECONDS / one))
-    return min(enough, max(1, math.floor(MOST_BLOCK_SECONDS / one)))
+    step = min(max(lane.run_block(few, deadline)) / few for lane in (one, other))
+    enough = max(steps, math.ceil(BLOCK_SECONDS / step))
+    return min(enough, max(1, math.floor(MOST_BLOCK_SECONDS / step)))

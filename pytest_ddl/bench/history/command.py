@@ -190,7 +190,11 @@ def _judge(history: History, places: Places, options: argparse.Namespace, confir
     found = explain(found, history.series)
     positions = {commit.hash: commit.position for commit in history.commits}
     known = Confirmations.load(places.results / FILE)
-    judged = confirm_all(found, confirm, known, positions, lambda text: print(text, flush=True))  # noqa: T201
+
+    def tell(text: str) -> None:
+        print(text, flush=True)  # noqa: T201
+
+    judged = confirm_all(found, confirm, known, positions, tell, options.margin)
     if any(one.verdict.message == "nothing was re-run" for one in judged):
         notes.append("Candidates were not re-run: --confirm does so, on the machine that the results are from")
     return Report(history, tuple(judged), frozenset(options.accept), tuple(notes))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.history.detect import Change, Verdict
+from pytest_ddl.bench.history.detect import MARGIN, Change, Verdict, beyond_steps
 from pytest_ddl.bench.history.meaning import family, variant, workload
 from pytest_ddl.bench.history.model import Series
 
@@ -96,8 +96,11 @@ def confirm_all(
     known: Confirmations,
     places: Mapping[str, int],
     tell: Callable[[str], None] = lambda _: None,
+    margin: float = MARGIN,
 ) -> list[Change]:
     """Each candidate with its verdict: an earlier one, else that of a re-run; the order is kept.
+
+    A creep that the steps of its series explain is left out.
 
     Changes of one cell whose ranges of commits meet are one: it is re-run once, on commits outside of all ranges.
 
@@ -105,6 +108,20 @@ def confirm_all(
     :param places: hash -> place in the history.
     :param tell: told what is re-run, as it takes minutes.
     """
+    steps = _judged([one for one in changes if one.kind == "step"], confirm, known, places, tell)
+    # Small steps that were refuted one by one may still be real together.
+    slow = [one for one in changes if one.kind == "creep" and beyond_steps(one, steps, margin)]
+    done = {one.id: one for one in (*steps, *_judged(slow, confirm, known, places, tell))}
+    return [done[one.id] for one in changes if one.id in done]
+
+
+def _judged(
+    changes: Sequence[Change],
+    confirm: Confirm | None,
+    known: Confirmations,
+    places: Mapping[str, int],
+    tell: Callable[[str], None],
+) -> list[Change]:
     judged = {one.id: one for one in changes}
     waiting: list[Change] = []
     for one in changes:

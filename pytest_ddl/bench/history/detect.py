@@ -10,17 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pytest_ddl.bench.history.meaning import family, higher_is_better, is_exact
-from pytest_ddl.bench.history.model import Commit, Point, Series, short_id
+from pytest_ddl.bench.history.model import Commit, Series, short_id
 
 MARGIN = 0.025
 """Changes that are smaller are not listed: the gate's own margin, below which a re-run could not confirm them."""
-PENALTY = 3.0
+PENALTY = 2.5
 """A change must lower the residual sum of squares by this times ln(n) noise variances. BIC asks for about 2 ln(n) for
 a change of unknown place (Yao 1988, Statistics & Probability Letters 6); more, as every candidate costs a re-run."""
 SHORTEST = 8
 """Points below which noise cannot be told from change."""
 NOISE_FLOOR = 0.002
 """Relative noise that is assumed at least, so that a few points that happen to agree do not make others stand out."""
+OUTLIER = 4.0
+"""Noise standard deviations from the median of five neighbours that make a single result an outlier."""
 PLACE = 0.99
 """Probability with which the change is within the range of commits that is named."""
 CREEP_WINDOW = 10
@@ -120,13 +122,15 @@ def changes(series: Series, margin: float = MARGIN) -> list[Change]:
         return []
     logs = [math.log(point.value) for point in series.points]
     sigma = max(noise(logs), NOISE_FLOOR)
+    logs = _without_outliers(logs, sigma)
     edges = [0, *_edges([value / sigma for value in logs])]
     found = []
     for left, middle, right in zip(edges, edges[1:], edges[2:], strict=False):
         old, new = statistics.fmean(logs[left:middle]), statistics.fmean(logs[middle:right])
         if abs(new - old) < math.log1p(margin):
             continue
-        first, last = _place([value / sigma for value in logs[left:right]])
+        middling = statistics.fmean(logs[left:right])
+        first, last = _place([value - middling for value in logs[left:right]])
         commits = [point.commit for point in series.points]
         worse = _is_worse(series, new - old)
         final = statistics.fmean(logs[edges[-2] :])
@@ -145,8 +149,18 @@ def changes(series: Series, margin: float = MARGIN) -> list[Change]:
                 standing=(final - old) * (new - old) > 0 and abs(final - old) > abs(new - old) / 2,
             )
         )
-    slow = _creep(series, logs, sigma, found, margin)
+    slow = _creep(series, logs, sigma, margin)
     return [*found, slow] if slow else found
+
+
+def _without_outliers(values: Sequence[float], sigma: float) -> list[float]:
+    """Single values far from the two on either side become their median (Hampel's filter): no commit did that."""
+    kept = list(values)
+    for place in range(2, len(values) - 2):
+        middle = statistics.median(values[place - 2 : place + 3])
+        if abs(values[place] - middle) > OUTLIER * sigma:
+            kept[place] = middle
+    return kept
 
 
 def _is_worse(series: Series, difference: float) -> bool:
@@ -164,23 +178,29 @@ def _edges(scaled: Sequence[float]) -> list[int]:
         ) from error
     import numpy as np
 
-    # Two points at least: one alone is an outlier as long as no other commit agrees with it.
-    algorithm: Any = ruptures.Pelt(model="l2", min_size=2, jump=1)
-    found = algorithm.fit(np.asarray(scaled)).predict(pen=PENALTY * math.log(len(scaled)))
+    # Two points at least: one alone is an outlier as long as no other commit agrees with it. The linear kernel's
+    # cost is the sum of squares, in compiled code.
+    algorithm: Any = ruptures.KernelCPD(kernel="linear", min_size=2)
+    found = algorithm.fit(np.asarray(scaled).reshape(-1, 1)).predict(pen=PENALTY * math.log(len(scaled)))
     return [int(edge) for edge in found]
 
 
-def _place(scaled: Sequence[float]) -> tuple[int, int]:
+def _place(values: Sequence[float]) -> tuple[int, int]:
     """The first and last place that one change in these values may have: the most likely ones that hold ``PLACE``.
 
-    A normal likelihood with noise 1 and a flat prior over places (Smith 1975, Biometrika 62).
+    The posterior of the place for normal noise of unknown size, levels and place without prior knowledge (Smith 1975,
+    Biometrika 62): proportional to ``(k(n - k))^(-1/2) S(k)^(-(n - 2) / 2)``, S the residual sum of squares.
     """
-    costs = {}
-    for split in range(1, len(scaled)):
-        halves = scaled[:split], scaled[split:]
-        costs[split] = sum(sum((value - statistics.fmean(half)) ** 2 for value in half) for half in halves)
-    best = min(costs.values())
-    weights = {split: math.exp((best - cost) / 2) for split, cost in costs.items()}
+    size = len(values)
+    sums = [0.0, *itertools.accumulate(values)]
+    squares = math.fsum(value * value for value in values)
+    logs = {}
+    for split in range(1, size):
+        means = sums[split] ** 2 / split + (sums[-1] - sums[split]) ** 2 / (size - split)
+        rest = max(squares - means, 1e-12 * squares)
+        logs[split] = -(size - 2) / 2 * math.log(rest) - math.log(split * (size - split)) / 2
+    best = max(logs.values())
+    weights = {split: math.exp(log - best) for split, log in logs.items()}
     kept, total = [], 0.0
     for split in sorted(weights, key=lambda place: -weights[place]):
         kept.append(split)
@@ -216,9 +236,7 @@ def _exact(series: Series) -> list[Change]:
     return found
 
 
-def _creep(
-    series: Series, logs: Sequence[float], sigma: float, steps: Sequence[Change], margin: float
-) -> Change | None:
+def _creep(series: Series, logs: Sequence[float], sigma: float, margin: float) -> Change | None:
     """The newest level against the best that ever held for a while: what small steps add up to (asv#932)."""
     size = min(CREEP_WINDOW, len(logs) // 3)
     better = higher_is_better(series.benchmark)
@@ -229,14 +247,23 @@ def _creep(
     start = min(windows, key=lambda place: windows[place])
     newest = sign * statistics.fmean(logs[-size:])
     error = sigma * math.sqrt(2 / size)
-    excess = newest - windows[start]
-    middle = series.points[start + size // 2].commit
-    told = sum(
-        abs(math.log(step.new / step.old)) for step in steps if step.worse and step.standing and step.after > middle
-    )
-    if excess < max(math.log1p(margin), CREEP_SIGMAS * error) or excess - told < math.log1p(margin):
+    if newest - windows[start] < max(math.log1p(margin), CREEP_SIGMAS * error):
         return None
     old, new = math.exp(sign * windows[start]), math.exp(sign * newest)
-    last: Point = series.points[-1]
-    spread = 1.96 * error * new / old
-    return Change(series, "creep", middle, last.commit, last.commit, old, new, spread, True, True)
+    middle, last = series.points[start + size // 2].commit, series.points[-1].commit
+    return Change(series, "creep", middle, last, last, old, new, 1.96 * error * new / old, True, True)
+
+
+def beyond_steps(creep: Change, steps: Sequence[Change], margin: float = MARGIN) -> bool:
+    """Whether a creep is more than the steps of its series that were not refuted, by more than ``margin``."""
+    told = sum(
+        abs(math.log(step.new / step.old))
+        for step in steps
+        if step.kind == "step"
+        and step.series.key == creep.series.key
+        and step.worse
+        and step.standing
+        and step.verdict.status != "refuted"
+        and step.after > creep.before
+    )
+    return abs(math.log(creep.new / creep.old)) - told >= math.log1p(margin)

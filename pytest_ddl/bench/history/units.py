@@ -51,8 +51,8 @@ def ticks(low: float, high: float, about: int = 3) -> list[float]:
     """Round numbers within a range, about so many."""
     if not high > low:
         return [low]
-    rough = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+    span = high - low
+    power = 10.0 ** math.floor(math.log10(span / about))
+    step = next(power * factor for factor in (10, 5, 2.5, 2, 1) if span / (power * factor) >= about - 0.5)
     first = math.ceil(low / step - 1e-9)
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]

@@ -101,7 +101,7 @@ def joules_per_example(launch: Launch) -> float:
 
 
 def examples_per_joule(launch: Launch) -> float:
-    """Examples per joule: ``global batch / energy per step``. Source: MLPerf power (samples per joule).
+    """Examples per joule: ``global batch / energy per step``. Source: MLPerf power rules, per example.
 
     :raises NoNumberError: where no energy was read, or the global batch size is not known.
     """
@@ -129,7 +129,8 @@ def _batch(launch: Launch) -> int:
 
 
 def _steps(launch: Launch) -> int:
-    return launch.steps_per_block * len(launch.ranks[0].blocks)
+    # A loop that takes several steps at once may take more than were ordered.
+    return launch.counters.steady_steps or launch.steps_per_block * len(launch.ranks[0].blocks)
 
 
 def _joules(launch: Launch) -> float:

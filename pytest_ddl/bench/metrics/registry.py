@@ -27,7 +27,7 @@ class Metric:
     source: str
     scope: str
     """What it is a number of: ``launch``; ``pair``, a launch against one on a single replica; ``sizes``, several
-    numbers of replicas; ``cluster``; ``training``, runs to a target."""
+    numbers of replicas; ``cluster``; ``profile``; ``training``, runs to a target."""
     function: str
     """Where it is: ``module:name`` under ``pytest_ddl.bench``."""
     of: Callable[..., float] | None = field(default=None, repr=False)
@@ -139,7 +139,7 @@ _ALL = (
     ),
     _launch(
         "examples_per_joule", "examples/J", "higher", "joules_per_example", "B / energy per step",
-        "examples per joule", "MLPerf power (samples per joule)",
+        "examples per joule", "MLPerf power rules, per example",
     ),
     _launch(
         "joules_per_example", "J", "lower", None, "energy per step / B",
@@ -152,6 +152,13 @@ _ALL = (
     _launch(
         "cost_of_measuring", "", "lower", None, "wall time / sum of blocks",
         "wall seconds per second of measured steps; 1 is ideal", "reciprocal of measured share",
+    ),
+    Metric(
+        "exposed_communication_time", "seconds", False, None,
+        "time per step in which a GPU communicates and does not compute, where a profiler says",
+        "|union(communication) - union(computation)| / steps, over kernels",
+        "Holistic Trace Analysis; XPlane of tf.profiler",
+        "profile", "profiles:exposed_communication", ratio_scale=False,
     ),
     Metric(
         "replayed_communication_time", "seconds", False, None,
@@ -186,7 +193,7 @@ _ALL = (
     Metric(
         "steps_to_target", "steps", False, None, "steps until the loss reaches a target, against the global batch size",
         "first step with smoothed loss <= target, best of the learning rates; regimes from S (1 + B_crit / B)",
-        "Shallue et al. 2019, JMLR 20(112)", "training", "steps_to_target:steps_to_target",
+        "Shallue et al. 2019, JMLR 20(112)", "training", "training_to_target:steps_to_target",
     ),
     Metric(
         "epochs_to_target", "epochs", False, None, "too fast, too slow or as the reference, by a t test each way",

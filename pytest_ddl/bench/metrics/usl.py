@@ -13,7 +13,7 @@ from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.metrics.estimates import LEVEL, estimate
 
 FEWEST_SIZES = 6
-"""Sizes below which three parameters follow the noise (Gunther 2007, section 5.2.1: half a dozen data points)."""
+"""Sizes below which three parameters follow the noise (Gunther 2007: half a dozen data points)."""
 
 
 @dataclass(frozen=True)

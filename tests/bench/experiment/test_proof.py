@@ -59,10 +59,12 @@ def test_one_and_several_replicas_take_turns(monkeypatch: pytest.MonkeyPatch) ->
     assert told[0] == "repeat 1/3, 1 replica(s), one_device: 1.0 s in 1 epochs, accuracy 0.9000"
 
 
-def test_a_rank_that_died_is_named() -> None:
-    answer = Answer(1, "worker:1", Fate.DIED, exit_status=-9, stderr="out of memory")
-    with pytest.raises(ExperimentError, match=r"worker:1 failed: was killed by SIGKILL\nout of memory"):
-        measuring._result(answer)
+def test_the_rank_that_failed_first_is_named() -> None:
+    stopped = Answer(0, "worker:0", Fate.STOPPED)
+    died = Answer(1, "worker:1", Fate.DIED, exit_status=-9, stderr="out of memory")
+    words = r"worker:1 of mirrored failed: was killed by SIGKILL\nout of memory\nworker:0 stopped because another rank"
+    with pytest.raises(ExperimentError, match=words):
+        measuring._results([stopped, died], "mirrored")
 
 
 def test_the_batch_rule() -> None:

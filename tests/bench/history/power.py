@@ -1,7 +1,7 @@
 """What the history finds, and what it would alert about wrongly: simulated, with the rule that the gate decides by.
 
-``python -m tests.bench.history.power`` prints the table that docs/history.md has. Series have 50 commits and normal noise
-of a given coefficient of variation; a candidate is re-run as the gate does it: launches in lockstep whose log ratios
+``python -m tests.bench.history.power`` prints the table that docs/history.md has. Series have 50 commits and normal
+noise of a given coefficient of variation; a candidate is re-run as the gate does it: launches whose log ratios
 have a standard deviation of .7 % (measured, two workers, calm machine), looked at as
 :class:`pytest_ddl.bench.gate.verdict.Rule` says.
 """
@@ -29,7 +29,9 @@ THROUGHPUT = Benchmark(
 )
 
 
-def simulated(level: Callable[[int], float], cv: float, seed: int, count: int = COMMITS, kind: Benchmark = STEP) -> Series:
+def simulated(
+    level: Callable[[int], float], cv: float, seed: int, count: int = COMMITS, kind: Benchmark = STEP
+) -> Series:
     """A series whose step takes ``level(commit)`` seconds; of throughput, its reciprocal."""
     rng = random.Random(seed)
     values = [level(number) * math.exp(rng.gauss(0, cv)) for number in range(count)]
@@ -110,6 +112,8 @@ def main() -> None:
         show(f"flat, cv {cv:.0%}", rates(flat, cv, series))
     for cv in (0.01, 0.02, 0.03, 0.05):
         show(f"+5 %, cv {cv:.0%}, 10 after", rates(step_at(40, 0.05), cv, series, 40))
+    show("flat, cv 5%, busy gate", rates(flat, 0.05, series, sd=0.024))
+    show("+5 %, cv 2%, busy gate", rates(step_at(40, 0.05), 0.02, series, 40, sd=0.024))
     for after in (2, 3, 5):
         show(f"+5 %, cv 2%, {after} after", rates(step_at(COMMITS - after, 0.05), 0.02, series, COMMITS - after))
         show(f"+10 %, cv 2%, {after} after", rates(step_at(COMMITS - after, 0.1), 0.02, series, COMMITS - after))
@@ -121,9 +125,7 @@ def main() -> None:
 
 
 def show(name: str, found: Rates) -> None:
-    print(
-        f"{name:26}{found.candidates:9.1%}{found.alerts:9.1%}{found.placed:8.1%}{found.reruns:9.2f}", flush=True
-    )
+    print(f"{name:26}{found.candidates:9.1%}{found.alerts:9.1%}{found.placed:8.1%}{found.reruns:9.2f}", flush=True)
 
 
 if __name__ == "__main__":

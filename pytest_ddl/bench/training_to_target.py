@@ -118,7 +118,7 @@ def steps_to_target(
     steps; before it is full, nothing counts.
 
     Metaparameters have to be tuned for every batch size: with one learning rate, or one that is scaled by a rule,
-    the steps say more of the rate than of the batch (Shallue et al. found no rule that holds; their section 5).
+    the steps say more of the rate than of the batch (Shallue et al. found no rule that holds for all).
     So give several rates, and widen them where :attr:`StepsToTarget.notes` says that the best was the last. This
     driver tunes the learning rate alone: schedules and momentum are yours. One seed is one draw: near calls
     between rates are noise.

@@ -1,0 +1,203 @@
+"""``pytest-ddl asv``: set asv up for a training function, describe this machine, measure a commit and keep the result.
+
+asv alone does all of this too; the command avoids what it does in silence: results of an existing environment that
+are not saved without ``--set-commit-hash`` (asv 0.6.6, exit status 0), a machine file without GPUs, a
+``build_command`` that stops at the first dependency, gains that are listed as regressions.
+
+Exit status of ``run``: asv's own, 2 where a benchmark failed; 1 where nothing was saved, or it cannot be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.asv import QUICK
+from pytest_ddl.bench.machine import machine_facts
+
+CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")
+ASV_RUNNER = "0.3.2"
+_CONFIGURATION = """{{
+    "version": 1,
+    "project": {project},
+    "repo": ".",
+    "branches": [{branch}],
+    "benchmark_dir": "benchmarks",
+    "env_dir": ".asv/env",
+    "results_dir": ".asv/results",
+    "html_dir": ".asv/html",
+    // For asv run NEW, which makes an environment of each commit; pytest-ddl asv run measures in the one it is in.
+    "environment_type": "virtualenv",
+    "matrix": {{"req": {{"pip+asv_runner": ["{asv_runner}"]}}}},
+    "build_command": ["python -m pip wheel --no-deps -w {{build_cache_dir}} {{build_dir}}"],
+    "launch_method": "spawn",
+    "default_benchmark_timeout": 600,
+    "install_timeout": 1800,
+    // asv takes every metric for better when lower (asv#1617); the Gate classes have the duals of these.
+    "regressions_first_commits": {{".*\\\\.Dash.*": null}}
+}}
+"""
+_BENCHMARKS = '''"""How fast {train} is under each strategy, tracked over commits."""
+
+from pytest_ddl.bench.asv import training_suite
+
+Gate, Dash = training_suite("{train}", ["one_device", "mirrored"], replicas=[1, 2], batch_per_replica=32)
+'''
+
+
+class AsvError(RuntimeError):
+    """asv cannot be run, or kept nothing; the message says why and what to do."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = __doc__
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    init = actions.add_parser("init", help="write asv.conf.json and benchmarks/ for a training function")
+    init.add_argument("train", metavar="MODULE:FUNCTION", help="the training function train(run)")
+    machine = actions.add_parser("machine", help="write ~/.asv-machine.json, with GPUs and their driver")
+    machine.add_argument("--machine", metavar="NAME", default=platform.node(), help="(%(default)s)")
+    run = actions.add_parser("run", help="measure the checked-out commit in this environment, and keep the result")
+    run.add_argument("--config", type=Path, metavar="FILE", help="asv.conf.json; default: the one of this folder")
+    run.add_argument("--commit", default="HEAD", metavar="REV", help="that the results are of (%(default)s)")
+    run.add_argument("--python", default="same", metavar="PYTHON", help="interpreter of the environment (this one)")
+    run.add_argument("--path", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)")
+    run.add_argument("--machine", metavar="NAME", default=platform.node(), help="(%(default)s)")
+    run.add_argument("--bench", "-b", action="append", default=[], metavar="REGEX", help="only these benchmarks")
+    run.add_argument("--quick", action="store_true", help="short blocks: whether all works; the result is not kept")
+
+
+def main(options: argparse.Namespace) -> int:
+    try:
+        if options.action == "init":
+            written = init(options.train, Path())
+            print_out(f"wrote {', '.join(map(str, written))}; commit, then: pytest-ddl asv run")  # fmt: skip
+            return 0
+        if options.action == "machine":
+            facts = describe_machine(options.machine)
+            print_out(json.dumps(facts, indent=1))
+            return 0
+        return run(options)
+    except AsvError as error:
+        sys.stderr.write(f"pytest-ddl asv: {error}\n")
+        return 1
+
+
+def print_out(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def init(train: str, folder: Path) -> list[Path]:
+    """Write a configuration and one file of benchmarks; gives what was written.
+
+    :raises AsvError: for a file that exists, or a function that is not named as ``module:function``.
+    """
+    if not all(train.partition(":")):
+        raise AsvError(f"{train!r} must be of the form module:function")
+    branch = _git(folder, "symbolic-ref", "--short", "HEAD")
+    values = {"project": json.dumps(folder.resolve().name), "branch": json.dumps(branch), "asv_runner": ASV_RUNNER}
+    files = {
+        folder / "asv.conf.json": _CONFIGURATION.format(**values),
+        folder / "benchmarks" / "__init__.py": "",
+        folder / "benchmarks" / "training.py": _BENCHMARKS.format(train=train),
+    }
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        raise AsvError(f"{', '.join(there)}: exists already, and is left as it is")
+    for path, text in files.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return list(files)
+
+
+def describe_machine(name: str, file: Path | None = None) -> dict[str, str]:
+    """Have asv describe this machine in ``~/.asv-machine.json``, and add what it does not know: GPUs, their driver.
+
+    asv copies the fields to the results, and its pages show them (0.6.6).
+    """
+    file = file or Path("~/.asv-machine.json").expanduser()
+    if not file.exists() or name not in json.loads(file.read_text(encoding="utf-8")):
+        _call([sys.executable, "-m", "asv", "machine", "--yes", "--machine", name])
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    more = {"gpu": machine_facts()["gpu"], "driver": _driver()}
+    # What is there stays: asv makes a graph of its own for each combination of fields.
+    found[name] = {**{key: value for key, value in more.items() if value}, **found[name]}
+    file.write_text(json.dumps(found, indent=4) + "\n", encoding="utf-8")
+    facts: dict[str, str] = found[name]
+    return facts
+
+
+def _driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The line of the NVIDIA driver about itself; empty without one."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("NVRM version")), "")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run asv on this environment; gives its exit status.
+
+    :raises AsvError: where there is no configuration or commit, and where asv saved nothing.
+    """
+    config = options.config or next((Path(name) for name in CONFIGURATIONS if Path(name).exists()), None)
+    if config is None or not config.exists():
+        raise AsvError(f"no {config or CONFIGURATIONS[0]} here: pytest-ddl asv init MODULE:FUNCTION writes one")
+    folder = config.resolve().parent
+    commit = _git(folder, "rev-parse", "--verify", f"{options.commit}^{{commit}}")
+    if _git(folder, "status", "--porcelain", "--untracked-files=no"):
+        sys.stderr.write(f"pytest-ddl asv: files differ from {commit[:8]}, and the result is kept as that commit's\n")
+    describe_machine(options.machine)
+    results = _results(config)
+    before = _saved(results / options.machine, commit)
+    status = subprocess.call(command(config, commit, options), cwd=folder, env=_environment(options))
+    if not options.quick and status in (0, 2) and _saved(results / options.machine, commit) <= before:
+        raise AsvError(f"asv ended with {status} and saved nothing for {commit[:8]} in {results / options.machine}")
+    return status
+
+
+def command(config: Path, commit: str, options: argparse.Namespace) -> list[str]:
+    """asv's command line for the options of ``run``."""
+    words = [sys.executable, "-m", "asv", "run", "--config", config.name, "-E", f"existing:{options.python}"]
+    words += ["--set-commit-hash", commit, "--machine", options.machine, "--launch-method", "spawn"]
+    words += [word for regex in options.bench for word in ("--bench", regex)]
+    return [*words, "--quick", "--dry-run"] if options.quick else words
+
+
+def _environment(options: argparse.Namespace) -> dict[str, str]:
+    paths = [
+        str(Path(path).resolve()) for path in options.path or (path for path in (".", "src") if Path(path).is_dir())
+    ]
+    # asv takes PYTHONPATH away, and honours this one.
+    environment = {**os.environ, "ASV_PYTHONPATH": os.pathsep.join(paths)}
+    return {**environment, QUICK: "1"} if options.quick else environment
+
+
+def _results(config: Path) -> Path:
+    from asv.config import Config
+
+    found: Path = config.resolve().parent / Config.load(str(config)).results_dir
+    return found
+
+
+def _saved(folder: Path, commit: str) -> float:
+    """When results of a commit were last written, in seconds since the epoch; 0 where there are none."""
+    return max((path.stat().st_mtime_ns for path in folder.glob(f"{commit[:8]}-*.json")), default=0)
+
+
+def _git(folder: Path, *words: str) -> str:
+    return _call(["git", "-C", str(folder), *words])
+
+
+def _call(words: list[str]) -> str:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise AsvError(f"{words[0]} cannot be run: {error}") from error
+    if done.returncode:
+        raise AsvError(f"{' '.join(words)} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout.strip()

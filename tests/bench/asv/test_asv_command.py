@@ -1,0 +1,165 @@
+"""``pytest-ddl asv``: what it writes, what it has asv do, and that a result that was not kept is an error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.bench import asv_command
+from pytest_ddl.bench.asv_command import AsvError, command, describe_machine, init
+from pytest_ddl.cli import main
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=u", "-c", "user.email=u@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one commit, which is the working folder; the home folder is an empty one."""
+    folder, home = tmp_path / "project", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "train.py").write_text("def train(run): ...\n")
+    git(folder, "add", "--all")
+    git(folder, "commit", "-qm", "Train")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(home))
+    return folder
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    asv_command.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_init_writes_what_asv_can_load(repository: Path) -> None:
+    from asv.config import Config
+
+    assert main(["asv", "init", "train:train"]) == 0
+    configuration = Config.load("asv.conf.json")
+    assert configuration.branches == ["main"]
+    assert configuration.launch_method == "spawn"
+    assert configuration.regressions_first_commits == {".*\\.Dash.*": None}
+    assert "--no-deps" in configuration.build_command[0]
+    suite = (repository / "benchmarks" / "training.py").read_text()
+    compile(suite, "training.py", "exec")
+    assert 'training_suite("train:train"' in suite
+
+
+def test_init_leaves_files_that_exist(repository: Path) -> None:
+    (repository / "asv.conf.json").write_text("{}")
+    with pytest.raises(AsvError, match=r"asv.conf.json: exists already"):
+        init("train:train", Path())
+    assert (repository / "asv.conf.json").read_text() == "{}"
+
+
+def test_init_needs_a_module_and_a_function(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["asv", "init", "train.py"]) == 1
+    assert "'train.py' must be of the form module:function" in capsys.readouterr().err
+
+
+def test_the_machine_has_its_gpus_and_what_was_written_stays(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    facts = {"gpu": "NVIDIA H100, NVIDIA H100", "cpu": "of /proc"}
+    monkeypatch.setattr(asv_command, "machine_facts", lambda: facts)
+    monkeypatch.setattr(asv_command, "_driver", lambda: "550.1")
+    found = describe_machine("runner")
+    assert (found["gpu"], found["driver"], found["machine"]) == ("NVIDIA H100, NVIDIA H100", "550.1", "runner")
+    facts["gpu"] = "another"
+    assert describe_machine("runner")["gpu"] == "NVIDIA H100, NVIDIA H100"
+    written = json.loads((tmp_path / "home" / ".asv-machine.json").read_text())
+    assert set(written) == {"runner", "version"}
+
+
+def test_the_driver_is_the_line_of_it(tmp_path: Path) -> None:
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54  Thu\nGCC version:  gcc 12\n")
+    assert asv_command._driver(version) == "NVIDIA UNIX x86_64 Kernel Module  550.54  Thu"
+    assert asv_command._driver(tmp_path / "missing") == ""
+
+
+def test_the_command_says_the_commit_so_that_results_are_saved() -> None:
+    words = command(Path("asv.conf.json"), "a" * 40, options("run", "--machine", "m", "-b", "Gate", "-b", "Dash"))
+    assert words[words.index("--set-commit-hash") + 1] == "a" * 40
+    assert words[words.index("-E") + 1] == "existing:same"
+    assert [words[index + 1] for index, word in enumerate(words) if word == "--bench"] == ["Gate", "Dash"]
+    assert words[words.index("--launch-method") + 1] == "spawn"
+    assert "--quick" not in words
+
+
+def test_a_quick_run_keeps_nothing() -> None:
+    assert command(Path("c"), "a" * 40, options("run", "--quick"))[-2:] == ["--quick", "--dry-run"]
+
+
+def test_every_option_that_is_used_is_one_of_asv() -> None:
+    used = {word for word in command(Path("c"), "a" * 40, options("run", "--quick", "-b", "x")) if word.startswith("-")}
+    known = subprocess.run([sys.executable, "-m", "asv", "run", "--help"], capture_output=True, text=True, check=True)
+    assert [word for word in used - {"-m"} if f"{word} " not in known.stdout and f"{word}," not in known.stdout] == []
+
+
+def test_without_a_configuration_init_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["asv", "run"]) == 1
+    assert "pytest-ddl asv init MODULE:FUNCTION" in capsys.readouterr().err
+
+
+def test_a_commit_that_there_is_not_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    init("train:train", Path())
+    assert main(["asv", "run", "--commit", "nowhere"]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
+def with_asv(monkeypatch: pytest.MonkeyPatch, status: int, saves: bool) -> list[list[str]]:
+    """Put something in the place of asv that ends so, and writes a result or not."""
+    calls: list[list[str]] = []
+
+    def call(words: list[str], cwd: Path, env: dict[str, str]) -> int:
+        calls.append(words)
+        assert env["ASV_PYTHONPATH"] == os.getcwd()
+        folder = Path(cwd) / ".asv" / "results" / words[words.index("--machine") + 1]
+        folder.mkdir(parents=True, exist_ok=True)
+        if saves:
+            (folder / f"{words[words.index('--set-commit-hash') + 1][:8]}-env.json").write_text("{}")
+        return status
+
+    monkeypatch.setattr(asv_command.subprocess, "call", call)
+    return calls
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_the_exit_status_is_that_of_asv(status: int, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    init("train:train", Path())
+    with_asv(monkeypatch, status, saves=True)
+    assert main(["asv", "run", "--machine", "m"]) == status
+
+
+def test_a_run_that_saved_nothing_is_an_error(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init("train:train", Path())
+    with_asv(monkeypatch, 0, saves=False)
+    assert main(["asv", "run", "--machine", "m"]) == 1
+    assert (
+        f"asv ended with 0 and saved nothing for {git(repository, 'rev-parse', 'HEAD')[:8]}" in capsys.readouterr().err
+    )
+
+
+def test_changes_that_are_not_committed_are_said(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init("train:train", Path())
+    with_asv(monkeypatch, 0, saves=True)
+    (repository / "train.py").write_text("def train(run): run\n")
+    main(["asv", "run", "--machine", "m"])
+    assert "files differ from" in capsys.readouterr().err

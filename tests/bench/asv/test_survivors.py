@@ -1,0 +1,81 @@
+"""No worker outlives a measurement that asv, or its own deadline, cut off: it would keep a GPU and a port."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_HANGS = """
+import os
+from pathlib import Path
+from pytest_ddl.bench import measure
+
+PIDS = Path({pids!r})
+
+def train(run):
+    import signal
+    with PIDS.open("a") as file:
+        file.write(f"{{os.getpid()}} {{os.getppid()}}\\n")
+    while True:
+        signal.pause()
+
+if __name__ == "__main__":
+    measure(train, ["multi_worker_mirrored"], timeout={timeout}, device="cpu")
+"""
+PATIENCE = 60.0
+pytestmark = pytest.mark.slow
+
+
+def started(tmp_path: Path, timeout: float) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process that measures a program that hangs, and descriptors of its two workers and of what forked them."""
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)
+    program = tmp_path / "hangs.py"
+    program.write_text(_HANGS.format(pids=str(pids), timeout=timeout))
+    process = subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    found: set[int] = set()
+    while len(found) < 3:
+        with pids.open() as lines:
+            found |= {int(pid) for line in lines for pid in line.split()}
+    return process, [os.pidfd_open(pid) for pid in sorted(found)]
+
+
+def ended(descriptors: list[int]) -> bool:
+    """Whether all of these processes end; waits for it."""
+    left = set(descriptors)
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    while left:
+        ready = {descriptor for descriptor, _ in poll.poll(PATIENCE * 1000)}
+        if not ready:
+            return False
+        for descriptor in ready:
+            poll.unregister(descriptor)
+        left -= ready
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_no_worker_survives_asv_killing_its_process_group(number: signal.Signals, tmp_path: Path) -> None:
+    process, descriptors = started(tmp_path, timeout=300.0)
+    # As asv/util.py does at its timeout; the zygote is in a session, and so in a group, of its own.
+    os.killpg(process.pid, number)
+    assert ended(descriptors)
+    process.communicate(timeout=PATIENCE)
+
+
+def test_no_worker_survives_the_deadline_of_a_launch(tmp_path: Path) -> None:
+    process, descriptors = started(tmp_path, timeout=20.0)
+    assert ended(descriptors)
+    _, told = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "BenchError" in told

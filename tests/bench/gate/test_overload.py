@@ -1,0 +1,72 @@
+"""What others do to the machine, read from a /proc that was made up."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.bench.gate.overload import Load, Reading
+from pytest_ddl.bench.gate.processes import Processes
+
+TICKS = os.sysconf("SC_CLK_TCK")
+OWN = 4_000_001
+
+
+def reading(folder: Path, at: float, busy: int, own: int, pressure: int | None = None) -> Reading:
+    """A reading after so many seconds of cores, all and the gate's own."""
+    (folder / str(OWN)).mkdir(parents=True, exist_ok=True)
+    # user nice system idle iowait irq softirq steal guest guest_nice; guests are in user already.
+    (folder / "stat").write_text(f"cpu  {busy * TICKS - 30} 10 5 99999 777 5 5 5 400 0\ncpu0 1 2 3\n")
+    (folder / str(OWN) / "stat").write_text(f"{OWN} (a) b) R {' '.join(['0'] * 10)} {own * TICKS - 5} 5 0 0\n")
+    if pressure is not None:
+        (folder / "pressure").mkdir(exist_ok=True)
+        text = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={pressure * 1_000_000}\nfull avg10=0 total=0\n"
+        (folder / "pressure" / "cpu").write_text(text)
+    return replace(Reading.take([OWN], folder), at=at)
+
+
+def test_what_the_gate_uses_itself_is_not_foreign(tmp_path: Path) -> None:
+    before, after = reading(tmp_path, 0.0, 100, 10, 1), reading(tmp_path, 10.0, 117, 26, 6)
+    load = before.until(after, 1.0, cores=2)
+    assert load.foreign_cores == pytest.approx(0.1)
+    assert load.stalled == pytest.approx(0.5)
+    assert load.problem == ""
+
+
+def test_foreign_use_is_a_problem_in_words(tmp_path: Path) -> None:
+    before, after = reading(tmp_path, 0.0, 100, 10), reading(tmp_path, 10.0, 120, 18)
+    load = before.until(after, 4.0, cores=2)
+    assert load.foreign_cores == pytest.approx(1.2)
+    assert "kept 1.2 of 2 cores busy (up to 0.35 is accepted; load average 4.0)" in load.problem
+    assert load.stalled is None
+
+
+def test_a_large_machine_tolerates_more() -> None:
+    assert Load(1.0, 3.0, 64, 3.0).problem == ""
+    assert Load(1.0, 7.0, 64, 7.0).problem != ""
+
+
+def test_others_on_the_gpu_are_a_problem() -> None:
+    assert "GPU" in Load(1.0, 0.0, 8, 0.0, foreign_gpu=("process 1 on GPU 0",)).problem
+
+
+def test_a_system_without_proc_tells_nothing(tmp_path: Path) -> None:
+    before = Reading.take([OWN], tmp_path)
+    load = before.until(Reading.take([OWN], tmp_path), 0.0)
+    assert load.foreign_cores is None
+    assert load.problem == ""
+
+
+def test_all_processes_of_a_launch_are_ended_with_those_in_other_sessions(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with Processes("test-gate-processes") as processes:
+        # As a zygote does: a session of its own, and deaf to what ends its parent.
+        script = "trap '' TERM; setsid sleep 300 & sleep 300"
+        process = processes.start(["sh", "-c", script], tmp_path, dict(os.environ), log)
+        while len(processes.pids()) < 3:
+            assert process.poll() is None
+    assert processes.pids() == []
+    assert process.poll() is not None

@@ -1,0 +1,107 @@
+"""The training function: where it is found, and that it comes from nowhere else."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pytest_ddl.bench.gate.target import FromVersion, Target, TargetError, foreign_modules
+from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.remote import source_of
+
+PROGRAM = "def train(run):\n    run.append('ran')\n\nnumber = 3\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "version"
+    (folder / "gate_bench").mkdir(parents=True)
+    (folder / "gate_bench" / "training.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(str(folder))
+    before = set(sys.modules)
+    yield folder
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def program(text: str, root: Path) -> FromVersion:
+    target = Target.parse(text)
+    file = target.find(root, (root,))
+    assert file is not None
+    return FromVersion(target, file, root, (root,), root.parent / "checkout")
+
+
+@pytest.mark.parametrize("text", ["gate_bench.training:train", "gate_bench/training.py:train"])
+def test_both_forms_are_found_and_run(root: Path, text: str) -> None:
+    function = program(text, root)
+    calls: list[str] = []
+    pickle.loads(pickle.dumps(function))(calls)
+    assert calls == ["ran"]
+    assert source_of(function) == str((root / "gate_bench" / "training.py").resolve())
+
+
+@pytest.mark.parametrize("text", ["train", "a b:train", "module:", ":train", "module:a-b", "path/file:train"])
+def test_what_is_no_target_is_refused(text: str) -> None:
+    with pytest.raises(GateUsageError, match="must be MODULE:FUNCTION"):
+        Target.parse(text)
+
+
+def test_a_version_that_lacks_the_file_has_none(root: Path) -> None:
+    assert Target.parse("gate_bench.missing:train").find(root, (root,)) is None
+    assert Target.parse("gate_bench/missing.py:train").find(root, (root,)) is None
+
+
+def test_a_missing_function_is_told_with_those_that_there_are(root: Path) -> None:
+    with pytest.raises(TargetError, match=r"gate_bench/training\.py has no 'trian'; it has train"):
+        program("gate_bench.training:trian", root)([])
+
+
+def test_what_is_no_function_is_told(root: Path) -> None:
+    with pytest.raises(TargetError, match="is a int, not a training function"):
+        program("gate_bench.training:number", root)([])
+
+
+def test_a_module_from_elsewhere_is_refused(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "installed" / "gate_bench"
+    installed.mkdir(parents=True)
+    (installed / "training.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(str(installed.parent))
+    with pytest.raises(TargetError, match="not the version to be measured"):
+        program("gate_bench.training:train", root)([])
+
+
+def module(name: str, file: Path) -> ModuleType:
+    made = ModuleType(name)
+    made.__file__ = str(file)
+    return made
+
+
+def test_code_of_the_checkout_and_installed_copies_are_foreign(root: Path, tmp_path: Path) -> None:
+    checkout, site = tmp_path / "checkout", tmp_path / "checkout" / ".venv" / "lib" / "site-packages"
+    modules = [
+        module("gate_bench.training", root / "gate_bench" / "training.py"),
+        module("helpers", checkout / "helpers.py"),
+        module("numpy", site / "numpy" / "__init__.py"),
+        module("pytest_ddl.bench", checkout / "pytest_ddl" / "bench.py"),
+        module("gate_bench.training", site / "gate_bench" / "training.py"),
+    ]
+    assert foreign_modules(modules[:1] + modules[2:4], root, [root], checkout) == {}
+    found = foreign_modules(modules, root, [root], checkout)
+    assert found == {"helpers": checkout / "helpers.py", "gate_bench.training": site / "gate_bench" / "training.py"}
+
+
+def test_a_program_that_runs_code_of_the_checkout_fails(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "gate_helpers.py").write_text("")
+    (root / "late.py").write_text("def train(run):\n    import gate_helpers\n")
+    monkeypatch.syspath_prepend(str(checkout))
+    with pytest.raises(TargetError, match=r"gate_helpers from .*Both versions would run the same code"):
+        program("late:train", root)([])

@@ -1,0 +1,80 @@
+"""Blocks in turn: order, what cancels out, and what is dropped. The clock of these lanes is made up."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+
+from pytest_ddl.bench.gate.turns import BLOCK_SECONDS, calibrate, take_turns
+
+
+class Machine:
+    """What both lanes run on: a time that goes on, and who ran last."""
+
+    def __init__(self, drift: float = 0.0, cold: float = 0.0) -> None:
+        self.drift, self.cold, self.blocks = drift, cold, 0
+        self.order: list[str] = []
+
+
+class FakeLane:
+    def __init__(self, machine: Machine, name: str, step: float, traced_blocks: tuple[int, ...] = ()) -> None:
+        self.machine, self.name, self.step, self._traced = machine, name, step, traced_blocks
+        self.traces, self._ran = 1, 0
+
+    def run_block(self, steps: int, deadline: float) -> list[float]:
+        machine = self.machine
+        cold = machine.cold if machine.order and machine.order[-1] != self.name else 0.0
+        machine.order.append(self.name)
+        machine.blocks += 1
+        self._ran += 1
+        self.traces += self._ran in self._traced
+        seconds = self.step * steps * math.exp(machine.drift * machine.blocks + cold)
+        # A second rank that is faster: the slowest one counts.
+        return [seconds, seconds / 2]
+
+
+def lanes(base: float = 0.002, head: float = 0.002, traced: tuple[int, ...] = (), **machine: float) -> list[FakeLane]:
+    shared = Machine(**machine)
+    return [FakeLane(shared, "base", base), FakeLane(shared, "head", head, traced)]
+
+
+def test_blocks_run_in_abba_order() -> None:
+    base, head = lanes()
+    take_turns(base, head, 20, math.inf, 2)
+    assert base.machine.order[-8:] == ["base", "head", "head", "base"] * 2
+    base, head = lanes()
+    take_turns(base, head, 20, math.inf, 2, head_first=True)
+    assert base.machine.order[-8:] == ["head", "base", "base", "head"] * 2
+
+
+def test_a_slowdown_is_the_log_ratio_of_step_times() -> None:
+    turns = take_turns(*lanes(head=0.002 * 1.05), 20, math.inf, 6)
+    assert turns.ratios == pytest.approx([math.log(1.05)] * 6)
+    assert statistics.median(turns.base_steps) == pytest.approx(0.002)
+    assert statistics.median(turns.head_steps) == pytest.approx(0.0021)
+
+
+@pytest.mark.parametrize("head_first", [False, True])
+def test_drift_and_cold_caches_cancel_out(head_first: bool) -> None:
+    turns = take_turns(*lanes(drift=0.01, cold=0.2), 20, math.inf, 8, head_first=head_first)
+    assert turns.ratios == pytest.approx([0.0] * 8, abs=1e-12)
+
+
+def test_blocks_in_which_a_side_traced_are_run_again() -> None:
+    turns = take_turns(*lanes(traced=(3, 6)), 20, math.inf, 4)
+    assert turns.dropped == 2
+    assert len(turns.ratios) == 4
+
+
+def test_a_program_that_always_traces_is_measured_as_it_is() -> None:
+    turns = take_turns(*lanes(traced=tuple(range(1000))), 20, math.inf, 4)
+    assert len(turns.ratios) == 4
+
+
+@pytest.mark.parametrize(
+    ("step", "asked", "steps"), [(0.002, 20, 20), (0.0001, 20, round(BLOCK_SECONDS / 0.0001)), (0.2, 20, 5), (3, 20, 1)]
+)
+def test_blocks_are_neither_too_short_nor_too_long(step: float, asked: int, steps: int) -> None:
+    assert calibrate(*lanes(step, step), asked, math.inf) == pytest.approx(steps, abs=1)

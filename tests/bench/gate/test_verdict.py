@@ -1,0 +1,116 @@
+"""The decision of the gate: error rates on seeded data, and the words of each verdict."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, replay
+
+SLOWER = math.log(1.05)
+
+
+def rates(mean: float, sd: float, runs: int, seed: int) -> Counter[Verdict]:
+    generator = np.random.default_rng(seed)
+    rule = Rule()
+    return Counter(replay(generator.normal(mean, sd, rule.looks[-1]), rule).verdict for _ in range(runs))
+
+
+@pytest.mark.parametrize("sd", [0.004, 0.007, 0.024])
+def test_the_same_speed_is_no_regression(sd: float) -> None:
+    found = rates(0.0, sd, 100, seed=1)
+    assert found[Verdict.REGRESSION] <= 1
+    assert found[Verdict.PASS] >= 98
+
+
+@pytest.mark.parametrize("sd", [0.004, 0.007])
+def test_five_percent_is_found(sd: float) -> None:
+    assert rates(SLOWER, sd, 100, seed=2)[Verdict.REGRESSION] >= 98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sd", [0.004, 0.007, 0.017, 0.024, 0.035, 0.05, 0.1])
+def test_error_rates_of_two_thousand_gates(sd: float) -> None:
+    alarms = rates(0.0, sd, 2000, seed=3)[Verdict.REGRESSION] / 2000
+    assert alarms <= 0.01
+    found = rates(SLOWER, sd, 1000, seed=4)
+    # What is not found is inconclusive, and passes next to never.
+    assert found[Verdict.PASS] / 1000 <= 0.015
+    if sd <= 0.024:
+        assert found[Verdict.REGRESSION] / 1000 >= 0.95
+
+
+def test_a_regression_below_the_margin_is_none() -> None:
+    assert decide([0.010, 0.011, 0.0101, 0.0099, 0.0103], Rule()).verdict is Verdict.PASS
+
+
+def test_a_large_estimate_that_may_be_chance_is_inconclusive() -> None:
+    decision = decide([0.20, -0.08, 0.15, -0.05], Rule())
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert "may be chance" in decision.reason
+
+
+def test_what_cannot_be_ruled_out_does_not_pass() -> None:
+    decision = decide([0.06, -0.06, 0.05, -0.055], Rule())
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert "a slowdown of +5.1 % cannot be ruled out" in decision.reason
+
+
+def test_a_gain_in_throughput_is_an_improvement_and_never_a_regression() -> None:
+    decision = decide([-0.22, -0.221, -0.223, -0.219], Rule())
+    assert decision.verdict is Verdict.IMPROVEMENT
+    assert decision.throughput_ratio > 1.2
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_launches_are_inconclusive(count: int) -> None:
+    assert decide([5.0] * count, Rule()).verdict is Verdict.INCONCLUSIVE
+
+
+def test_launches_without_any_spread_are_decided_on_their_value() -> None:
+    assert decide([SLOWER] * 4, Rule()).verdict is Verdict.REGRESSION
+    assert decide([0.0] * 4, Rule()).verdict is Verdict.PASS
+
+
+def test_bounds_are_those_of_the_one_sided_t_test() -> None:
+    # Textbook numbers: mean 2, sd 1, n 4; the 99 % quantile of t with 3 degrees of freedom is 4.541.
+    values = [2 - math.sqrt(1.5), 2.0, 2.0, 2 + math.sqrt(1.5)]
+    decision = decide(values, Rule(looks=(4,)))
+    assert decision.confidence == pytest.approx(0.99)
+    assert math.log(decision.lower) == pytest.approx(2 - 4.541 * 1 / 2, abs=1e-3)
+    assert math.log(decision.upper) == pytest.approx(2 + 4.541 * 1 / 2, abs=1e-3)
+
+
+def test_looks_share_the_false_alarms() -> None:
+    assert Rule(looks=(4, 8)).level == pytest.approx(0.005)
+    assert Rule.up_to(9).looks == (4, 6, 9)
+    assert Rule.up_to(3).looks == (3,)
+    assert Rule.up_to(40).looks[-2:] == (38, 40)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"margin": 0}, "margin=0 must be a share"),
+        ({"margin": 2.5}, "margin=2.5"),
+        ({"false_alarms": 0.7}, "false_alarms=0.7"),
+        ({"looks": (2, 4)}, "the first at least 3"),
+        ({"looks": (4, 4)}, "rising"),
+        ({"looks": ()}, "looks=()"),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_refused(values: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words.replace("(", r"\(").replace(")", r"\)")):
+        Rule(**values)  # type: ignore[arg-type]
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        decide([0.0, math.nan, 0.1], Rule())
+
+
+def test_no_decision_without_data_has_an_interval() -> None:
+    assert math.isnan(Decision(Verdict.INCONCLUSIVE, "", 0).ratio)

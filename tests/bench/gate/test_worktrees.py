@@ -1,0 +1,94 @@
+"""Versions from a repository: found, checked out and removed again, or refused with the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, check_different
+from tests.bench.gate.repositories import git
+
+
+def test_commits_are_found_by_branch_tag_and_hash(project: Path) -> None:
+    repository = Repository(project)
+    main = repository.version("main")
+    assert repository.version("v2").commit == main.commit == repository.version(main.commit[:8]).commit
+    assert repository.version("main~1").tree != main.tree
+
+
+def test_a_version_is_checked_out_and_removed(project: Path, tmp_path: Path) -> None:
+    repository = Repository(project)
+    with repository.checked_out(repository.version("main~1"), tmp_path / "base") as root:
+        assert (root / "train.py").read_text() == "one = 1\n"
+    assert not (tmp_path / "base").exists()
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+
+
+def test_it_is_removed_after_an_error_with_what_was_written_there(project: Path, tmp_path: Path) -> None:
+    repository = Repository(project)
+
+    def fail() -> None:
+        with repository.checked_out(repository.version("main"), tmp_path / "base") as root:
+            (root / "train.py").write_text("changed\n")
+            (root / "cache").mkdir()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert not (tmp_path / "base").exists()
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["WORKTREE", "."])
+def test_the_working_tree_is_measured_as_it_is(project: Path, tmp_path: Path, name: str) -> None:
+    (project / "train.py").write_text("three = 3\n")
+    (project / "new.py").write_text("new = 1\n")
+    (project / "secret.txt").write_text("ignored\n")
+    before = git(project, "status", "--porcelain"), git(project, "stash", "list"), git(project, "rev-parse", "HEAD")
+    repository = Repository(project)
+    version = repository.version(name)
+    with repository.checked_out(version, tmp_path / "head") as root:
+        assert (root / "train.py").read_text() == "three = 3\n"
+        assert (root / "new.py").exists()
+        assert not (root / "secret.txt").exists()
+    after = git(project, "status", "--porcelain"), git(project, "stash", "list"), git(project, "rev-parse", "HEAD")
+    assert before == after
+    assert not list((project / ".git").glob("ddl-gate*"))
+    assert len(repository.uncommitted()) == 2
+
+
+def test_the_same_content_twice_is_refused(project: Path) -> None:
+    repository = Repository(project)
+    main = repository.version("main")
+    for head in (main, repository.version("v2"), repository.version("WORKTREE")):
+        with pytest.raises(GateUsageError, match=r"nothing to compare.*WORKTREE.*--head-python"):
+            check_different(main, head, same_is_meant=False)
+        check_different(main, head, same_is_meant=True)
+    check_different(repository.version("main~1"), main, same_is_meant=False)
+
+
+def test_what_is_no_commit_is_refused(project: Path) -> None:
+    for name in ("nonsense", "main~99", "--help", "HEAD:train.py"):
+        with pytest.raises(GateUsageError, match="is no commit of"):
+            Repository(project).version(name)
+
+
+def test_a_shallow_clone_is_told(project: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{project}", "shallow")
+    with pytest.raises(GateUsageError, match="fetch-depth: 0"):
+        Repository(tmp_path / "shallow").version("HEAD~1")
+
+
+def test_a_folder_without_a_repository_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(GateUsageError, match=r"not in a git repository.*--repository"):
+        Repository(tmp_path)
+    with pytest.raises(GateUsageError, match="is not a folder"):
+        Repository(tmp_path / "missing")
+
+
+def test_git_that_is_missing_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(GateUsageError, match="needs git"):
+        Repository(project)

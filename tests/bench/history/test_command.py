@@ -1,0 +1,194 @@
+"""``pytest-ddl history``: exit status, words, annotations, and the files it writes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddl.bench.history import command
+from pytest_ddl.bench.history.confirm import Confirm
+from pytest_ddl.bench.history.detect import Verdict
+from pytest_ddl.bench.history.model import Series
+from tests.bench.history.synthetic import Bench, commit_hashes, noisy, repository, write_results
+
+STEP = "training.Gate.track_step_time"
+PARAMETERS = {"strategy": ["mirrored"], "replicas": [2]}
+
+
+def results(folder: Path, size: float = 0.1, **more: Any) -> Path:
+    value = noisy(lambda number: 0.02 * (1 + size if number >= 20 else 1), 0.01, 1)
+    bench = Bench(STEP, "seconds", PARAMETERS, lambda number, _choice: value(number), **more)
+    return write_results(folder / "results", [bench], commit_hashes(30))
+
+
+def run(*arguments: str, confirm: Confirm | None = None) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.main(parser.parse_args(arguments), confirm)
+
+
+def given(folder: Path, *more: str) -> list[str]:
+    return ["--results", str(folder / "results"), "--html", str(folder / "html"), *more]
+
+
+def says(status: Any) -> Confirm:
+    def confirm(_before: str, _after: str, _series: Series) -> Verdict:
+        return Verdict(status, "re-run: 6 launches", 0.1)
+
+    return confirm
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_flat_history_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results(tmp_path, 0.0)
+    assert run(*given(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "no confirmed regression" in out
+    assert (tmp_path / "html" / "scaling" / "index.html").is_file()
+
+
+def test_a_candidate_that_was_not_re_run_alerts_nobody_and_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results(tmp_path)
+    assert run(*given(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert f"to be confirmed: training on runner, after {commit_hashes(30)[19][:8]}" in out
+    assert "+10." in out or "+9." in out
+    assert "--confirm" in out
+
+
+@pytest.mark.parametrize(("status", "exit_status"), [("confirmed", 1), ("refuted", 0), ("unconfirmed", 0)])
+def test_a_re_run_decides(tmp_path: Path, status: str, exit_status: int) -> None:
+    results(tmp_path)
+    assert run(*given(tmp_path), confirm=says(status)) == exit_status
+
+
+def test_a_faster_step_is_fine(tmp_path: Path) -> None:
+    results(tmp_path, -0.1)
+    assert run(*given(tmp_path), confirm=says("confirmed")) == 0
+
+
+def test_a_confirmed_regression_is_said_every_time_without_another_re_run(tmp_path: Path) -> None:
+    results(tmp_path)
+    assert run(*given(tmp_path), confirm=says("confirmed")) == 1
+    assert run(*given(tmp_path)) == 1
+    assert (tmp_path / "results" / "confirmations.jsonl").is_file()
+
+
+def test_what_was_accepted_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results(tmp_path)
+    path = tmp_path / "found.json"
+    assert run(*given(tmp_path, "--json", str(path)), confirm=says("confirmed")) == 1
+    found = json.loads(path.read_text())
+    (regression,) = found["regressions"]
+    assert regression["effect"] == pytest.approx(0.1, abs=0.02)
+    assert regression["verdict"] == "confirmed"
+    assert regression["last_before"] in commit_hashes(30)
+    assert run(*given(tmp_path, "--accept", regression["id"], "--accept", "r-unknown")) == 0
+    assert "--accept r-unknown is no change" in capsys.readouterr().out
+
+
+def test_a_cut_history_has_its_own_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results(tmp_path, 0.0, version=lambda number: "old" if number < 20 else "new")
+    path = tmp_path / "found.json"
+    assert run(*given(tmp_path, "--json", str(path))) == 3
+    assert "INCOMPLETE" in capsys.readouterr().out
+    (problem,) = json.loads(path.read_text())["problems"]
+    assert problem["kind"] == "cut"
+    assert run(*given(tmp_path, "--accept", problem["id"])) == 0
+
+
+def test_github_is_told_what_alerts_and_what_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results(tmp_path)
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    run(*given(tmp_path))
+    out = capsys.readouterr().out
+    assert "::notice title=Performance candidate, not confirmed::" in out
+    assert "::error" not in out
+    run(*given(tmp_path), confirm=says("confirmed"))
+    assert "::error title=Performance regression::" in capsys.readouterr().out
+    assert "### Confirmed regressions" in summary.read_text()
+
+
+def test_annotations_are_one_line_each() -> None:
+    from pytest_ddl.bench.history.words import _escaped
+
+    assert _escaped("5 %\nmore") == "5 %25%0Amore"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "asv.conf.json"),
+        (["--config", "missing.json"], "--config=missing.json is not a file"),
+        (["--results", "nowhere"], "no folder of results"),
+        (["--results", "results", "--margin", "5"], "0.025 is 2.5 %"),
+        (["--results", "results", "--publish"], "--publish needs"),
+        (["--results", "results", "--confirm"], "--repository"),
+        (["--results", "results", "--repository", "."], "git log"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    results(tmp_path)
+    assert run(*arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_asv_configuration_says_where_things_are(tmp_path: Path) -> None:
+    commits = repository(tmp_path / "project", 12)
+    value = noisy(lambda _number: 0.02, 0.01, 1)
+    bench = Bench(STEP, "seconds", PARAMETERS, lambda number, _choice: value(number))
+    write_results(tmp_path / "bench" / "out", [bench], commits)
+    configuration = tmp_path / "bench" / "asv.conf.json"
+    configuration.write_text(
+        '{"version": 1, /* as asv allows */ "project": "P", "repo": "../project", "branches": ["main"],'
+        '"results_dir": "out", "html_dir": "pages"}'
+    )
+    assert run("--config", str(configuration)) == 0
+    page = (tmp_path / "bench" / "pages" / "scaling" / "index.html").read_text(encoding="utf-8")
+    assert f"https://github.com/example/project/commit/{commits[-1]}" in page
+    assert "Change number 12" in page
+
+
+def test_without_a_detector_the_page_is_written_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ruptures", None)
+    results(tmp_path)
+    assert run(*given(tmp_path)) == 0
+    assert "pip install 'pytest-ddl[bench]'" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_asv_publishes_and_the_page_lies_beside(tmp_path: Path) -> None:
+    pytest.importorskip("asv")
+    commits = repository(tmp_path / "project", 10)
+    value = noisy(lambda _number: 0.02, 0.01, 1)
+    bench = Bench(STEP, "seconds", PARAMETERS, lambda number, _choice: value(number))
+    write_results(tmp_path / "results", [bench], commits)
+    configuration = {
+        "version": 1, "project": "P", "repo": "project", "branches": ["main"], "environment_type": "existing",
+        "pythons": ["same"], "benchmark_dir": "benchmarks", "results_dir": "results", "html_dir": "html",
+    }  # fmt: skip
+    (tmp_path / "asv.conf.json").write_text(json.dumps(configuration))
+    assert run("--publish") == 0
+    assert (tmp_path / "html" / "index.html").is_file()
+    assert list((tmp_path / "html" / "graphs").rglob("*track_step_time*"))
+    assert "../index.html" in (tmp_path / "html" / "scaling" / "index.html").read_text(encoding="utf-8")

@@ -1,0 +1,163 @@
+"""The gate on counters: exact both ways, without a machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddl.bench.counter_gate import NAMES, compare, explained_bytes
+from pytest_ddl.bench.records import Counters
+
+BASE = Counters(
+    collectives={"all_reduce": 2},
+    reduced_bytes=1004,
+    packs=1,
+    unpacked=1,
+    nodes=300,
+    traces=1,
+    steady_steps=200,
+    parameter_bytes=1000,
+    reduced_dtypes={"float32": 1004},
+    copies={"device_to_device": 3},
+)
+
+
+def changed(**given):
+    return replace(BASE, **given)
+
+
+def only(base, head, **settings):
+    (change,) = compare(base, head, **settings)
+    return change
+
+
+REGRESSIONS = [
+    ("collectives.all_reduce", changed(collectives={"all_reduce": 3}), "1 all_reduce more per step (2 -> 3)"),
+    ("collectives.broadcast", changed(collectives={"all_reduce": 2, "broadcast": 6}), "ONLY_FIRST_REPLICA"),
+    ("collectives.all_gather", changed(collectives={"all_reduce": 2, "all_gather": 1}), "Gather it when it is needed"),
+    ("reduced_bytes", changed(reduced_bytes=2004, reduced_dtypes={"float32": 2004}), "1 -> 2 times the parameters"),
+    ("unpacked", changed(unpacked=4), "3 more reductions of a single tensor (1 -> 4; packs 1 -> 1)"),
+    ("retraces", changed(retraces=1), "1 in 200 steady steps"),
+    ("copies.device_to_device", changed(copies={"device_to_device": 4}), "1 more tensors copied device to device"),
+    ("copies.device_to_host", changed(copies={"device_to_device": 3, "device_to_host": 1}), "a summary, a print"),
+    ("host_calls", changed(host_calls=2), "tf.py_function"),
+    ("misplaced", changed(misplaced=("kernel: CPU:0",)), "kernel: CPU:0"),
+    ("steady_steps", changed(steady_steps=0), "nothing to compare"),
+]
+
+
+@pytest.mark.parametrize(("counter", "head", "words"), REGRESSIONS, ids=[name for name, _head, _words in REGRESSIONS])
+def test_more_is_a_regression_and_less_is_told_as_an_improvement(counter, head, words):
+    worse = only(BASE, head)
+    assert (worse.counter, worse.is_regression) == (counter, True)
+    assert words in worse.message
+    if counter != "steady_steps":
+        better = only(head, BASE)
+        assert (better.counter, better.is_regression) == (counter, False)
+
+
+def test_nothing_changed_is_nothing():
+    assert compare(BASE, replace(BASE)) == []
+
+
+def test_how_long_was_measured_is_no_change():
+    assert compare(BASE, changed(steady_steps=520)) == []
+
+
+@pytest.mark.parametrize("changes", [{"nodes": 900}, {"traces": 4}, {"packs": 2}])
+def test_what_costs_nothing_by_itself_is_told_alone(changes):
+    assert not only(BASE, changed(**changes)).is_regression
+
+
+def test_steps_that_become_eager_are_one_regression_and_their_collectives_none():
+    lost = replace(BASE, eager=True, collectives={}, reduced_bytes=0, packs=0, unpacked=0)
+    eager = only(BASE, lost)
+    assert eager.counter == "eager"
+    assert "@tf.function" in eager.message
+    assert [change.is_regression for change in compare(lost, BASE)] == [False]
+
+
+def test_copies_that_were_not_counted_are_not_compared():
+    assert compare(changed(copies=None), BASE) == []
+    assert compare(BASE, changed(copies=None)) == []
+
+
+def test_a_cast_before_the_reduction_is_named():
+    half = changed(reduced_bytes=504, reduced_dtypes={"float16": 500, "float32": 4})
+    found = only(half, BASE)
+    assert found.counter == "reduced_bytes"
+    assert "what was reduced as float16 is cast to float32" in found.message
+
+
+def test_gradients_that_are_reduced_one_by_one_are_named():
+    head = changed(collectives={"all_reduce": 9}, packs=0, unpacked=9)
+    found = {change.counter: change for change in compare(BASE, head)}
+    assert "reduced one by one" in found["collectives.all_reduce"].message
+    assert found["collectives.all_reduce"].is_regression
+    assert found["unpacked"].is_regression
+    assert not found["packs"].is_regression
+
+
+def test_gradients_that_are_reduced_twice_are_named():
+    head = changed(collectives={"all_reduce": 3}, packs=2, reduced_bytes=2004)
+    assert (
+        "reduced twice" in {change.counter: change for change in compare(BASE, head)}["collectives.all_reduce"].message
+    )
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 1, 1.5, 2, 10])
+@pytest.mark.parametrize("dtype_size", [1, 2, 4])
+@pytest.mark.parametrize("rest", [0, 4, 96])
+def test_a_model_of_another_size_explains_its_bytes_whatever_the_dtype_of_its_gradients(factor, dtype_size, rest):
+    base = changed(parameter_bytes=4000, reduced_bytes=1000 * dtype_size + rest)
+    head = changed(parameter_bytes=int(4000 * factor), reduced_bytes=int(1000 * factor) * dtype_size + rest)
+    assert head.reduced_bytes <= explained_bytes(base, head)
+    assert not any(change.is_regression for change in compare(base, head))
+    twice = replace(head, reduced_bytes=2 * head.reduced_bytes + 200)
+    assert [change.counter for change in compare(base, twice) if change.is_regression] == ["reduced_bytes"]
+
+
+def test_of_a_model_that_is_not_watched_nothing_explains_more_bytes():
+    base, head = changed(parameter_bytes=0), changed(parameter_bytes=0, reduced_bytes=1008)
+    assert "the program watches no model" in only(base, head).message
+
+
+def test_retraces_are_held_against_as_many_steps():
+    base = changed(retraces=10, steady_steps=100)
+    assert compare(base, changed(retraces=20, steady_steps=200)) == []
+    assert only(base, changed(retraces=21, steady_steps=200)).is_regression
+    assert not only(base, changed(retraces=0)).is_regression
+    assert compare(changed(retraces=200), changed(retraces=520, steady_steps=520)) == []
+
+
+def test_a_misplaced_variable_that_was_renamed_is_no_change():
+    assert compare(changed(misplaced=("a: CPU:0",)), changed(misplaced=("b: CPU:0",))) == []
+
+
+def test_what_is_accepted_is_told_with_its_reason():
+    head = changed(collectives={"all_reduce": 3}, host_calls=1)
+    found = compare(BASE, head, accept={"collectives.all_reduce": "global norm for clipping"})
+    assert [(change.counter, change.is_regression) for change in found] == [
+        ("host_calls", True),
+        ("collectives.all_reduce", False),
+    ]
+    assert found[1].message.endswith("Accepted: global norm for clipping")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_counter_can_be_accepted(name):
+    assert compare(BASE, BASE, accept={name: "reason"}) == []
+
+
+def test_an_unknown_name_or_no_reason_is_refused():
+    with pytest.raises(ValueError, match=r"'all_reduce' is no counter; there are collectives\.all_gather"):
+        compare(BASE, BASE, accept={"all_reduce": "reason"})
+    with pytest.raises(ValueError, match="'unpacked' needs a reason"):
+        compare(BASE, BASE, accept={"unpacked": " "})
+
+
+def test_a_kind_that_is_new_to_us_can_be_accepted_where_it_was_seen():
+    head = changed(collectives={"all_reduce": 2, "permute": 1})
+    assert only(BASE, head).is_regression
+    assert not only(BASE, head, accept={"collectives.permute": "ring attention"}).is_regression

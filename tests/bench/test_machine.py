@@ -1,0 +1,54 @@
+"""What is said about the machine beside a measurement, and a rank's peak memory."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pytest_ddl.bench import machine, memory
+
+
+def test_the_facts_are_texts_that_are_all_there():
+    facts = machine.machine_facts()
+    assert set(facts) == {"host", "os", "cpu", "cores", "gpu", "load"}
+    assert all(isinstance(value, str) for value in facts.values())
+    assert int(facts["cores"]) == len(os.sched_getaffinity(0))
+    assert float(facts["load"]) >= 0
+
+
+def test_the_load_is_read_anew(monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (7.25, 1.0, 1.0))
+    assert machine.machine_facts()["load"] == "7.25"
+
+
+def test_gpus_are_named_from_the_drivers_files(monkeypatch, tmp_path):
+    for number in range(2):
+        folder = tmp_path / "proc" / f"0000:0{number}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t NVIDIA X{number}\nIRQ: 1\n")
+    monkeypatch.setattr(machine, "Path", lambda _path: tmp_path / "proc")
+    assert machine._gpus() == ["NVIDIA X0", "NVIDIA X1"]
+
+
+def test_a_machine_without_a_driver_has_no_gpus(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "Path", lambda _path: tmp_path)
+    assert machine._gpus() == []
+
+
+def test_peak_memory_is_the_high_water_mark():
+    before = memory.peak_bytes()
+    held = bytearray(64 * 2**20)
+    assert before > 2**20
+    assert memory.peak_bytes() >= before
+    assert len(held) == 64 * 2**20
+
+
+@pytest.mark.parametrize(("text", "expected"), [("Name:\tx\nVmHWM:\t    2048 kB\n", 2048 * 1024), ("Name:\tx\n", 0)])
+def test_peak_memory_is_read_in_bytes(monkeypatch, tmp_path, text, expected):
+    status = tmp_path / "status"
+    status.write_text(text)
+    monkeypatch.setattr(memory, "Path", lambda _path: status)
+    assert memory.peak_bytes() == expected
+    status.unlink()
+    assert memory.peak_bytes() == 0
