@@ -116,20 +116,24 @@ def init(train: str, folder: Path) -> list[Path]:
     return list(files)
 
 
-def describe_machine(name: str, file: Path | None = None) -> dict[str, str]:
-    """Have asv describe this machine in ``~/.asv-machine.json``, and add what it does not know: GPUs, their driver.
+def describe_machine(name: str) -> dict[str, str]:
+    """Describe this machine in asv's ``~/.asv-machine.json``, with what asv does not know: GPUs and their driver.
 
-    asv copies the fields to the results, and its pages show them (0.6.6).
+    asv copies the fields to the results, and its pages show them (0.6.6). Fields that are there stay as they are: asv
+    makes a graph of its own for each combination.
+
+    :raises AsvError: where asv is not installed.
     """
-    file = file or Path("~/.asv-machine.json").expanduser()
-    if not file.exists() or name not in json.loads(file.read_text(encoding="utf-8")):
-        _call([sys.executable, "-m", "asv", "machine", "--yes", "--machine", name])
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        from asv.machine import Machine, MachineCollection
+    except ImportError as error:
+        raise AsvError(f"asv cannot be imported ({error}): pip install 'pytest-ddl[bench]'") from error
+    file = Path(MachineCollection.get_machine_file_path())
+    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     more = {"gpu": machine_facts()["gpu"], "driver": _driver()}
-    # What is there stays: asv makes a graph of its own for each combination of fields.
-    found[name] = {**{key: value for key, value in more.items() if value}, **found[name]}
-    file.write_text(json.dumps(found, indent=4) + "\n", encoding="utf-8")
-    facts: dict[str, str] = found[name]
+    seen = {**Machine.get_defaults(), **{key: value for key, value in more.items() if value}, "machine": name}
+    facts: dict[str, str] = {**seen, **known.get(name, {})}
+    MachineCollection.save(name, facts)
     return facts
 
 

@@ -36,6 +36,7 @@ def summary(matrix: Matrix) -> str:
     lines = ["  ".join([f"{'variant':{NAME}}", *(f"{title:>{width}}" for title, _name, width, _show in columns)])]
     notes: dict[str, int] = {}
     remarks: list[str] = []
+    unsure = ""
     for variant in matrix.variants:
         first, *rest = _wrapped(variant)
         cells = []
@@ -48,12 +49,20 @@ def summary(matrix: Matrix) -> str:
                 cells.append(f"{f'[{number}]':>{width}}")
             else:
                 cells.append(f"{show(found):>{width}}")
-                if found.baseline is not None and found.note:
-                    remarks.append(found.note.removeprefix("one launch: no interval").removeprefix("; "))
+                if len(found.samples) > 1 and found.low is None:
+                    unsure = found.note.partition(";")[0]
+                if found.baseline is not None:
+                    remarks += [part for part in found.note.split("; ") if "no interval" not in part]
         lines += ["  ".join([f"{first:{NAME}}", *cells]), *rest]
     told = [f"[{number}] {note}" for note, number in notes.items()]
     told += [remark for remark in dict.fromkeys(remarks) if remark]
-    told += [_uncertainty(matrix), *_warnings(matrix), *_not_measured(matrix), _measuring(matrix), _machine(matrix)]
+    told += [
+        unsure or _uncertainty(matrix),
+        *_warnings(matrix),
+        *_not_measured(matrix),
+        _measuring(matrix),
+        _machine(matrix),
+    ]
     for text in told:
         lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ")
     return "\n".join(lines)

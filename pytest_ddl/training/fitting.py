@@ -28,7 +28,7 @@ class Fitting:
     def __init__(self, recorder: Recorder, settings: RunSettings, strategy: Any) -> None:
         self._recorder = recorder
         self._settings = settings
-        self._fixed = replace(settings, constant=False)
+        self._fixed = replace(settings, constant=False, repeat=False)
         """For data that has an end: evaluating takes all of it."""
         self._strategy = strategy
 
@@ -75,7 +75,7 @@ def _options(settings: RunSettings, kwargs: Mapping[str, Any]) -> dict[str, Any]
         if options.get(name) is not None:
             options[name] = prepare_arrays(options[name], settings)
     if options.get("validation_data") is not None:
-        options["validation_data"] = _given(replace(settings, constant=False), options["validation_data"])
+        options["validation_data"] = _given(replace(settings, constant=False, repeat=False), options["validation_data"])
     return options
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 
 import pytest
 
@@ -223,6 +224,15 @@ def test_one_launch_has_no_interval() -> None:
     assert (found.value, found.low, found.high, found.half_width) == (0.1, None, None, None)
     assert found.note == "one launch: no interval"
     assert "one launch: no interval" in str(found)
+
+
+def test_number_without_scipy_has_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    made = matrix({"one_device": [0.1, 0.4]})
+    found = estimate("step_time", made, "one_device")
+    assert (found.value, found.low) == (pytest.approx(0.2), None)
+    assert "no interval: scipy is not installed: pip install 'pytest-ddl[bench]'" in str(found)
+    assert "pip install 'pytest-ddl[bench]'" in str(made)
 
 
 def test_metric_and_dual_have_the_same_interval() -> None:

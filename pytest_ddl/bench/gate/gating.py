@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from importlib.util import find_spec
 
 from pytest_ddl.bench.gate.cell import Cell, measure_cell
 from pytest_ddl.bench.gate.checkout import both_sides
@@ -48,7 +49,7 @@ def gate(
 
 def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -> GateResult:
     """:func:`gate`, with everything in one object."""
-    _check_accepted(plan)
+    _check(plan)
     targets = [Target.parse(text) for text in plan.targets]
     rule = _rule(plan)
     repository = Repository(plan.repository)
@@ -87,7 +88,10 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
     return GateResult(base, head, tuple(cells), plan.margin, plan.counters_only, tuple(notes))
 
 
-def _check_accepted(plan: GatePlan) -> None:
+def _check(plan: GatePlan) -> None:
+    """Refuse now what would be found out after minutes of measuring."""
+    if not plan.counters_only and find_spec("scipy") is None:
+        raise GateUsageError("a verdict on time needs SciPy: pip install 'pytest-ddl[bench]', or give --counters-only")
     from pytest_ddl.bench.counter_gate import compare
     from pytest_ddl.bench.records import Counters
 

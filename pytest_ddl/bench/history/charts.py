@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from pytest_ddl.bench.history.detect import Change, relative_noise
-from pytest_ddl.bench.history.meaning import family
+from pytest_ddl.bench.history.meaning import family, higher_is_better
 from pytest_ddl.bench.history.model import Commit, Point, Series
 from pytest_ddl.bench.history.units import DASH, THIN, TIMES, number, percent, scale, ticks
 
@@ -25,6 +25,17 @@ STATES = {
     "refuted": ("refuted", TIMES),
     "explained": ("refuted", DASH),
 }
+
+
+def appearance(change: Change, accepted: frozenset[str]) -> tuple[str, str]:
+    """The class and the sign of a change: one look for what alerts, others for all that does not."""
+    if higher_is_better(change.series.benchmark) is None:
+        return "changed", DASH
+    if not change.worse:
+        return "improved", "✓"
+    if change.id in accepted:
+        return "accepted", DASH
+    return STATES[change.verdict.status] if change.standing else ("recovered", DASH)
 
 
 @dataclass(frozen=True)
@@ -167,15 +178,9 @@ def _marks(
     """Where levels changed: the range of commits shaded, both levels drawn, the size beside it."""
     shapes, words = [], []
     for change in found:
-        state, sign = STATES[change.verdict.status]
         if change.verdict.status == "explained":
             continue
-        if not change.worse:
-            state, sign = "improved", "✓"
-        elif change.id in accepted:
-            state, sign = "accepted", DASH
-        elif not change.standing:
-            state, sign = "recovered", DASH
+        state, sign = appearance(change, accepted)
         start, end = room.x(places[change.before.hash]), room.x(places[change.after.hash])
         tall = (
             "" if change.kind == "creep" else f'<rect x="{start:.1f}" width="{end - start:.1f}" height="{HEIGHT:.0f}"/>'

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.history.commits import GitError, commit_url, read_log
-from pytest_ddl.bench.history.confirm import FILE, Confirm, Confirmations, confirm_all
+from pytest_ddl.bench.history.confirm import FILE, Confirm, Confirmations, at_most, confirm_all
 from pytest_ddl.bench.history.derived import explain
 from pytest_ddl.bench.history.detect import MARGIN, Change, DetectorMissingError, changes
 from pytest_ddl.bench.history.model import History
@@ -76,6 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an argument of gate(), such as batch_per_replica=64; repeatable",
     )
+    parser.add_argument(
+        "--max-reruns", type=int, default=10, metavar="N", help="the others wait for the next time (%(default)s)"
+    )
     parser.add_argument("--machine", metavar="NAME", help="asv's name of this machine, for --confirm")
     parser.add_argument("--margin", type=float, default=MARGIN, metavar="SHARE", help="smallest change (%(default)s)")
     parser.add_argument(
@@ -97,6 +100,8 @@ def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
             _publish(places)
         history = _read(places)
         confirm = confirm or (_gate(options, places) if options.confirm else None)
+        if confirm is not None:
+            confirm = at_most(options.max_reruns, confirm)
     except (ConfigurationError, NoResultsError, GitError) as error:
         print(f"pytest-ddl history: {error}", file=sys.stderr)  # noqa: T201
         return USAGE

@@ -79,6 +79,18 @@ class Confirmations:
                 file.write(json.dumps(row) + "\n")
 
 
+def at_most(reruns: int, confirm: Confirm) -> Confirm:
+    """The same, so often; further candidates stay unconfirmed until the next time."""
+    left = iter(range(reruns))
+
+    def limited(before: str, after: str, series: Series) -> Verdict:
+        if next(left, None) is None:
+            return Verdict("unconfirmed", f"left for the next time: {reruns} were re-run (--max-reruns)")
+        return confirm(before, after, series)
+
+    return limited
+
+
 def cell(series: Series) -> list[str]:
     """What one re-run decides about: a strategy with its replicas and workload, on one machine.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from pytest_ddl.bench.history.charts import STATES, is_share
+from pytest_ddl.bench.history.charts import appearance, is_share
 from pytest_ddl.bench.history.detect import Change
 from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, workload
 from pytest_ddl.bench.history.model import History, Problem
 from pytest_ddl.bench.history.report import Report, causes
 from pytest_ddl.bench.history.sections import commit_link, series_order, series_title
-from pytest_ddl.bench.history.units import DASH, percent, quantity
+from pytest_ddl.bench.history.units import percent, quantity
 
 WORDS = {
     "confirmed": "confirmed by a re-run",
@@ -21,6 +21,8 @@ WORDS = {
     "refuted": "refuted by a re-run",
     "explained": "one replica got faster",
 }
+
+OTHERS = {"changed": "changed", "improved": "improvement", "accepted": "accepted", "recovered": "recovered since"}
 
 
 def notes_section(report: Report) -> str:
@@ -85,14 +87,8 @@ def _list(changes: Sequence[Change], report: Report) -> str:
 def _group(group: Sequence[Change], report: Report) -> str:
     first = group[0]
     series, history = first.series, report.history
-    state, sign = STATES[first.verdict.status]
-    said = WORDS[first.verdict.status]
-    if not first.worse:
-        state, sign, said = "improved", "✓", "improvement"
-    elif first.id in report.accepted:
-        state, sign, said = "accepted", DASH, "accepted"
-    elif not first.standing:
-        state, sign, said = "recovered", DASH, "recovered since"
+    state, sign = appearance(first, report.accepted)
+    said = OTHERS.get(state, WORDS[first.verdict.status])
     range_ = f"after {commit_link(first.before, history)}, by {commit_link(first.after, history)}"
     if first.kind == "creep":
         range_ = f"little by little from {commit_link(first.before, history)} to {commit_link(first.after, history)}"

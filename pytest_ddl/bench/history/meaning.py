@@ -89,8 +89,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("other", "Other benchmarks", r"", False, "Benchmarks that are not about one training step."),
 )
 MORE_IS_BETTER = re.compile(r"bandwidth|busbw|algbw|per_second|per_joule|speed_?up|accuracy")
-NEUTRAL = re.compile(r"(?<!un)packs?\b|(?<!un)packed")
-"""More packs can be better or worse: fewer tensors alone, or a pack that was split."""
+NEUTRAL = re.compile(r"^(packs|nodes|traces|parameter_bytes)$")
+"""Counters that the gate tells and does not judge either: more of them can be better or worse."""
 STRATEGY, REPLICAS = ("strategy", "variant"), ("replicas", "n_replicas", "num_replicas", "workers")
 
 
@@ -116,15 +116,17 @@ def higher_is_better(benchmark: Benchmark) -> bool | None:
 
     asv 0.6.6 copies the attribute into ``benchmarks.json`` and takes every metric for lower-is-better.
     """
+    name = leaf(benchmark)
+    if NEUTRAL.search(name):
+        return None
     said = benchmark.attributes.get("higher_is_better")
     if isinstance(said, bool):
         return said
-    name = leaf(benchmark)
     if name in METRICS:
         return METRICS[name].higher_is_better
     if MORE_IS_BETTER.search(name):
         return True
-    return None if NEUTRAL.search(name) else family(benchmark).higher_is_better
+    return family(benchmark).higher_is_better
 
 
 def is_exact(benchmark: Benchmark) -> bool:

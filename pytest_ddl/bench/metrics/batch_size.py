@@ -9,7 +9,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any
 
-from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
 
 FEWEST_BATCHES = 3
 PERFECT = -0.9
@@ -90,8 +90,8 @@ def batch_regimes(points: Sequence[tuple[int, float]]) -> BatchScaling:
     if len({batch for batch, _steps in ordered}) < FEWEST_BATCHES:
         raise NoNumberError(f"regimes need {FEWEST_BATCHES} batch sizes or more, here are {len(ordered)} point(s)")
     import numpy as np
-    from scipy import optimize
 
+    optimize = statistics_package("scipy.optimize")
     batches, steps = np.array([each[0] for each in ordered], float), np.array([each[1] for each in ordered])
 
     def residuals(logs: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
 
 ALPHA = 0.05
 """Of each one-sided test, as in MLPerf."""
@@ -98,7 +98,7 @@ def _margin(mean: float, spread: float, reference_runs: int, runs: int, alpha: f
             f"mean={mean!r}, spread={spread!r}, reference_runs={reference_runs}, runs={runs}: a test needs 2 runs or "
             "more of each, a positive mean, and a spread of 0 or more"
         )
-    from scipy import stats
+    stats = statistics_package("scipy.stats")
 
     t = float(stats.t.ppf(1 - alpha, reference_runs + runs - 2))
     return t * spread * math.sqrt(1 / reference_runs + 1 / runs)
@@ -148,7 +148,7 @@ def convergence_guard(
     :raises NoNumberError: for a batch size outside the reference's.
     :raises ValueError: for fewer than 5 runs.
     """
-    from scipy import stats
+    stats = statistics_package("scipy.stats")
 
     reference = interpolated(points, batch)
     kept = _olympic(epochs)
@@ -200,7 +200,8 @@ def convergence_equivalence(
     if not all(math.isfinite(each) for each in (*reference, *epochs)):
         raise ValueError("some runs never reached the target: they are no epochs to compare; convergence_guard can")
     import numpy as np
-    from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
+    tests = statistics_package("statsmodels.stats.weightstats")
 
     first, second = statistics.fmean(reference), statistics.fmean(epochs)
     bound = margin * first
@@ -208,7 +209,9 @@ def convergence_equivalence(
         # No spread: nothing to test, the difference is what it is.
         p, low, high = float(abs(second - first) >= bound), second - first, second - first
     else:
-        means = CompareMeans(DescrStatsW(np.asarray(epochs, float)), DescrStatsW(np.asarray(reference, float)))
+        means = tests.CompareMeans(
+            tests.DescrStatsW(np.asarray(epochs, float)), tests.DescrStatsW(np.asarray(reference, float))
+        )
         p = float(means.ttost_ind(-bound, bound, usevar="unequal")[0])
         low, high = (float(each) for each in means.tconfint_diff(alpha=2 * alpha, usevar="unequal"))
     if p < alpha:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_ddl.bench.matrix import Matrix
-from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.absent import MissingPackageError, NoNumberError, statistics_package
 from pytest_ddl.bench.metrics.of_pair import UNSCALED
 from pytest_ddl.bench.metrics.registry import METRICS, metric
 
@@ -84,9 +85,16 @@ def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = 
             values = [found.of(one) for one in launches]
     except NoNumberError as error:
         return Estimate(name, variant, None, level=level, baseline=against, note=str(error))
-    value, low, high = interval(values, level=level, ratio_scale=found.ratio_scale)
-    if low is None:
-        note = "; ".join(filter(None, ("one launch: no interval", note)))
+    low: float | None
+    high: float | None
+    try:
+        value, low, high = interval(values, level=level, ratio_scale=found.ratio_scale)
+        why = "one launch: no interval" if low is None else ""
+    except MissingPackageError as error:
+        # The number is not the statistics' to withhold.
+        back, logs = _scale(values, found.ratio_scale)
+        value, low, high, why = back(statistics.fmean(logs)), None, None, f"no interval: {error}"
+    note = "; ".join(filter(None, (why, note)))
     return Estimate(name, variant, value, low, high, tuple(values), level, against, note)
 
 
@@ -96,20 +104,27 @@ def interval(
     """Mean of independent samples with its t interval; ``None`` for the bounds of a single sample.
 
     ``m ± t(level, n - 1) * s / sqrt(n)``; on a ratio scale of logarithms, and put back with exp.
+
+    :raises MissingPackageError: where scipy is not installed.
+    :raises ValueError: without samples.
     """
     if not samples:
         raise ValueError("samples=[]: there is nothing to make a mean of")
     if len(samples) == 1:
         return samples[0], None, None
-    logs = ratio_scale and all(sample > 0 for sample in samples)
-    values = [math.log(sample) for sample in samples] if logs else samples
+    back, values = _scale(samples, ratio_scale)
     mean = statistics.fmean(values)
-    back = math.exp if logs else float
-    from scipy import stats
-
+    stats = statistics_package("scipy.stats")
     # Equal samples have no spread, of which scipy makes nan.
     half = stats.sem(values) * stats.t.ppf((1 + level) / 2, len(values) - 1)
     return back(mean), back(mean - half), back(mean + half)
+
+
+def _scale(samples: list[float], ratio_scale: bool) -> tuple[Callable[[float], float], list[float]]:
+    """The scale on which a mean is made: the way back from it, and the samples on it."""
+    if ratio_scale and all(sample > 0 for sample in samples):
+        return math.exp, [math.log(sample) for sample in samples]
+    return float, samples
 
 
 def baseline_of(matrix: Matrix) -> str:

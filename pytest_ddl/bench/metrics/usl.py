@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.bench.matrix import Matrix
-from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
 from pytest_ddl.bench.metrics.estimates import LEVEL, estimate
 
 FEWEST_SIZES = 6
@@ -88,7 +88,8 @@ def fit_usl(replicas: Sequence[int], throughputs: Sequence[float], *, level: flo
             f"({', '.join(map(str, sizes))}): fewer fit any noise. Efficiency and the serial fraction need only two"
         )
     import numpy as np
-    from scipy import optimize, stats
+
+    optimize, stats = statistics_package("scipy.optimize"), statistics_package("scipy.stats")
 
     # Launches of one size share what is particular to it: the size is what is independent, not the launch.
     mean = [

@@ -74,6 +74,12 @@ def test_a_re_run_decides(tmp_path: Path, status: str, exit_status: int) -> None
     assert run(*given(tmp_path), confirm=says(status)) == exit_status
 
 
+def test_reruns_are_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results(tmp_path)
+    assert run(*given(tmp_path, "--max-reruns", "0"), confirm=says("confirmed")) == 0
+    assert "left for the next time" in capsys.readouterr().out
+
+
 def test_a_faster_step_is_fine(tmp_path: Path) -> None:
     results(tmp_path, -0.1)
     assert run(*given(tmp_path), confirm=says("confirmed")) == 0

@@ -121,6 +121,8 @@ def test_noise_is_told_from_steps() -> None:
         ("training.Dash.track_communication_share", {}, False, "communication"),
         ("training.Gate.track_reduced_bytes", {}, False, "counters"),
         ("training.Gate.track_packs", {}, None, "counters"),
+        ("training.Gate.track_nodes", {"higher_is_better": False}, None, "counters"),
+        ("training.Gate.track_retraces", {"higher_is_better": False}, False, "counters"),
         ("training.Gate.track_unpacked", {}, False, "counters"),
         ("collectives.track_bus_bandwidth", {}, True, "other"),
         ("harness.Start.track_median", {}, False, "other"),
@@ -141,8 +143,12 @@ def test_names_tell_the_metric_and_its_direction(
     ("parameters", "said", "replicas"),
     [
         ((("strategy", "one_device"), ("replicas", "1")), "one_device", 1),
-        ((("strategy", "mirrored"), ("replicas", "2")), "mirrored × 2", 2),
-        ((("strategy", "multi_worker_mirrored[workers=2,replicas=2]"),), "multi_worker_mirrored × 4", 4),
+        ((("strategy", "mirrored"), ("replicas", "2")), "mirrored \N{MULTIPLICATION SIGN} 2", 2),
+        (
+            (("strategy", "multi_worker_mirrored[workers=2,replicas=2]"),),
+            "multi_worker_mirrored \N{MULTIPLICATION SIGN} 4",
+            4,
+        ),
         ((("variant", "mirrored"),), "mirrored", 0),
     ],
 )

@@ -1,0 +1,145 @@
+"""The gate with real launches of both versions. No time is asserted: the machine may be busy."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.bench.gate import GatePlan, Verdict, run_gate
+from pytest_ddl.bench.gate.checkout import both_sides
+from pytest_ddl.bench.gate.lockstep import launch_pair
+from pytest_ddl.bench.gate.processes import TAG
+from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.worktrees import Repository
+from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.cli import main
+from tests.bench.gate.repositories import git
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import tensorflow as tf
+from helper import FACTOR
+
+
+def train(run):
+    with run.strategy.scope():
+        weight = tf.Variable([1.0, 2.0])
+    run.watch(variables=[weight])
+
+    @tf.function
+    def step(iterator):
+        def on_replica(batch):
+            gradient = tf.reduce_mean(batch) * weight * FACTOR
+            for _ in range({reductions}):
+                gradient = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
+            weight.assign_sub(1e-3 * gradient)
+            return gradient[0]
+
+        return run.strategy.reduce("SUM", run.strategy.run(on_replica, args=(next(iterator),)), axis=None)
+
+    dataset = tf.data.Dataset.range(64).map(lambda x: tf.cast(x, tf.float32)).batch(run.global_batch_size)
+    for _ in run.steps(step, dataset):
+        pass
+
+
+def broken(run):
+    raise RuntimeError("a mistake of this version")
+"""
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    """A project whose second commit reduces twice; a package in ``src`` and a training function in ``bench``."""
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    (folder / "bench").mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    for reductions in (1, 2):
+        (folder / "src" / "helper.py").write_text(f"FACTOR = 1.{reductions}\n")
+        (folder / "bench" / "training.py").write_text(PROGRAM.replace("{reductions}", str(reductions)))
+        git(folder, "add", "-A")
+        git(folder, "commit", "-qm", f"{reductions}")
+    return folder
+
+
+def left_behind(project: Path) -> list[str]:
+    """Processes and worktrees of a gate that should be over."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                f"{TAG}=".encode() in (entry / "environ").read_bytes()
+                and str(project).encode() in (entry / "environ").read_bytes()
+            ):
+                found.append(entry.name)
+        except OSError:
+            continue
+    return found + git(project, "worktree", "list").splitlines()[1:]
+
+
+def test_one_more_reduction_is_a_regression_of_counters(
+    training: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(
+        [
+            *("gate", "main~1", "main", "--repository", str(training), "--target", "bench.training:train"),
+            *("--strategy", "mirrored", "--batch-per-replica", "4", "--counters-only"),
+            *("--json", str(tmp_path / "gate.json")),
+        ]
+    )
+    out = capsys.readouterr().out
+    assert status == 1, out
+    assert "1 all_reduce more per step (1 -> 2)" in out
+    data = json.loads((tmp_path / "gate.json").read_text())
+    provenance = data["cells"][0]["launches"][0]["provenance"]
+    assert provenance["BASE"]["commit"] == git(training, "rev-parse", "main~1")
+    assert provenance["HEAD"]["commit"] == git(training, "rev-parse", "main")
+    assert provenance["BASE"]["program"].endswith("/base/bench/training.py")
+    assert provenance["HEAD"]["program"].endswith("/head/bench/training.py")
+    assert left_behind(training) == []
+
+
+def test_both_versions_take_turns_and_give_one_number(training: Path) -> None:
+    repository = Repository(training)
+    base, head = repository.version("main~1"), repository.version("WORKTREE")
+    plan = GatePlan("main~1", "WORKTREE", ("bench.training:train",), repository=training)
+    with both_sides(plan, repository, base, head) as (one, other, _notes):
+        bench = BenchSpec(batch_per_replica=4)
+        found = launch_pair(one, other, Target.parse("bench.training:train"), "one_device", 1, bench, groups=4)
+    assert len(found.ratios) == 4
+    assert math.isfinite(found.log_ratio)
+    assert min(found.step_seconds) > 0
+    assert found.load.foreign_cores is None or found.load.foreign_cores >= 0
+    assert found.base.counters.retraces == 0
+    assert found.provenance["BASE"]["tensorflow"] == found.provenance["HEAD"]["tensorflow"]
+    assert left_behind(training) == []
+
+
+def test_a_version_that_fails_could_not_be_measured(training: Path) -> None:
+    plan = GatePlan(
+        "main~1", "main", ("bench/training.py:broken", "bench.training:gone"), counters_only=True, repository=training
+    )
+    result = run_gate(plan)
+    assert [cell.verdict for cell in result.cells] == [Verdict.ERROR] * 2
+    assert "a mistake of this version" in result.cells[0].reason
+    assert "bench/training.py has no 'gone'; it has train, broken" in result.cells[1].reason
+    assert result.exit_status == 4
+    assert left_behind(training) == []
+
+
+def test_an_interpreter_without_tensorflow_is_told(training: Path, tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    fake.chmod(0o755)
+    plan = GatePlan(
+        "main", "main", ("bench.training:train",), counters_only=True, repository=training, head_python=str(fake)
+    )
+    result = run_gate(plan)
+    assert result.exit_status == 4
+    assert "HEAD" in result.cells[0].reason
+    assert "No module named" in result.cells[0].reason

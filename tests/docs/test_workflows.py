@@ -1,0 +1,126 @@
+"""The workflows, this project's and those for users, can be parsed, are careful, and use options that exist."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddl.cli import COMMANDS
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), *sorted((ROOT / "docs/workflows").glob("*.yml"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_COMMAND = re.compile(r"(?:^|[\s'\"`(])(?:pytest-ddl|-m pytest_ddl\.cli) ((?:gate|history|asv|experiment)\b[^`\n]*)")
+_USES = re.compile(r"^[\w./-]+@v\d+$")
+
+
+def load(path: Path) -> dict[Any, Any]:
+    found: dict[Any, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    (module,) = (command.module for command in COMMANDS if command.name == name)
+    parser = argparse.ArgumentParser()
+    import_module(module).add_arguments(parser)
+    return parser
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Of a command and its subcommands."""
+    found: set[str] = set()
+    for action in parser._actions:
+        found |= set(action.option_strings)
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                found |= options_of(sub)
+    return found
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The words of each call of ``pytest-ddl``, with lines that go on put together."""
+    return [match.split() for match in _COMMAND.findall(re.sub(r"\\\n\s*", "", text))]
+
+
+def unknown_options(words: list[str]) -> list[str]:
+    known = options_of(parser_of(words[0]))
+    given = [word.strip("'\".,;:()").partition("=")[0] for word in words[1:]]
+    return [word for word in given if word.startswith("-") and word not in known]
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_option_of_every_command_exists(path: Path) -> None:
+    found = commands_in(path.read_text(encoding="utf-8"))
+    assert [(words, unknown) for words in found if (unknown := unknown_options(words))] == []
+
+
+def test_an_option_that_there_is_not_is_seen() -> None:
+    (words,) = commands_in('run: |\n  pytest-ddl gate "$BASE" "$HEAD" --counters \\\n    --json gate.json\n')
+    assert unknown_options(words) == ["--counters"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_can_be_parsed(path: Path) -> None:
+    """With everything that a job gives them: a required option that is missing would stop it."""
+    for job in load(path)["jobs"].values():
+        for step in job["steps"]:
+            for line in re.sub(r"\\\n\s*", "", step.get("run", "")).splitlines():
+                words = shlex.split(line)
+                places = [index for index, word in enumerate(words) if word in ("pytest-ddl", "pytest_ddl.cli")]
+                for place in places:
+                    parser_of(words[place + 1]).parse_args(words[place + 2 :])
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_workflows_are_pinned_limited_and_careful(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "group" in workflow["concurrency"]
+    # YAML reads the key "on" as true.
+    assert "pull_request_target" not in (workflow[True] or {})
+    for job in workflow["jobs"].values():
+        assert job["timeout-minutes"] > 0
+        for step in job["steps"]:
+            assert "uses" not in step or _USES.match(step["uses"])
+            # What somebody else wrote, such as the name of a branch, reaches a shell through the environment only.
+            assert "${{" not in step.get("run", "")
+        if "self-hosted" in job["runs-on"] and "pull_request" in workflow[True]:
+            assert "head.repo.full_name == github.repository" in job["if"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_gate_that_wrote_nothing_fails(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    written = re.findall(r"--json (\S+)", text)
+    uploads = [
+        step["with"]
+        for job in load(path)["jobs"].values()
+        for step in job["steps"]
+        if "upload-artifact" in step.get("uses", "")
+    ]
+    assert sorted(written) == sorted(upload["path"] for upload in uploads)
+    assert all(upload["if-no-files-found"] == "error" for upload in uploads)
+
+
+def test_users_have_the_workflows_of_this_project() -> None:
+    def shape(path: Path) -> list[str]:
+        """Without the lines that differ: where the configuration is, and what is trained."""
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [re.sub(r"asv_bench/", "", line) for line in lines if not re.search(r"--target|pip install", line)]
+
+    for copy in (ROOT / "docs/workflows").glob("*.yml"):
+        assert shape(copy) == shape(ROOT / ".github/workflows" / copy.name), copy.name
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_targets_of_this_project_exist(path: Path) -> None:
+    for file, function in re.findall(r"(asv_bench/\S+\.py):(\w+)", path.read_text(encoding="utf-8")):
+        assert f"def {function}(run" in (ROOT / file).read_text(encoding="utf-8")
