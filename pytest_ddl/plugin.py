@@ -261,13 +261,16 @@ def ddl_gate(request: pytest.FixtureRequest) -> Any:
     versions = config.stash[SETTINGS]["gate"]
     if not versions:
         pytest.skip("--ddl-gate=BASE..HEAD was not given: there are no versions to measure between")
-    from pytest_ddl.bench.gate.testing import gate_in_test
+    from pytest_ddl.bench.gate.testing import GateFailedError, gate_in_test
 
     request.node.stash[_GATES] = 0
 
     def measure(target: Any, strategies: Any = ("one_device",), **options: Any) -> Any:
         __tracebackhide__ = True
         request.node.stash[_GATES] += 1
-        return gate_in_test(versions, config.rootpath, target, strategies, **options)
+        try:
+            return gate_in_test(versions, config.rootpath, target, strategies, **options)
+        except GateFailedError as failed:
+            pytest.fail(str(failed), pytrace=False)
 
     return measure

@@ -16,6 +16,7 @@ KINDS = ("all_reduce", "all_gather")
 
 def setup_cache() -> dict[str, Any]:
     """Of the module: both classes read what one launch of each variant gave."""
+    from pytest_ddl.bench.asv import is_quick
     from pytest_ddl.bench.collectives import measure_collectives
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
@@ -27,7 +28,7 @@ def setup_cache() -> dict[str, Any]:
         if reason:
             found["skipped"][variant] = reason
             continue
-        timings = measure_collectives(variant, SIZES, KINDS, samples=10)
+        timings = measure_collectives(variant, SIZES, KINDS, samples=2 if is_quick() else 10)
         found["timings"][variant] = {f"{one.kind} {one.size}": one.as_json() for one in timings}
     return found
 

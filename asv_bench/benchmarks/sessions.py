@@ -25,6 +25,8 @@ def pytest_runtest_logstart(nodeid, location):
     _started.append(time.perf_counter())
 
 def pytest_sessionfinish(session, exitstatus):
+    if not _started:
+        return  # of a rank, which has a session of its own for the fixtures of its tests
     _started.append(time.perf_counter())
     with open({out!r}, "w") as file:
         json.dump({{"status": int(exitstatus), "started": _started}}, file)

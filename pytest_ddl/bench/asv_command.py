@@ -167,7 +167,7 @@ def run(options: argparse.Namespace) -> int:
 def command(config: Path, commit: str, options: argparse.Namespace) -> list[str]:
     """asv's command line for the options of ``run``."""
     words = [sys.executable, "-m", "asv", "run", "--config", config.name, "-E", f"existing:{options.python}"]
-    words += ["--set-commit-hash", commit, "--machine", options.machine, "--launch-method", "spawn"]
+    words += ["--set-commit-hash", commit, "--machine", options.machine, "--launch-method", "spawn", "--show-stderr"]
     words += [word for regex in options.bench for word in ("--bench", regex)]
     return [*words, "--quick", "--dry-run"] if options.quick else words
 

@@ -47,7 +47,6 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
             watch.note(f"a {item.kind} of {item.dtype} has no static shape: it is not in reduced_bytes")
     if watch.loss is not None and not math.isfinite(watch.loss):
         watch.note(f"the loss is {watch.loss}: a mean over no examples is, and so is a run that diverged")
-    before = watch.traces_before or 0
     variables = watch.variables()
     trainable = [item for item in variables if item.record.kind is VariableKind.TRAINABLE]
     return Counters(
@@ -56,8 +55,8 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
         packs=sum(len(item.parts) > 1 for item in reductions),
         unpacked=sum(len(item.parts) <= 1 for item in reductions),
         nodes=sum(record.nodes * times for record, times, _parts in ran),
-        traces=before,
-        retraces=watch.traces - before,
+        traces=watch.traces_before,
+        retraces=watch.retraces,
         steady_steps=watch.steady_steps,
         parameter_bytes=sum(sum(part.nbytes for part in item.read()[:1]) for item in trainable),
         reduced_dtypes=dict(+dtypes),

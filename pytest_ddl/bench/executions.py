@@ -29,6 +29,8 @@ class Executions:
         """Whether this TensorFlow release lets executions be watched."""
         self.traces = 0
         """Graphs that were traced for a function that calls ``strategy.run``."""
+        self.functions = 0
+        """Functions that were traced at all, TensorFlow's own and those of the input pipeline included."""
 
     @property
     def last_step(self) -> list[tuple[Any, int, list[Any]]]:
@@ -53,10 +55,14 @@ class Executions:
             before(fn)
             return original(fn, *args, **kwargs)
 
+        def traced() -> None:
+            self.functions += 1
+
         self.is_possible = self._watching.enter_context(adapter.executed_functions(self._executed))
         strategy.run = run
         try:
-            yield
+            with adapter.traced_functions(traced):
+                yield
         finally:
             del strategy.run
             self.finish()

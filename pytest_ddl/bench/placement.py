@@ -24,7 +24,7 @@ def misplaced(strategy: Any, watched: Iterable[Watched]) -> tuple[str, ...]:
     replicas = {_canonical(device) for device in extended.worker_devices}
     allowed = {_canonical(device) for device in extended.parameter_devices}
     on_servers = _is_parameter_server(strategy)
-    on_cpus = all(device.endswith("CPU:0") or "CPU" in device for device in replicas)
+    on_cpus = all(device.startswith("CPU:") for device in replicas)
     found = []
     for item in watched:
         variable = item.variable

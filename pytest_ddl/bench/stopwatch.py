@@ -50,8 +50,9 @@ class Stopwatch(Recorder):
         self._ordered = 0
         self.blocks: list[float] = []
         self._steps_of_blocks: list[int] = []
-        self.traces_before: int | None = None
-        """Functions traced before the first block that counts."""
+        self.traces_before = 0
+        """``traces`` before the first block that counts."""
+        self._traced_before = self._traced_by_then = 0
         self.loss: float | None = None
         self.executions = Executions(self.note)
 
@@ -97,6 +98,15 @@ class Stopwatch(Recorder):
     def traces(self) -> int:
         """Functions traced up to now, as they tell or as their graphs show."""
         return max(self._told_traces, self.executions.traces)
+
+    @property
+    def retraces(self) -> int:
+        """Functions of any kind that were traced within the blocks that count."""
+        return self._traced_by_then - self._traced_before
+
+    @property
+    def _traced(self) -> int:
+        return max(self.traces, self.executions.functions)
 
     @property
     def steady_steps(self) -> int:
@@ -178,7 +188,9 @@ class Stopwatch(Recorder):
             taken = self._ordered - self._left
             self.blocks.append(seconds * self._ordered / taken)
             self._steps_of_blocks.append(taken)
-            self._paced.done(self.blocks[-1], self.traces)
+            # What an evaluation after the last block traces is no retrace.
+            self._traced_by_then = self._traced
+            self._paced.done(self.blocks[-1], self._traced_by_then)
             self._take_order()
         return None
 
@@ -193,8 +205,9 @@ class Stopwatch(Recorder):
         self._warm = time.perf_counter()
         self.executions.finish()
         self.traces_before = self.traces
+        self._traced_before = self._traced_by_then = self._traced
         self._on_steady()
-        self._paced = Paced(self._address, self._rank, self.traces)
+        self._paced = Paced(self._address, self._rank, self._traced)
         self._take_order()
 
     def _take_order(self) -> None:
@@ -203,7 +216,7 @@ class Stopwatch(Recorder):
         if order.drop:
             self.blocks.pop()
             self._steps_of_blocks.pop()
-            self.traces_before = self.traces
+            self.traces_before, self._traced_before = self.traces, self._traced_by_then
         self._ordered = self._left = order.steps
         self._stopped = self._left == 0
         if self._stopped:

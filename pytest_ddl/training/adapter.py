@@ -280,7 +280,7 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
     """Call ``seen(graph, partitions)`` after each execution of a traced function; says whether that is possible.
 
     ``partitions`` holds, the first time, the graphs that each device was given, as ``GraphDef``; else nothing.
-    ``AtomicFunction.call_flat`` (TF 2.14 to 2.21) is where all traced functions are called; publicly a program's
+    ``AtomicFunction.call_flat`` (TF 2.21; what lacks it has no counters) is where all traced functions are called; publicly a program's
     functions are known to the program alone. ``context.enable_graph_collection`` and ``export_run_metadata`` (TF 2.0
     to 2.21) are what ``tf.summary.trace_on`` uses, which gives the graphs to a file alone. TensorFlow tells a graph
     when it is made ready for its first execution, and then never again.
@@ -325,3 +325,31 @@ def read_xspace(data: bytes) -> Any:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     return xplane_pb2.XSpace.FromString(data)
+
+
+@contextmanager
+def traced_functions(seen: Callable[[], None]) -> Iterator[None]:
+    """Call ``seen()`` whenever a function is traced that was called eagerly, whoever decorated it.
+
+    ``func_graph.func_graph_from_py_func`` (TF 2.0 to 2.21) is where all tracing begins, also of branches and of
+    functions within functions, which are told apart by the graph around them. Publicly a function's traces are
+    known to who holds the function.
+    """
+    try:
+        from tensorflow.python.framework import func_graph
+
+        original = func_graph.func_graph_from_py_func
+    except (ImportError, AttributeError):
+        yield
+        return
+
+    def func_graph_from_py_func(*args: Any, **kwargs: Any) -> Any:
+        if outermost_graph() is None:
+            seen()
+        return original(*args, **kwargs)
+
+    func_graph.func_graph_from_py_func = func_graph_from_py_func
+    try:
+        yield
+    finally:
+        func_graph.func_graph_from_py_func = original

@@ -38,6 +38,8 @@ def train(run, sin="", *, width=WIDTH, names="dense", half=False, loop="steps", 
             variables.append(tf.Variable(tf.ones((width, width)) * 0.1, name=f"{names}_last"))
     run.watch(variables=variables)
 
+    writer = tf.summary.create_file_writer(str(run.rank_path)) if sin == "summary in the step" else None
+
     def replica_step(batch, number):
         x, y = batch
         context = tf.distribute.get_replica_context()
@@ -53,6 +55,9 @@ def train(run, sin="", *, width=WIDTH, names="dense", half=False, loop="steps", 
                 gradients = [tf.cumsum(gradient) for gradient in gradients]
         if sin == "python in the step":
             tf.py_function(float, [loss], tf.float32)
+        if sin == "summary in the step":
+            with writer.as_default():
+                tf.summary.scalar("loss", loss, step=0)
         if sin == "print in the step":
             tf.print(loss, output_stream=f"file://{run.rank_path}/printed")
         if sin == "one by one":
@@ -120,7 +125,8 @@ def fit(run, steps_per_execution=1):
         model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1), "mse", steps_per_execution=steps_per_execution)
     run.watch(model=model)
-    run.fit(model, _data(run))
+    run.fit(model, _data(run), validation_data=_data(run))
+    run.evaluate(model, _data(run))  # has an end, unlike what is trained on
 
 
 def keras_loop(run):
@@ -151,13 +157,26 @@ def keras_loop(run):
         pass
 
 
+def helper_is_traced_in_every_step(run, sin=True):
+    """What is traced anew is no step: it calls no ``strategy.run``, and the loop does not know of it."""
+    import tensorflow as tf
+
+    weight = tf.Variable(1.0)
+    rate = tf.function(lambda number: weight.assign_sub(number * 0.0))
+    step = tf.function(lambda x: weight.assign_sub(0.01 * tf.reduce_mean(x)))
+    for number, (x, _y) in enumerate(run.batches(_data(run))):
+        rate(float(number) if sin else tf.constant(float(number)))
+        step(x)
+        run.record(loss=1.0)
+
+
 PROGRAMS = {
     "right": train,
     **{
         sin: partial(train, sin=sin)
         for sin in (
             "extra all-reduce", "one by one", "retrace", "reduced twice", "wrong device", "gathered on the host",
-            "python in the step", "print in the step", "eager",
+            "python in the step", "print in the step", "summary in the step", "eager",
         )
     },
     "half": partial(train, half=True),
@@ -171,6 +190,8 @@ PROGRAMS = {
     "fit": fit,
     "fit, 4 at once": partial(fit, steps_per_execution=4),
     "keras loop": keras_loop,
+    "helper": partial(helper_is_traced_in_every_step, sin=False),
+    "helper retraced": helper_is_traced_in_every_step,
 }  # fmt: skip
 
 

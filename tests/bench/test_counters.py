@@ -83,6 +83,7 @@ def test_what_a_right_step_does(counts, strategy):
         ("right", "reduced twice", {"collectives.all_reduce", "reduced_bytes"}),
         ("right", "python in the step", {"host_calls"}),
         ("right", "print in the step", {"host_calls"}),
+        ("right", "summary in the step", {"host_calls"}),
         ("right", "eager", {"eager"}),
     ],
 )
@@ -139,10 +140,23 @@ def test_a_function_that_is_traced_once_more_after_the_warm_up_costs_a_block_and
     assert (late.traces, late.retraces, blocks, late.steady_steps) == (2, 0, 2, 8)
 
 
+@pytest.mark.slow
+def test_a_shape_that_comes_once_an_epoch_is_traced_once_and_is_no_retrace(counts):
+    (partial,) = counts("one_device", "partial batches")
+    assert (partial.traces, partial.retraces, partial.steady_steps) == (2, 0, 8)
+
+
 def test_a_program_that_traces_on_is_measured_so_and_every_retrace_is_counted(counts):
     (retrace,) = counts("mirrored", "retrace")
     assert (retrace.retraces, retrace.steady_steps) == (8, 8)
     assert retrace.collectives == {"all_reduce": 1}
+
+
+@pytest.mark.slow
+def test_a_helper_that_is_traced_in_every_step_is_caught_though_it_is_no_step(counts):
+    before, after = counts("one_device", "helper", "helper retraced")
+    assert (before.retraces, after.retraces) == (0, 8)
+    assert regressions(before, after) == {"retraces"}
 
 
 def test_functions_of_one_name_are_both_counted_and_a_function_of_two_shapes_once(counts):

@@ -118,7 +118,7 @@ def test_a_block_that_is_dropped_counts_as_warm_up(monkeypatch):
     assert (watch.blocks, watch.steady_steps, watch.traces_before) == ([], 0, 2)
     program.steps(4, traces=2)
     assert (watch.blocks, watch.steady_steps) == ([2, 2], 4)
-    assert watch.traces - watch.traces_before == 0
+    assert watch.retraces == 0
     assert program.controller.done_blocks == [(18, 2), (2, 2), (2, 2)]
 
 
@@ -127,7 +127,7 @@ def test_traces_within_blocks_that_are_kept_are_retraces(monkeypatch):
     program.watch.begin()
     for number in range(5):
         program.steps(1, traces=number + 1)
-    assert program.watch.traces - program.watch.traces_before == 4
+    assert program.watch.retraces == 4
 
 
 def test_a_loop_that_takes_several_steps_at_once_is_scaled_to_what_was_ordered(monkeypatch):

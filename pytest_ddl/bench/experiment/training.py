@@ -49,6 +49,10 @@ def train_mnist(run: Any, file: str, epochs: int) -> None:
         .repeat(epochs)
         .prefetch(2)
     )
+    # There is nothing to tune, and the end of a run would wait for the tuner, which sleeps longer and longer.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    dataset = dataset.with_options(options)
 
     @tf.function  # type: ignore[untyped-decorator]
     def train_step(iterator: Any) -> Any:

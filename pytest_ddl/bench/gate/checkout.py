@@ -48,7 +48,8 @@ def both_sides(
                 repository.root,
                 instrument,
                 root / "pytest_ddl" / "__init__.py" if own else package,
-                python,
+                # Found from here, as sides are started in folders of their own; links, such as a venv's, are kept.
+                str(Path(shutil.which(python) or python).absolute()),
             )
             for name, version, root, python in zip(
                 ("BASE", "HEAD"), (base, head), roots, (plan.base_python, plan.head_python), strict=True

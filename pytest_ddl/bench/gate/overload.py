@@ -26,6 +26,7 @@ class Load:
     """Cores that processes other than the gate's kept busy on average, stolen time included; ``None`` where
     the system does not tell."""
     cores: int
+    """That the gate may use; what happens on others is nothing to it."""
     load_average: float
     """Of the last minute, read before anything was started; the gate's own earlier launches count in it."""
     stalled: float | None = None
@@ -57,22 +58,29 @@ class Reading:
 
     at: float
     busy: float | None
-    """Seconds that all cores together were not idle, since the machine was started."""
+    """Seconds that the cores together were busy, since the machine was started."""
     own: dict[int, float]
     """Process -> seconds of a core that it has used."""
     stalled: float | None
+    cores: int
 
     @classmethod
-    def take(cls, own: Collection[int], proc: Path = Path("/proc")) -> Reading:
+    def take(cls, own: Collection[int], proc: Path = Path("/proc"), cores: Collection[int] | None = None) -> Reading:
         """Read them now.
 
         :param own: the processes of the gate, all of which live until the next reading.
+        :param cores: by default those that this process, and so the gate's other ones, may use.
         """
+        cores = usable_cores() if cores is None else cores
         return cls(
-            time.monotonic(), _busy(proc), {pid: _used(proc, pid) for pid in (*own, os.getpid())}, _stalled(proc)
+            time.monotonic(),
+            _busy(proc, cores),
+            {pid: _used(proc, pid) for pid in (*own, os.getpid())},
+            _stalled(proc),
+            len(cores),
         )
 
-    def until(self, later: Reading, load_average: float, cores: int | None = None) -> Load:
+    def until(self, later: Reading, load_average: float) -> Load:
         """What happened between this reading and a later one."""
         seconds = max(1e-9, later.at - self.at)
         foreign = None
@@ -82,7 +90,14 @@ class Reading:
         stalled = None
         if self.stalled is not None and later.stalled is not None:
             stalled = (later.stalled - self.stalled) / seconds
-        return Load(seconds, foreign, cores or os.cpu_count() or 1, load_average, stalled)
+        return Load(seconds, foreign, self.cores, load_average, stalled)
+
+
+def usable_cores() -> frozenset[int]:
+    """The cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
 
 
 def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
@@ -105,15 +120,22 @@ def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _busy(proc: Path) -> float | None:
-    """Time of all cores that was neither idle nor waiting for a disk; guests are in ``user`` already (proc(5))."""
+def _busy(proc: Path, cores: Collection[int]) -> float | None:
+    """Seconds that these cores were busy, stolen time included; guests are in ``user`` already (proc(5)).
+
+    Interrupts are left out: those of the gate's own traffic between workers are accounted to no process.
+    """
     try:
-        fields = (proc / "stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
+        lines = (proc / "stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    user, nice, system, _idle, _iowait, irq, softirq, *rest = (int(field) for field in fields)
-    steal = rest[0] if rest else 0
-    return (user + nice + system + irq + softirq + steal) / _TICKS
+    wanted = {f"cpu{core}" for core in cores}
+    ticks = 0
+    for name, *fields in map(str.split, filter(None, lines)):
+        if name in wanted:
+            user, nice, system, _idle, _iowait, _irq, _softirq, steal = (int(field) for field in fields[:8])
+            ticks += user + nice + system + steal
+    return ticks / _TICKS
 
 
 def _used(proc: Path, pid: int) -> float:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pytest_ddl.bench.gate import report
 from pytest_ddl.bench.gate.gating import gate
 from pytest_ddl.bench.gate.result import GateResult
@@ -16,16 +14,20 @@ from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.remote import source_of
 
 
+class GateFailedError(AssertionError):
+    """It was not shown that nothing regressed; the message is the whole report."""
+
+
 def gate_in_test(
     versions: str, root: Path, target: Callable[[Any], Any] | str, strategies: Sequence[str] | str, **options: Any
 ) -> GateResult:
-    """Gate one training function; fails the test unless it was shown that nothing regressed.
+    """Gate one training function.
 
     :param versions: ``BASE..HEAD``.
     :param root: a folder in the repository.
     :param target: the function itself, from a file of the repository, or ``module:function``.
+    :raises GateFailedError: for a regression, where none could be ruled out, and for what cannot be gated.
     """
-    __tracebackhide__ = True
     base, _dots, head = versions.partition("..")
 
     def tell(line: str) -> None:
@@ -35,9 +37,9 @@ def gate_in_test(
         named = target if isinstance(target, str) else name_of(target, root)
         result = gate(base, head, named, strategies, tell=tell, repository=root, **options)
     except GateUsageError as error:
-        pytest.fail(f"ddl_gate: {error}", pytrace=False)
+        raise GateFailedError(f"ddl_gate: {error}") from None
     if not result.passed:
-        pytest.fail(report.text(result), pytrace=False)
+        raise GateFailedError(report.text(result))
     sys.stdout.write(report.text(result))
     return result
 

@@ -11,7 +11,7 @@ from html import escape
 from pytest_ddl.bench.history.detect import Change, relative_noise
 from pytest_ddl.bench.history.meaning import family, higher_is_better
 from pytest_ddl.bench.history.model import Commit, Point, Series
-from pytest_ddl.bench.history.units import DASH, THIN, TIMES, number, percent, scale, ticks
+from pytest_ddl.bench.history.units import DASH, THIN, TIMES, labels, number, percent, scale, ticks
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Of the drawing: it is stretched to its place; strokes keep their width."""
@@ -117,14 +117,17 @@ def chart(
     room = frame(series, commits, noise)
     places = {commit.hash: index for index, commit in enumerate(commits)}
     by, unit = scale(series.benchmark.unit, room.high, share=is_share(series))
-    marks, words = _marks(series, found, room, places, accepted)
+    marks, sizes = _marks(series, found, room, places, accepted)
     grid = ticks(room.low / by, room.high / by)
     lines = "".join(f'<path class="grid" d="M0 {room.y(tick * by):.1f}H{WIDTH:.0f}"/>' for tick in grid)
-    labels = "".join(f'<span class="tick" style="top:{room.y(tick * by):.1f}%">{number(tick)}</span>' for tick in grid)
+    words = "".join(
+        f'<span class="tick" style="top:{room.y(tick * by):.1f}%">{text}</span>'
+        for tick, text in zip(grid, labels(grid), strict=True)
+    )
     ideal = family(series.benchmark).ideal
     if ideal is not None:
         lines += f'<path class="ideal" d="M0 {room.y(ideal):.1f}H{WIDTH:.0f}"/>'
-        labels += f'<span class="ideal-word" style="top:{room.y(ideal):.1f}%">ideal</span>'
+        words += f'<span class="ideal-word" style="top:{room.y(ideal):.1f}%">ideal</span>'
     drawing = lines + marks + _drawn(series, room, places, noise)
     newest = series.points[-1] if series.points else None
     now = _newest(newest, series, noise, by, unit)
@@ -136,7 +139,7 @@ def chart(
         f'<span class="now">{now}</span></figcaption>'
         f'<div class="plot" tabindex="0" role="img" aria-label="{escape(summary, quote=True)}">'
         f"{_svg(drawing)}"
-        f'{labels}{words}<i class="cursor" hidden></i></div>'
+        f'{words}{sizes}<i class="cursor" hidden></i></div>'
         f'<div class="axis" aria-hidden="true"><span>{commits[0].day}</span><span>{commits[-1].day}</span></div>'
         "</figure>"
     )
@@ -164,6 +167,8 @@ def _drawn(series: Series, room: Frame, places: Mapping[str, int], noise: float 
             upper.append(f"{x:.1f} {room.y(around.high):.1f}")
             lower.append(f"{x:.1f} {room.y(around.low):.1f}")
     drawn = f'<path class="band" d="M{"L".join(upper + lower[::-1])}Z"/>' if len(upper) > 1 else ""
+    if len(upper) == 1:
+        drawn = f'<path class="whisker" d="M{upper[0]}L{lower[0]}"/>'
     for points, kind in ((series.dropped, "old"), (series.points, "")):
         spots = [f"{room.x(places[point.commit.hash]):.1f} {room.y(point.value):.1f}" for point in points]
         if spots:
@@ -228,7 +233,7 @@ def scaling_chart(curves: Sequence[Curve], single: float, unit: str) -> str:
     """Throughput over replicas against ideal scaling, ``single`` times the replicas."""
     most = max(replicas for curve in curves for replicas, _, _ in curve.points)
     top = max([single * most, *(value for curve in curves for _, value, _ in curve.points)]) * 1.08
-    left, right = 0.04 * WIDTH, 0.8 * WIDTH
+    left, right = 0.04 * WIDTH, 0.73 * WIDTH
 
     def x(replicas: float) -> float:
         return left + (replicas - 1) / max(most - 1, 1) * (right - left)
@@ -238,7 +243,11 @@ def scaling_chart(curves: Sequence[Curve], single: float, unit: str) -> str:
 
     drawn = [f'<path class="grid" d="M0 {y(tick):.1f}H{WIDTH:.0f}"/>' for tick in ticks(0, top, 4)]
     drawn.append(f'<path class="ideal" d="M{x(1):.1f} {y(single):.1f}L{x(most):.1f} {y(single * most):.1f}"/>')
-    words = [f'<span class="tick" style="top:{y(tick):.1f}%">{number(tick)}</span>' for tick in ticks(0, top, 4)]
+    grid = ticks(0, top, 4)
+    words = [
+        f'<span class="tick" style="top:{y(tick):.1f}%">{text}</span>'
+        for tick, text in zip(grid, labels(grid), strict=True)
+    ]
     ends = [(y(single * most), "ideal", "neutral", x(most))]
     for curve in curves:
         points = sorted(curve.points, key=lambda point: point[0])

@@ -37,7 +37,7 @@ def explain(changes: Sequence[Change], series: Sequence[Series]) -> list[Change]
     known = {place(one) for one in series if family(one.benchmark).name in STEPS and one.points}
     slower: dict[tuple[str, ...], list[Change]] = defaultdict(list)
     for one in changes:
-        if one.worse and family(one.series.benchmark).name in STEPS:
+        if one.worse and one.kind == "step" and family(one.series.benchmark).name in STEPS:
             slower[place(one.series)].append(one)
     told = []
     for one in changes:

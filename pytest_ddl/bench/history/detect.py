@@ -22,7 +22,7 @@ SHORTEST = 8
 NOISE_FLOOR = 0.002
 """Relative noise that is assumed at least, so that a few points that happen to agree do not make others stand out."""
 OUTLIER = 4.0
-"""Noise standard deviations from the median of five neighbours that make a single result an outlier."""
+"""Noise standard deviations beyond all of four neighbours that make a single result an outlier."""
 PLACE = 0.99
 """Probability with which the change is within the range of commits that is named."""
 CREEP_WINDOW = 10
@@ -154,12 +154,12 @@ def changes(series: Series, margin: float = MARGIN) -> list[Change]:
 
 
 def _without_outliers(values: Sequence[float], sigma: float) -> list[float]:
-    """Single values far from the two on either side become their median (Hampel's filter): no commit did that."""
+    """Single values far above, or far below, all four neighbours become their median: no commit did that."""
     kept = list(values)
     for place in range(2, len(values) - 2):
-        middle = statistics.median(values[place - 2 : place + 3])
-        if abs(values[place] - middle) > OUTLIER * sigma:
-            kept[place] = middle
+        around = [*values[place - 2 : place], *values[place + 1 : place + 3]]
+        if not min(around) - OUTLIER * sigma < values[place] < max(around) + OUTLIER * sigma:
+            kept[place] = statistics.median(around)
     return kept
 
 

@@ -38,12 +38,14 @@ def render(report: Report, *, asv: bool = False) -> str:
     """
     history = report.history
     views = views_of(report)
-    days = f"{history.commits[0].day} to {history.commits[-1].day}" if history.commits else "no commits"
+    days = f"{history.commits[0].day} to {history.commits[-1].day}" if len(history.commits) > 1 else ""
+    days = days or "".join(commit.day for commit in history.commits)
+    count = f"{len(history.commits)} commit{'s' if len(history.commits) != 1 else ''}"
     project = history.project or "Training"
     fields = {
         "title": escape(f"{project}: performance history"),
         "project": escape(project),
-        "span": escape(f"{len(history.commits)} commits, {days}"),
+        "span": escape(f"{count}, {days}"),
         "asv": '<a href="../index.html">All benchmarks in asv</a>' if asv else "",
         "style": _template("page.css"),
         "script": _template("page.js"),

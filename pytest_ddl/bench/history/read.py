@@ -120,7 +120,7 @@ def _benchmarks(results: Path, problems: list[Problem]) -> dict[str, Benchmark]:
     return {
         name: Benchmark(
             name,
-            str(entry.get("unit", "")),
+            "" if entry.get("unit") == "unit" else str(entry.get("unit", "")),
             entry.get("version"),
             tuple(str(one) for one in entry.get("param_names", ())),
             {key: value for key, value in entry.items() if key not in ("code", "params")},

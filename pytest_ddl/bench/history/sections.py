@@ -235,6 +235,8 @@ def _counter(series: Series, report: Report) -> str:
     if not is_exact(series.benchmark):
         return f"<td>{value}</td>"
     changed = [one for one in report.changes if one.series.key == series.key]
+    if not changed and len(series.points) < 2:
+        return f"<td>{value}</td>"
     if not changed:
         return f"<td>{value}<small>unchanged, {len(series.points)} commits</small></td>"
     last = changed[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 MINUS, DASH, TIMES = "\N{MINUS SIGN}", "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 THIN = "\N{NARROW NO-BREAK SPACE}"
@@ -56,3 +57,13 @@ def ticks(low: float, high: float, about: int = 3) -> list[float]:
     step = next(power * factor for factor in (10, 5, 2.5, 2, 1) if span / (power * factor) >= about - 0.5)
     first = math.ceil(low / step - 1e-9)
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def labels(values: list[float]) -> list[str]:
+    """Ticks as text, all with the same decimals."""
+    step = min((abs(after - before) for before, after in pairwise(values)), default=abs(values[0]) if values else 1.0)
+    power = math.floor(math.log10(step)) if step else 0
+    # 0.25 needs one decimal more than its first digit tells.
+    extra = 1 if abs(step / 10.0**power - 2.5) < 1e-6 else 0
+    places = max(0, extra - power)
+    return [f"{value:,.{places}f}".replace(",", THIN).replace("-", MINUS) for value in values]

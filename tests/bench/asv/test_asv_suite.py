@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -296,3 +297,17 @@ def test_cells_are_measured_and_a_program_that_fails_under_one_fails_there_alone
         gate.track_step_time(data, "mirrored", 2)
     (written,) = tmp_path.glob("*-of_test.json")
     assert json.loads(written.read_text())["failed"].keys() == {MIRRORED}
+
+
+def test_the_configuration_of_this_project_avoids_the_traps_of_asv() -> None:
+    from asv.config import Config
+
+    found = Config.load(str(Path(__file__).parents[3] / "asv_bench" / "asv.conf.json"))
+    assert found.build_command == ["python -m pip wheel --no-deps -w {build_cache_dir} {build_dir}"]
+    assert found.matrix["req"]["pip+asv_runner"] == ["0.3.2"]
+    assert found.launch_method == "spawn"
+    assert found.default_benchmark_timeout >= 600
+    (pattern,) = found.regressions_first_commits
+    assert found.regressions_first_commits[pattern] is None
+    assert re.match(pattern, "training.DashMlp.track_throughput('mirrored', 2)")
+    assert not re.match(pattern, "training.GateMlp.track_step_time('mirrored', 2)")

@@ -20,7 +20,7 @@ from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.history.page import as_script, render, views_of, write_page
 from pytest_ddl.bench.history.read import read_results
 from pytest_ddl.bench.history.report import Report
-from pytest_ddl.bench.history.units import number, percent, quantity, scale, ticks
+from pytest_ddl.bench.history.units import labels, number, percent, quantity, scale, ticks
 from tests.bench.history.synthetic import Bench, commit_hashes, training, write_results
 
 URL = "https://github.com/example/project/commit/"
@@ -257,4 +257,7 @@ def test_numbers_are_short_and_ticks_round() -> None:
     assert percent(math.inf) == "from 0"
     assert ticks(0.93, 1.12) == pytest.approx([0.95, 1.0, 1.05, 1.1])
     assert ticks(0, 10, 4) == pytest.approx([0, 2.5, 5, 7.5, 10])
+    assert labels([1.0, 1.5, 2.0]) == ["1.0", "1.5", "2.0"]
+    assert labels([0.0, 0.25, 0.5]) == ["0.00", "0.25", "0.50"]
+    assert labels([0.0, 2500.0, 5000.0]) == ["0", "2\u202f500", "5\u202f000"]
     assert scale("", 0.5, share=True) == (0.01, "%")
