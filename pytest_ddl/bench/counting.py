@@ -45,6 +45,8 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
         dtypes[item.dtype] += graphs.bytes_of(item)
         if not graphs.bytes_of(item) and item.shape != (0,):
             watch.note(f"a {item.kind} of {item.dtype} has no static shape: it is not in reduced_bytes")
+    if not watch.executions.is_possible:
+        watch.note("graphs were not counted: this release of TensorFlow does not let calls of functions be watched")
     if watch.loss is not None and not math.isfinite(watch.loss):
         watch.note(f"the loss is {watch.loss}: a mean over no examples is, and so is a run that diverged")
     variables = watch.variables()
@@ -109,7 +111,8 @@ def _copies(ran: Ran, watch: Stopwatch, context: RankContext) -> dict[str, int] 
 
 
 def _eager(watch: Stopwatch) -> bool:
-    return watch.executions.was_eager or not watch.executions.last_step
+    executions = watch.executions
+    return executions.was_eager or (executions.is_possible and not executions.last_step)
 
 
 def _notes(context: RankContext) -> list[str]:

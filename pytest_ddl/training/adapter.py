@@ -280,10 +280,10 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
     """Call ``seen(graph, partitions)`` after each execution of a traced function; says whether that is possible.
 
     ``partitions`` holds, the first time, the graphs that each device was given, as ``GraphDef``; else nothing.
-    ``AtomicFunction.call_flat`` (TF 2.21; what lacks it has no counters) is where all traced functions are called; publicly a program's
-    functions are known to the program alone. ``context.enable_graph_collection`` and ``export_run_metadata`` (TF 2.0
-    to 2.21) are what ``tf.summary.trace_on`` uses, which gives the graphs to a file alone. TensorFlow tells a graph
-    when it is made ready for its first execution, and then never again.
+    ``AtomicFunction.call_flat`` (TF 2.21; a release that lacks it has no counters) is where all traced functions are
+    called; publicly a program's functions are known to the program alone. ``context.enable_graph_collection`` and
+    ``export_run_metadata`` (TF 2.0 to 2.21) are what ``tf.summary.trace_on`` uses, which gives the graphs to a file
+    alone. TensorFlow tells a graph when it is made ready for its first execution, and then never again.
     """
     try:
         from tensorflow.python.eager import context

@@ -57,7 +57,7 @@ def train(run, sin="", *, width=WIDTH, names="dense", half=False, loop="steps", 
             tf.py_function(float, [loss], tf.float32)
         if sin == "summary in the step":
             with writer.as_default():
-                tf.summary.scalar("loss", loss, step=0)
+                tf.summary.write("loss", loss, step=0)
         if sin == "print in the step":
             tf.print(loss, output_stream=f"file://{run.rank_path}/printed")
         if sin == "one by one":

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from asv_bench.benchmarks.training import recording_seconds, train
+from asv_bench.benchmarks.comparisons import recording_seconds, train
 from pytest_ddl import check_training
 from pytest_ddl.harness import process_harness
 from tests.evaluation.random_programs import random_programs

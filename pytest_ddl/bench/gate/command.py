@@ -14,6 +14,7 @@ from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.spec import BenchSpec
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 USAGE = 2
 INTERRUPTED = 130
 STATUSES = """\
@@ -135,7 +136,7 @@ def main(options: argparse.Namespace) -> int:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
 
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in _SIGNALS}
     try:
         plan = plan_of(options)
         if options.json is not None and not options.json.absolute().parent.is_dir():
@@ -149,7 +150,8 @@ def main(options: argparse.Namespace) -> int:
         sys.stderr.write("pytest-ddl gate: interrupted; there is no verdict\n")
         return INTERRUPTED
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     sys.stdout.write(report.text(result))
     if options.json is not None:
         result.save(options.json)
@@ -162,7 +164,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    # What is told to end, by a CI that cancels a job for example, ends in order, as after Ctrl-C.
+    # Once: a second Ctrl-C, or a CI that cancels a job by one signal after the other, must not keep processes
+    # and worktrees from being removed.
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

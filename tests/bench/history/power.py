@@ -103,6 +103,17 @@ def creeping(size: float, count: int = COMMITS) -> Callable[[int], float]:
     return lambda number: 0.02 * (1 + size * number / (count - 1))
 
 
+def found_by_asv(level: Callable[[int], float], cv: float, series: int) -> float:
+    """The share in which ``asv publish`` lists a regression, with its default threshold of 5 %."""
+    from asv.step_detect import detect_regressions, detect_steps
+
+    listed = 0
+    for seed in range(series):
+        steps = detect_steps([point.value for point in simulated(level, cv, seed).points])
+        listed += detect_regressions(steps, threshold=0.05)[0] is not None
+    return listed / series
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--series", type=int, default=400)
@@ -121,6 +132,7 @@ def main() -> None:
     for size in (0.05, 0.08):
         show(f"creep to +{size:.0%}, cv 2%", rates(creeping(size), 0.02, series))
         show(f"creep to +{size:.0%}, cv 1%", rates(creeping(size), 0.01, series))
+    print(f"asv publish finds of +5 %, cv 2%, 10 after: {found_by_asv(step_at(40, 0.05), 0.02, series):.1%}")
     show("flat, 200 commits, cv 2%", rates(flat, 0.02, series // 2, count=200))
 
 
