@@ -85,6 +85,13 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
             f"No steady step of {which} was measured: there is nothing to compare, and so no reason to pass.",
         )  # fmt: skip
         return
+    if base.nodes and not head.nodes and not head.eager:
+        yield Change(
+            "nodes", base.nodes, 0, True,
+            "The graphs of HEAD's steps could not be counted, so that nothing is known of their collectives: "
+            f"{'; '.join(head.notes) or 'no reason was told'}.",
+        )  # fmt: skip
+        return
     yield from _eager(base, head)
     if base.eager == head.eager:
         # What an eager step reduces is in no graph: one version cannot be held against the other.

@@ -78,6 +78,15 @@ def test_steps_that_become_eager_are_one_regression_and_their_collectives_none()
     assert [change.is_regression for change in compare(lost, BASE)] == [False]
 
 
+def test_graphs_that_could_not_be_counted_are_no_improvement():
+    head = changed(
+        nodes=0, collectives={}, reduced_bytes=0, packs=0, unpacked=0, notes=("graphs were not counted: why",)
+    )
+    found = only(BASE, head)
+    assert found.is_regression
+    assert "graphs were not counted: why" in found.message
+
+
 def test_copies_that_were_not_counted_are_not_compared():
     assert compare(changed(copies=None), BASE) == []
     assert compare(BASE, changed(copies=None)) == []
