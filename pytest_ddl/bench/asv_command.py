@@ -158,7 +158,7 @@ def run(options: argparse.Namespace) -> int:
     describe_machine(options.machine)
     results = _results(config)
     before = _saved(results / options.machine, commit)
-    status = subprocess.call(command(config, commit, options), cwd=folder, env=_environment(options))
+    status = subprocess.call(command(config, commit, options), cwd=folder, env=_environment(options, commit))
     if not options.quick and status in (0, 2) and _saved(results / options.machine, commit) <= before:
         raise AsvError(f"asv ended with {status} and saved nothing for {commit[:8]} in {results / options.machine}")
     return status
@@ -172,12 +172,12 @@ def command(config: Path, commit: str, options: argparse.Namespace) -> list[str]
     return [*words, "--quick", "--dry-run"] if options.quick else words
 
 
-def _environment(options: argparse.Namespace) -> dict[str, str]:
+def _environment(options: argparse.Namespace, commit: str) -> dict[str, str]:
     paths = [
         str(Path(path).resolve()) for path in options.path or (path for path in (".", "src") if Path(path).is_dir())
     ]
-    # asv takes PYTHONPATH away, and honours this one.
-    environment = {**os.environ, "ASV_PYTHONPATH": os.pathsep.join(paths)}
+    # asv takes PYTHONPATH away, and honours this one. Benchmarks are not told the commit of an environment that exists.
+    environment = {**os.environ, "ASV_PYTHONPATH": os.pathsep.join(paths), "ASV_COMMIT": commit}
     return {**environment, QUICK: "1"} if options.quick else environment
 
 
