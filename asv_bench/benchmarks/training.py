@@ -5,7 +5,6 @@ A dash for people, a gate on what is better when lower; ``pytest_ddl.bench.asv``
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from pytest_ddl.bench.asv import is_quick, training_suite
@@ -14,8 +13,6 @@ SYNCHRONOUS = ("one_device", "mirrored", "multi_worker_mirrored")
 ALL = (*SYNCHRONOUS, "central_storage", "parameter_server")
 HOW: dict[str, Any] = {
     "batch_per_replica": 32,
-    # A core for each of two replicas, so that two have twice the hardware of one.
-    "pin": len(os.sched_getaffinity(0)) > 1,
     # Most of a run is to be measured steps, and not starting, tracing, and asv's process for every number.
     "seconds": 20.0,
     "energy": True,
