@@ -93,6 +93,9 @@ def measure_cell(
         worse = [change for change in _changes(made, cell.accept) if change.is_regression]
         if worse:
             return result(Verdict.REGRESSION, f"counters: {worse[0].message}", _decided(calm, cell))
+        uncounted = _uncounted(made[-1])
+        if cell.counters_only and uncounted:
+            return result(Verdict.INCONCLUSIVE, uncounted)
         if cell.counters_only:
             return result(Verdict.PASS, "counters are not worse; time was not measured (--counters-only)")
         overloaded = len(made) - len(calm)
@@ -129,6 +132,17 @@ def _changes(made: list[Paired], accept: Mapping[str, str]) -> tuple[Change, ...
     """Of the launch whose counters are worst; they are the same in all, unless a program chooses at random."""
     found = [tuple(compare(one.base.counters, one.head.counters, accept)) for one in made]
     return max(found, key=lambda changes: sum(change.is_regression for change in changes), default=())
+
+
+def _uncounted(one: Paired) -> str:
+    """Why counters say nothing, where neither version has a graph that could be counted."""
+    sides = one.base.counters, one.head.counters
+    if any(counters.nodes for counters in sides):
+        return ""
+    if all(counters.eager for counters in sides):
+        return "the steps of both versions run eagerly: their collectives are in no graph, and were not counted"
+    told = "; ".join(dict.fromkeys(note for counters in sides for note in counters.notes))
+    return f"no graph of either version could be counted: {told or 'no reason was told'}"
 
 
 def _last_problem(made: list[Paired]) -> str:

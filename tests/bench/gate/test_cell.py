@@ -120,3 +120,13 @@ def test_each_launch_is_told() -> None:
     measure_cell(cell(), lines.append, lambda _number: next(given))
     assert len(lines) == 4
     assert lines[0].startswith("launch 1: +5.3 % (BASE 1.000 ms, HEAD 1.000 ms a step")
+
+
+@pytest.mark.parametrize(("eager", "told"), [(False, "could be counted: no hook"), (True, "run eagerly")])
+def test_counters_that_were_not_counted_do_not_pass(eager: bool, told: str) -> None:
+    nothing = replace(COUNTERS, collectives={}, nodes=0, eager=eager, notes=("no hook",))
+    one = paired(0, head=nothing)
+    both = replace(one, base=replace(one.base, counters=nothing))
+    found = run([both], counters_only=True)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert told in found.reason
