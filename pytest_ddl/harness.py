@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -162,14 +162,20 @@ class Harness:
                 raise self.settings.error("require", f"{spec} cannot run here: {reason}")
 
     @contextmanager
-    def cluster(self, spec: StrategySpec, mark: DdlMark, *, fresh: bool = False) -> Iterator[Cluster]:
-        """Lease a cluster for one test."""
+    def cluster(
+        self, spec: StrategySpec, mark: DdlMark, *, fresh: bool = False, environ: Mapping[str, str] | None = None
+    ) -> Iterator[Cluster]:
+        """Lease a cluster for one test.
+
+        :param environ: variables that its processes have besides; such a cluster is for this lease alone.
+        """
         with self.pool.lease(
             spec,
             self.registry[spec.name],
             device=self.device_for(spec, mark),
             timeout=START_TIMEOUT,
             fresh=fresh or mark.isolation == "fresh",
+            environ=environ,
         ) as cluster:
             yield cluster
 

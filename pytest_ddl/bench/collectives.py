@@ -11,7 +11,7 @@ from typing import Any
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.metrics.bandwidth import algorithm_bandwidth, bus_bandwidth
-from pytest_ddl.bench.pinning import cores_per_replica, pinned
+from pytest_ddl.bench.pinning import cores_per_replica, pinned, thread_environ
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.stopwatch import synchronise
 from pytest_ddl.cluster.worker import current_rank
@@ -119,7 +119,8 @@ def measure_collectives(
         raise ValueError(f"variant={variant!r} has no collectives to time here: give one with 2 replicas or more")
     cores = cores_per_replica(replicas) if pin else 0
     deadline = time.monotonic() + timeout
-    with harness.cluster(spec, mark, fresh=True) as cluster:
+    environ = thread_environ(harness.registry[spec.name], spec, cores)
+    with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
         job = ship.pack(time_collectives, (tuple(sizes), tuple(kinds), samples, cores))
         answers = cluster.ask(Kind.CALL, job, deadline=deadline)
         # A lease that another user could get would not be fresh.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.pacing import LATE_TRACES as LATE_TRACES
 from pytest_ddl.bench.pacing import Lane, Pacer, PacingError
+from pytest_ddl.bench.pinning import thread_environ
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.remote import Orders, RankResult, measure_training
 from pytest_ddl.bench.spec import BenchSpec
@@ -57,7 +58,8 @@ def launch(
     mark = DdlMark(device=bench.device, isolation="fresh")
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=harness.folder))
     try:
-        with harness.cluster(spec, mark, fresh=True) as cluster, Pacer() as pacer:
+        environ = thread_environ(harness.registry[spec.name], spec, cores_per_replica)
+        with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster, Pacer() as pacer:
             replicas = cluster.num_replicas
             settings = RunSettings(
                 global_batch_size=bench.batch_for(replicas),

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from pytest_ddl.bench.pinning import cores_per_replica, pinned
+from pytest_ddl.bench.pinning import cores_per_replica, pinned, thread_environ
+from pytest_ddl.strategies.registry import StrategyRegistry
 
 
 @pytest.fixture
@@ -63,3 +64,14 @@ def test_cores_are_given_back_after_an_error(cores):
     with pytest.raises(ArithmeticError), pinned(0, 1, 1):
         raise ArithmeticError
     assert cores[-1][1] == [2, 3, 5, 8]
+
+
+@pytest.mark.parametrize(
+    ("variant", "cores", "threads"),
+    [("one_device", 1, "1"), ("mirrored[replicas=2]", 2, "4"), ("multi_worker_mirrored[workers=2]", 3, "3")],
+)
+def test_a_process_has_as_many_computing_threads_as_its_replicas_have_cores(variant, cores, threads):
+    registry = StrategyRegistry()
+    spec = registry.parse_variant(variant)
+    assert thread_environ(registry[spec.name], spec, cores) == {"TF_NUM_INTRAOP_THREADS": threads}
+    assert thread_environ(registry[spec.name], spec, 0) == {}

@@ -14,6 +14,7 @@ from pytest_ddl.bench.experiment.epochs import Orders, RankAnswer, run_epochs
 from pytest_ddl.bench.experiment.results import Training
 from pytest_ddl.bench.experiment.training import train_mnist
 from pytest_ddl.bench.machine import machine_facts
+from pytest_ddl.bench.pinning import thread_environ
 from pytest_ddl.bench.spec import SEED
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Answer, Fate
@@ -109,7 +110,8 @@ def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Train
     started = time.monotonic()
     spec = harness.registry.parse_variant(variant)
     mark = DdlMark(device=plan.device, isolation="fresh")
-    with harness.cluster(spec, mark, fresh=True) as cluster:
+    environ = thread_environ(harness.registry[spec.name], spec, plan.cores_per_replica)
+    with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
         batch = plan.global_batch(cluster.num_replicas)
         steps_per_epoch = plan.train_images // batch
         settings = RunSettings(global_batch_size=batch, seed=SEED + repeat, tmp_path=str(harness.folder), observe=False)
