@@ -13,6 +13,8 @@ from pathlib import Path
 WORKTREE = "WORKTREE"
 """As HEAD: the working tree as it is, uncommitted and new files included. ``.`` is the same."""
 _GIT_SECONDS = 120
+_OF_A_HOOK = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
+"""Git sets them for its hooks: with them, a checkout elsewhere would overwrite the index of the user's commit."""
 
 
 class GateUsageError(ValueError):
@@ -120,7 +122,7 @@ class Repository:
             done = subprocess.run(
                 ["git", *arguments],
                 cwd=self._folder,
-                env={**os.environ, **(environ or {})},
+                env={name: value for name, value in os.environ.items() if name not in _OF_A_HOOK} | (environ or {}),
                 capture_output=True,
                 text=True,
                 timeout=_GIT_SECONDS,

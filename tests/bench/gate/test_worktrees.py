@@ -40,6 +40,20 @@ def test_it_is_removed_after_an_error_with_what_was_written_there(project: Path,
     assert len(git(project, "worktree", "list").splitlines()) == 1
 
 
+def test_what_is_staged_stays_so_in_a_hook_of_git(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "new.py").write_text("staged = 1\n")
+    git(project, "add", "new.py")
+    with monkeypatch.context() as hook:
+        # As pre-commit has it of "git commit -a"; it is relative of a plain "git commit".
+        hook.setenv("GIT_INDEX_FILE", str(project / ".git" / "index"))
+        repository = Repository(project)
+        with repository.checked_out(repository.version("main"), tmp_path / "head") as root:
+            assert (root / "train.py").exists()
+    assert git(project, "status", "--porcelain") == "A  new.py"
+
+
 @pytest.mark.parametrize("name", ["WORKTREE", "."])
 def test_the_working_tree_is_measured_as_it_is(project: Path, tmp_path: Path, name: str) -> None:
     (project / "train.py").write_text("three = 3\n")
