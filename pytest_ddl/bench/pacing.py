@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +65,10 @@ class Order:
 class Lane:
     """The ranks of one launch, paced together."""
 
-    def __init__(self, lines: dict[int, _Line], traces: int = 0) -> None:
+    def __init__(self, lines: dict[int, _Line], traces: int = 0, processes: Collection[int] = ()) -> None:
         self._lines = lines
+        self._processes = tuple(processes)
+        self._paused = False
         self.traces = traces
         """Functions that the ranks had traced, all together, when the last block ended, or before the first."""
         self.dropped = 0
@@ -90,8 +95,27 @@ class Lane:
         """Whether the last block belongs to the warm-up; the ranks are told with the next order."""
         return self._drop
 
+    def pause(self) -> None:
+        """Stop the ranks' processes: one that only waits still fills the buffers of its input pipeline."""
+        if not self._paused:
+            self._signal(signal.SIGSTOP)
+            self._paused = True
+
+    def resume(self) -> None:
+        """Let them go on."""
+        if self._paused:
+            self._signal(signal.SIGCONT)
+            self._paused = False
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                # Each rank leads a process group, with whatever it has started.
+                os.killpg(process, number)
+
     def stop(self) -> None:
         """Let the ranks leave their loops, those that are still there."""
+        self.resume()
         for line in self._lines.values():
             with contextlib.suppress(OSError):
                 line.send({"steps": 0, "drop": self._drop})
@@ -104,6 +128,7 @@ class Lane:
             raise PacingError(f"a rank closed its connection: {error}") from None
 
     def close(self) -> None:
+        self.resume()
         for line in self._lines.values():
             line.close()
 
@@ -127,18 +152,18 @@ class Pacer:
         """
         lines: dict[int, _Line] = {}
         try:
-            traces = self._take(ranks, deadline, lines)
+            told = self._take(ranks, deadline, lines)
         except BaseException:
             for line in lines.values():
                 line.close()
             raise
-        lane = Lane(lines, traces)
+        lane = Lane(lines, sum(int(one["traces"]) for one in told), [int(one["process"]) for one in told])
         self._lanes.append(lane)
         return lane
 
-    def _take(self, ranks: int, deadline: float, lines: dict[int, _Line]) -> int:
-        """Fill ``lines`` by rank; gives the functions that the ranks have traced."""
-        traces = 0
+    def _take(self, ranks: int, deadline: float, lines: dict[int, _Line]) -> list[dict[str, Any]]:
+        """Fill ``lines`` by rank; gives what the ranks say of themselves."""
+        told = []
         while len(lines) < ranks:
             try:
                 self._server.settimeout(max(0.001, deadline - time.monotonic()))
@@ -150,13 +175,12 @@ class Pacer:
                 raise PacingError("the launch ended before its ranks were warm") from None
             line = _Line(connected)
             try:
-                told = line.receive(deadline)
+                told.append(line.receive(deadline))
             except BaseException:
                 line.close()
                 raise
-            lines[int(told["rank"])] = line
-            traces += int(told["traces"])
-        return traces
+            lines[int(told[-1]["rank"])] = line
+        return told
 
     def close(self) -> None:
         for lane in self._lanes:
@@ -184,7 +208,7 @@ class Paced:
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connected.connect(address)
         self._line = _Line(connected)
-        self._line.send({"rank": rank, "traces": traces})
+        self._line.send({"rank": rank, "traces": traces, "process": os.getpid()})
 
     def order(self) -> Order:
         """Wait for the next order; stop where the controller is gone.

@@ -26,7 +26,7 @@ from pytest_ddl.bench.gate.checkout import write_instrument
 from pytest_ddl.bench.gate.lockstep import GROUPS, launch_pair
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide
+from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide_launches
 from pytest_ddl.bench.spec import BenchSpec
 
 RANKS = {"one_device": 1, "multi_worker_mirrored": 2, "mirrored": 1}
@@ -143,13 +143,14 @@ def gate_runs(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verd
     Launches on an overloaded machine are set aside, as the gate does; a run that the launches do not suffice
     for is left out.
     """
-    left = [one["log_ratio"] for one in launches if not one["load"]["problem"]]
+    left = [one for one in launches if not one["load"]["problem"]]
     runs = []
     while left:
         for look in rule.looks:
             if look > len(left):
                 return runs
-            decision = decide(left[:look], rule)
+            medians, totals = ([one[name] for one in left[:look]] for name in ("log_ratio", "total_ratio"))
+            decision = decide_launches(medians, totals, rule)
             if decision.verdict is not Verdict.INCONCLUSIVE or look == rule.looks[-1]:
                 runs.append((decision.verdict, look))
                 left = left[look:]

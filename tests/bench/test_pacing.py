@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import threading
 import time
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.pacing import LATE_TRACES, Order, Paced, Pacer, PacingError
+from pytest_ddl.bench.pacing import LATE_TRACES, Lane, Order, Paced, Pacer, PacingError
 
 PAST = 0.0
 """A deadline that has gone by: nothing waits."""
@@ -170,3 +171,14 @@ def test_no_folder_and_no_open_file_is_left():
         lane.run_block(1, soon())
     assert not folder.exists()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_paused_rank_stands_still_with_what_it_started_until_it_is_resumed():
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        lane = Lane({}, processes=[process.pid])
+        lane.pause()
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        lane.close()
+        assert os.WIFCONTINUED(os.waitpid(process.pid, os.WCONTINUED)[1])
+        process.kill()
+    lane.pause()  # one that is gone by now is no error

@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_ddl.bench.counter_gate import Change, compare
 from pytest_ddl.bench.gate.lockstep import GROUPS, Paired, launch_pair
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, percent
+from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide_launches, percent
 from pytest_ddl.bench.spec import BenchSpec
 
 OVERLOADED = 2
@@ -110,7 +110,7 @@ def measure_cell(
         over = len(made) >= cell.rule.looks[-1] + OVERLOADED or len(calm) >= cell.rule.looks[-1]
         late = used + statistics.fmean(one.seconds for one in made) > cell.budget
         if len(calm) in cell.rule.looks or over or late:
-            decision = decide([one.log_ratio for one in calm], cell.rule)
+            decision = _decision(calm, cell.rule)
             if decision.verdict is not Verdict.INCONCLUSIVE:
                 return result(decision.verdict, decision.reason, decision)
             if over or late:
@@ -123,9 +123,25 @@ def measure_cell(
                 )
 
 
+def _decision(calm: list[Paired], rule: Rule) -> Decision:
+    """On the times of the launches; a pass is taken back where HEAD spent time that was not counted."""
+    decision = decide_launches([one.log_ratio for one in calm], [one.total_ratio for one in calm], rule)
+    if decision.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
+        return decision
+    base, head = (sum(one.dropped_blocks[side] for one in calm) for side in (0, 1))
+    if head - base >= len(calm):
+        reason = (
+            f"HEAD traces functions after its warm-up: {head} blocks of {len(calm)} launches were set aside for it, "
+            f"{base} of BASE, so that their time is in no verdict. Trace less (fixed shapes, no Python numbers as "
+            "arguments), or let --warm-up last until tracing is over"
+        )
+        return replace(decision, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    return decision
+
+
 def _decided(calm: list[Paired], cell: Cell) -> Decision | None:
     """What is known of time, for display beside a verdict that does not rest on it."""
-    return decide([one.log_ratio for one in calm], cell.rule) if len(calm) >= 3 else None
+    return _decision(calm, cell.rule) if len(calm) >= 3 else None
 
 
 def _changes(made: list[Paired], accept: Mapping[str, str]) -> tuple[Change, ...]:

@@ -43,8 +43,10 @@ class Paired:
     steps_per_block: int
     seconds: float
     """Of the whole launch."""
-    dropped_blocks: int = 0
-    """Blocks that were not used, as something was traced in them."""
+    dropped_blocks: tuple[int, int] = (0, 0)
+    """Blocks of BASE and of HEAD that were not used, as something was traced in them."""
+    total_ratio: float = 0.0
+    """Log of the time of all blocks, HEAD over BASE: what is rare and long shows here, and in no median."""
     step_seconds: tuple[float, float] = (math.nan, math.nan)
     """Median step of BASE and of HEAD."""
 
@@ -54,7 +56,8 @@ class Paired:
             "ratios": list(self.ratios),
             "step_seconds": {"base": self.step_seconds[0], "head": self.step_seconds[1]},
             "steps_per_block": self.steps_per_block,
-            "dropped_blocks": self.dropped_blocks,
+            "total_ratio": self.total_ratio,
+            "dropped_blocks": {"base": self.dropped_blocks[0], "head": self.dropped_blocks[1]},
             "seconds": self.seconds,
             "load": {**asdict(self.load), "problem": self.load.problem},
             "provenance": {name: dict(told) for name, told in self.provenance.items()},
@@ -120,6 +123,7 @@ def launch_pair(
         load=replace(load, foreign_gpu=gpu),
         steps_per_block=turns.steps,
         seconds=time.monotonic() - started,
-        dropped_blocks=turns.dropped,
+        dropped_blocks=(turns.base_dropped, turns.head_dropped),
+        total_ratio=turns.total_ratio,
         step_seconds=(statistics.median(turns.base_steps), statistics.median(turns.head_steps)),
     )

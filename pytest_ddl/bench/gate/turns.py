@@ -1,9 +1,10 @@
-"""Blocks of both versions in turn: ABBA groups, only one side at work at a time."""
+"""Blocks of both versions in turn: ABBA groups, only one side at work at a time, and the other one stopped."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +27,12 @@ class Paced(Protocol):
     def run_block(self, steps: int, deadline: float) -> list[float]:
         """Seconds of each rank."""
 
+    def pause(self) -> None:
+        """Stop its processes until :meth:`resume`."""
+
+    def resume(self) -> None:
+        """Let them go on."""
+
 
 @dataclass
 class Turns:
@@ -38,8 +45,14 @@ class Turns:
     base_steps: list[float] = field(default_factory=list)
     """Seconds of a step, one for each block."""
     head_steps: list[float] = field(default_factory=list)
-    dropped: int = 0
-    """Blocks in which something was traced: their groups were run again."""
+    base_dropped: int = 0
+    """Blocks in which BASE traced: their groups were run again."""
+    head_dropped: int = 0
+
+    @property
+    def total_ratio(self) -> float:
+        """Log of the time of all steps, HEAD over BASE: what is rare and long shows here, and in no median."""
+        return math.log(sum(self.head_steps) / sum(self.base_steps))
 
 
 def take_turns(
@@ -58,22 +71,38 @@ def take_turns(
     :param head_first: BAAB instead of ABBA.
     :raises pytest_ddl.bench.pacing.PacingError: when a rank leaves or is late.
     """
+    try:
+        return _take_turns(base, head, steps, deadline, groups, head_first)
+    finally:
+        for lane in (base, head):
+            lane.resume()
+
+
+def _take_turns(base: Paced, head: Paced, steps: int, deadline: float, groups: int, head_first: bool) -> Turns:
     first, second = (head, base) if head_first else (base, head)
+    other = {id(base): head, id(head): base}
+
+    def alone(lane: Paced, steps: int) -> float:
+        other[id(lane)].pause()
+        lane.resume()
+        return max(lane.run_block(steps, deadline))
+
     # In this order, so that the first block finds its caches as those after it do.
-    steps = calibrate(second, first, steps, deadline)
+    steps = calibrate(alone, (second, first), steps)
     turns = Turns(steps)
     begun = time.monotonic()
     while len(turns.ratios) < groups:
         if len(turns.ratios) >= FEWEST_GROUPS and time.monotonic() - begun > LAUNCH_SECONDS:
             break
         seconds: dict[int, list[float]] = {id(base): [], id(head): []}
-        traced = 0
+        traced = {id(base): 0, id(head): 0}
         for lane in (first, second, second, first):
             before = lane.traces
-            seconds[id(lane)].append(max(lane.run_block(steps, deadline)))
-            traced += lane.traces != before
-        if traced and turns.dropped < LATE_TRACES:
-            turns.dropped += traced
+            seconds[id(lane)].append(alone(lane, steps))
+            traced[id(lane)] += lane.traces != before
+        if any(traced.values()) and turns.base_dropped + turns.head_dropped < LATE_TRACES:
+            turns.base_dropped += traced[id(base)]
+            turns.head_dropped += traced[id(head)]
             continue
         turns.base_steps += [one / steps for one in seconds[id(base)]]
         turns.head_steps += [one / steps for one in seconds[id(head)]]
@@ -82,11 +111,11 @@ def take_turns(
     return turns
 
 
-def calibrate(one: Paced, other: Paced, steps: int, deadline: float) -> int:
+def calibrate(run: Callable[[Paced, int], float], lanes: Sequence[Paced], steps: int) -> int:
     """Steps of a block: as asked for, more of very short steps, fewer of very long ones; the same for both sides."""
     few = min(steps, 5)
-    for lane in (one, other):
-        lane.run_block(few, deadline)  # what is left of the warm-up
-    step = min(max(lane.run_block(few, deadline)) / few for lane in (one, other))
+    for lane in lanes:
+        run(lane, few)  # what is left of the warm-up
+    step = min(run(lane, few) / few for lane in lanes)
     enough = max(steps, math.ceil(BLOCK_SECONDS / step))
     return min(enough, max(1, math.floor(MOST_BLOCK_SECONDS / step)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -128,6 +128,29 @@ def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
         confidence=1 - rule.level,
         log_ratios=tuple(values),
     )
+
+
+def decide_launches(medians: Sequence[float], totals: Sequence[float], rule: Rule) -> Decision:
+    """:func:`decide` on the medians of the launches, of which total times can take a pass back.
+
+    A step that is rare and takes long is in no median. A tenth of the false alarms is for the totals, the rest for
+    the medians, so that both together keep ``rule.false_alarms``.
+
+    :param medians: of each launch, the median of its log ratios.
+    :param totals: of each launch, the log of the time of all its steps, HEAD over BASE.
+    """
+    share = rule.false_alarms / 10
+    decision = decide(medians, replace(rule, false_alarms=rule.false_alarms - share))
+    if decision.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
+        return decision
+    total = decide(totals, replace(rule, false_alarms=share))
+    if total.verdict is not Verdict.REGRESSION:
+        return decision
+    reason = (
+        f"the median step takes {percent(math.log(decision.ratio))} time, but all steps together "
+        f"{percent(math.log(total.ratio))}: HEAD has rare steps that take long (writing, retracing, garbage)"
+    )
+    return replace(total, reason=reason)
 
 
 def _bounds(values: Sequence[float], confidence: float) -> tuple[float, float]:

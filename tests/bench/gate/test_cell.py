@@ -130,3 +130,16 @@ def test_counters_that_were_not_counted_do_not_pass(eager: bool, told: str) -> N
     found = run([both], counters_only=True)
     assert found.verdict is Verdict.INCONCLUSIVE
     assert told in found.reason
+
+
+def test_rare_steps_that_take_long_are_a_regression_that_no_median_shows() -> None:
+    found = run([paired(noise, total_ratio=0.7 + noise / 100) for noise in NOISE])
+    assert (found.verdict, len(found.launches)) == (Verdict.REGRESSION, 4)
+    assert "rare steps that take long" in found.reason
+
+
+def test_time_spent_in_tracing_is_no_pass() -> None:
+    found = run([paired(noise, dropped_blocks=(0, 2)) for noise in NOISE], rule=Rule.up_to(4))
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "8 blocks of 4 launches were set aside" in found.reason
+    assert run([paired(noise, dropped_blocks=(2, 2)) for noise in NOISE]).verdict is Verdict.PASS

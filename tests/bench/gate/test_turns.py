@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from pytest_ddl.bench.gate.turns import BLOCK_SECONDS, calibrate, take_turns
+from pytest_ddl.bench.gate.turns import BLOCK_SECONDS, take_turns
 
 
 class Machine:
@@ -16,15 +16,24 @@ class Machine:
     def __init__(self, drift: float = 0.0, cold: float = 0.0) -> None:
         self.drift, self.cold, self.blocks = drift, cold, 0
         self.order: list[str] = []
+        self.lanes: list[FakeLane] = []
 
 
 class FakeLane:
     def __init__(self, machine: Machine, name: str, step: float, traced_blocks: tuple[int, ...] = ()) -> None:
         self.machine, self.name, self.step, self._traced = machine, name, step, traced_blocks
-        self.traces, self._ran = 1, 0
+        self.traces, self._ran, self.paused = 1, 0, False
+        machine.lanes.append(self)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
 
     def run_block(self, steps: int, deadline: float) -> list[float]:
         machine = self.machine
+        assert [lane.name for lane in machine.lanes if not lane.paused] == [self.name]
         cold = machine.cold if machine.order and machine.order[-1] != self.name else 0.0
         machine.order.append(self.name)
         machine.blocks += 1
@@ -64,7 +73,7 @@ def test_drift_and_cold_caches_cancel_out(head_first: bool) -> None:
 
 def test_blocks_in_which_a_side_traced_are_run_again() -> None:
     turns = take_turns(*lanes(traced=(3, 6)), 20, math.inf, 4)
-    assert turns.dropped == 2
+    assert (turns.base_dropped, turns.head_dropped) == (0, 2)
     assert len(turns.ratios) == 4
 
 
@@ -77,4 +86,28 @@ def test_a_program_that_always_traces_is_measured_as_it_is() -> None:
     ("step", "asked", "steps"), [(0.002, 20, 20), (0.0001, 20, round(BLOCK_SECONDS / 0.0001)), (0.2, 20, 5), (3, 20, 1)]
 )
 def test_blocks_are_neither_too_short_nor_too_long(step: float, asked: int, steps: int) -> None:
-    assert calibrate(*lanes(step, step), asked, math.inf) == pytest.approx(steps, abs=1)
+    turns = take_turns(*lanes(step, step), asked, math.inf, 4)
+    assert turns.steps == pytest.approx(steps, abs=1)
+
+
+def test_both_sides_go_on_when_it_is_over_whatever_happens() -> None:
+    base, head = lanes()
+    take_turns(base, head, 20, math.inf, 2)
+    assert [lane.paused for lane in (base, head)] == [False, False]
+    head.run_block = lambda _steps, _deadline: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        take_turns(base, head, 20, math.inf, 2)
+    assert [lane.paused for lane in (base, head)] == [False, False]
+
+
+def test_rare_and_long_steps_show_in_the_total_alone() -> None:
+    base, head = lanes()
+    plain = head.run_block
+
+    def sometimes(steps: int, deadline: float) -> list[float]:
+        return [seconds + (1.0 if head._ran % 5 == 0 else 0.0) for seconds in plain(steps, deadline)]
+
+    head.run_block = sometimes
+    turns = take_turns(base, head, 20, math.inf, 8)
+    assert statistics.median(turns.ratios) == pytest.approx(0.0)
+    assert turns.total_ratio > math.log(2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, replay
+from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, decide_launches, replay
 
 SLOWER = math.log(1.05)
 
@@ -130,3 +130,14 @@ def test_numbers_that_are_none_are_refused() -> None:
 
 def test_no_decision_without_data_has_an_interval() -> None:
     assert math.isnan(Decision(Verdict.INCONCLUSIVE, "", 0).ratio)
+
+
+def test_false_alarms_of_medians_and_totals_together_are_those_of_the_rule() -> None:
+    values = np.random.default_rng(7).normal(0.0, 0.05, (2, 400, 4))
+    rule = Rule(looks=(4,), false_alarms=0.1)
+    alarms = [
+        decide_launches(medians, totals, rule).verdict is Verdict.REGRESSION
+        for medians, totals in zip(*values, strict=False)
+    ]
+    assert sum(alarms) / len(alarms) <= 0.1
+    assert any(alarms)
