@@ -45,6 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ddl.session import prepare
 
         prepare(config)
+    if settings["gate"]:
+        from pytest_ddl.session import watch_gates
+
+        watch_gates(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -85,10 +89,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from pytest_ddl.session import after_collection
 
         after_collection(_harness(config), config, items)
-    if config.stash[SETTINGS]["gate"]:
-        from pytest_ddl.session import check_gated
-
-        check_gated(config, items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -262,6 +262,7 @@ def ddl_gate(request: pytest.FixtureRequest) -> Any:
     if not versions:
         pytest.skip("--ddl-gate=BASE..HEAD was not given: there are no versions to measure between")
     from pytest_ddl.bench.gate.testing import GateFailedError, gate_in_test
+    from pytest_ddl.items.gated import GATED
 
     request.node.stash[_GATES] = 0
 
@@ -269,8 +270,11 @@ def ddl_gate(request: pytest.FixtureRequest) -> Any:
         __tracebackhide__ = True
         request.node.stash[_GATES] += 1
         try:
-            return gate_in_test(versions, config.rootpath, target, strategies, **options)
+            result = gate_in_test(versions, config.rootpath, target, strategies, **options)
         except GateFailedError as failed:
+            request.node.user_properties.append((GATED, failed.verdict))
             pytest.fail(str(failed), pytrace=False)
+        request.node.user_properties.append((GATED, result.verdict.value))
+        return result
 
     return measure

@@ -54,13 +54,12 @@ def fail_collection(node: Any, problem: object) -> NoReturn:
     raise pytest.fail.Exception(f"{getattr(node, 'nodeid', node)}: {problem}", pytrace=False) from None
 
 
-def check_gated(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse ``--ddl-gate`` where no test measures anything: it would pass.
+def watch_gates(config: pytest.Config) -> None:
+    """Fail a run with ``--ddl-gate`` that measures nothing; the controller of a run tells, not what it started."""
+    if not _in_rank() and not hasattr(config, "workerinput"):
+        from pytest_ddl.items.gated import GateWatch
 
-    :raises pytest.UsageError: where no selected test has the fixture ``ddl_gate``.
-    """
-    if not _in_rank() and not any("ddl_gate" in getattr(item, "fixturenames", ()) for item in items):
-        raise config.stash[SETTINGS].error("gate", "no selected test has the fixture ddl_gate, so nothing is measured")
+        config.pluginmanager.register(GateWatch(config), "ddl-gate-watch")
 
 
 def close(config: pytest.Config) -> None:

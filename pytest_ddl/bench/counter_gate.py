@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_ddl.bench.records import Counters
+from pytest_ddl.bench.retraces import retraces_more
 
 KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
 DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "between_tasks")
@@ -15,20 +16,24 @@ NAMES = (
     *(f"collectives.{kind}" for kind in KINDS),
     *(
         "reduced_bytes",
+        "gathered_bytes",
         "packs",
         "unpacked",
-        "nodes",
         "traces",
         "retraces",
         "host_calls",
         "parameter_bytes",
         "misplaced",
-        "eager",
     ),
     *(f"copies.{direction}" for direction in DIRECTIONS),
-    "steady_steps",
 )
 """What may be accepted by name."""
+REFUSED = {
+    "steady_steps": "a gate that measured nothing has nothing to say",
+    "eager": "what an eager step reduces is in no graph, so that accepting it would accept any number of collectives",
+    "nodes": "it is only told; where graphs were not counted, there is nothing to compare",
+}
+"""What may not be accepted, and why."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Change:
     """A counter that is not what it was."""
 
     counter: str
-    """As in :data:`NAMES`: ``collectives.all_reduce``, ``reduced_bytes``, ``retraces`` …"""
+    """As in :data:`NAMES` or :data:`REFUSED`: ``collectives.all_reduce``, ``reduced_bytes``, ``retraces`` …"""
     base: Any
     head: Any
     is_regression: bool
@@ -51,25 +56,72 @@ def compare(base: Counters, head: Counters, accept: Mapping[str, str] | None = N
     Regressions: more collectives of a kind; more reduced bytes than the parameters explain; more reductions
     of a single tensor; retraces in steady steps; more copies; variables on a wrong device; steps that run
     eagerly; nothing measured. Only told: nodes, packs, traces of the warm-up, parameters, and all that
-    became less.
+    became less. Whether the two could be compared at all is what :func:`uncounted` says.
 
     :param accept: counter -> why its change is wanted; that change is told and is no regression.
-    :raises ValueError: for a name in ``accept`` that is no counter, or that has no reason.
+    :raises ValueError: for a name in ``accept`` that is no counter, that cannot be accepted, or that has no reason.
     """
-    accepted = _checked(accept or {}, base, head)
-    changes = [
+    return compare_launches([(base, head)], accept)
+
+
+def compare_launches(
+    pairs: Sequence[tuple[Counters, Counters]], accept: Mapping[str, str] | None = None
+) -> list[Change]:
+    """As :func:`compare`, of several launches, each as ``(base, head)``; of none, nothing changed.
+
+    Counters are exact: those of the launch count that is worst. Only retraces may be up to chance, as where batches
+    are ragged: they are pooled over the launches (:mod:`pytest_ddl.bench.retraces`).
+
+    :raises ValueError: as :func:`compare`.
+    """
+    if not pairs:
+        return []
+    accepted: dict[str, str] = {}
+    for base, head in pairs:
+        accepted.update(_checked(accept or {}, base, head))
+    of_launches = (_accepted([*_changes(base, head)], accepted) for base, head in pairs)
+    worst = max(of_launches, key=lambda changes: sum(change.is_regression for change in changes))
+    if not any(change.counter == "steady_steps" for change in worst):
+        worst = [*worst, *_accepted(_retraces(pairs), accepted)]
+    return sorted(worst, key=lambda change: not change.is_regression)
+
+
+def uncounted(base: Counters, head: Counters) -> str:
+    """Why the graphs of two versions cannot be compared, in words for the user; empty where they can.
+
+    Counters that are worse are worse all the same. But that none is says nothing then.
+    """
+    reasons = []
+    for name, one in (("BASE", base), ("HEAD", head)):
+        if one.eager:
+            reasons.append(
+                f"the steps of {name} run eagerly, wholly or in part: what they reduce is in no graph, and was not "
+                "counted. Decorate the function that calls strategy.run with @tf.function"
+            )
+        elif not one.nodes:
+            reasons.append(f"no graph of {name} could be counted: {'; '.join(one.notes) or 'no reason was told'}")
+        reasons += [f"{name}: {reason}" for reason in one.uncounted]
+    if not reasons and (base.copies is None) != (head.copies is None):
+        lacks, one = ("BASE", base) if base.copies is None else ("HEAD", head)
+        reasons.append(f"copies were counted in one version only; {lacks} says: {'; '.join(one.notes) or 'nothing'}")
+    return "; ".join(reasons)
+
+
+def _accepted(changes: Iterable[Change], accepted: Mapping[str, str]) -> list[Change]:
+    return [
         replace(change, is_regression=False, message=f"{change.message} Accepted: {accepted[change.counter]}")
         if change.is_regression and change.counter in accepted
         else change
-        for change in _changes(base, head)
+        for change in changes
     ]
-    return sorted(changes, key=lambda change: not change.is_regression)
 
 
 def _checked(accept: Mapping[str, str], base: Counters, head: Counters) -> Mapping[str, str]:
     present = (f"collectives.{kind}" for kind in {**base.collectives, **head.collectives})
     known = {*NAMES, *present}
     for name, reason in accept.items():
+        if name in REFUSED:
+            raise ValueError(f"accept: {name!r} cannot be accepted: {REFUSED[name]}")
         if name not in known:
             raise ValueError(f"accept: {name!r} is no counter; there are {', '.join(sorted(known))}")
         if not reason.strip():
@@ -85,25 +137,25 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
             f"No steady step of {which} was measured: there is nothing to compare, and so no reason to pass.",
         )  # fmt: skip
         return
-    if base.nodes and not head.nodes and not head.eager:
-        yield Change(
-            "nodes", base.nodes, 0, True,
-            "The graphs of HEAD's steps could not be counted, so that nothing is known of their collectives: "
-            f"{'; '.join(head.notes) or 'no reason was told'}.",
-        )  # fmt: skip
-        return
     yield from _eager(base, head)
-    if base.eager == head.eager:
+    lacking = [name for name, one in (("BASE", base), ("HEAD", head)) if not one.nodes and not one.eager]
+    if lacking:
+        yield Change(
+            "nodes", base.nodes, head.nodes, False,
+            f"The graphs of {' and '.join(lacking)} were not counted: nothing is known of what they reduce and copy.",
+        )  # fmt: skip
+    elif base.eager == head.eager:
         # What an eager step reduces is in no graph: one version cannot be held against the other.
         yield from _collectives(base, head)
         yield from _reduced(base, head)
+        yield from _gathered(base, head)
         yield from _unpacked(base, head)
         yield from _told("packs", base.packs, head.packs, "reductions that carry several tensors")
         yield from _told("nodes", base.nodes, head.nodes, "operations in the graphs of a step")
-    yield from _retraces(base, head)
     yield from _told("traces", base.traces, head.traces, "traces before the first steady step")
-    yield from _copies(base, head)
-    yield from _host_calls(base, head)
+    if not lacking:
+        yield from _copies(base, head)
+        yield from _host_calls(base, head)
     yield from _misplaced(base, head)
     yield from _told("parameter_bytes", base.parameter_bytes, head.parameter_bytes, "bytes of trainable variables")
 
@@ -135,8 +187,22 @@ def _collectives(base: Counters, head: Counters) -> Iterator[Change]:
         yield Change(
             name, before, after, True,
             f"{after - before} {kind} more per step ({before} -> {after}); each costs its latency however small "
-            f"it is. {_why_more(kind, base, head)}",
+            f"it is.{_branches(kind, head)} {_why_more(kind, base, head)}{_acceptable(kind, base, head)}",
         )  # fmt: skip
+
+
+def _branches(kind: str, head: Counters) -> str:
+    number = head.conditional.get(kind, 0)
+    return f" {number} of HEAD's are in a branch (`if`) and counted as if every step took it." if number else ""
+
+
+def _acceptable(kind: str, base: Counters, head: Counters) -> str:
+    """A collective moves several counters: who wants it accepts each."""
+    moved = [f"collectives.{kind}"]
+    moved += ["reduced_bytes"] if head.reduced_bytes > explained_bytes(base, head) else []
+    moved += ["gathered_bytes"] if head.gathered_bytes > base.gathered_bytes else []
+    moved += ["unpacked"] if head.unpacked > base.unpacked else []
+    return f" If it is wanted, accept {', '.join(moved)}."
 
 
 def _why_more(kind: str, base: Counters, head: Counters) -> str:
@@ -217,6 +283,23 @@ def _why_bytes(base: Counters, head: Counters) -> str:
     )
 
 
+def _gathered(base: Counters, head: Counters) -> Iterator[Change]:
+    before, after = base.gathered_bytes, head.gathered_bytes
+    if before == after:
+        return
+    amount = f"{_bytes(before)} -> {_bytes(after)} gathered and broadcast per step and replica"
+    # In proportion to the parameters, as where these are what is gathered.
+    larger = base.parameter_bytes > 0 and after * base.parameter_bytes <= before * head.parameter_bytes
+    if after > before and not larger:
+        yield Change(
+            "gathered_bytes", before, after, True,
+            f"{amount}. Likeliest cause: values of every replica are gathered in each step, or larger ones than "
+            "before. Gather what is small, and when it is needed.",
+        )  # fmt: skip
+    else:
+        yield Change("gathered_bytes", before, after, False, f"{amount}.")
+
+
 def _unpacked(base: Counters, head: Counters) -> Iterator[Change]:
     before, after = base.unpacked, head.unpacked
     if after > before:
@@ -229,19 +312,21 @@ def _unpacked(base: Counters, head: Counters) -> Iterator[Change]:
         yield from _told("unpacked", before, after, "reductions of a single tensor")
 
 
-def _retraces(base: Counters, head: Counters) -> Iterator[Change]:
-    # As many steps as were measured: the number of steps is not the program's.
-    like_base = math.ceil(base.retraces * head.steady_steps / base.steady_steps)
-    shown = f"{head.retraces} in {head.steady_steps} steady steps, {base.retraces} in {base.steady_steps} of BASE"
-    if head.retraces > like_base:
+def _retraces(pairs: Sequence[tuple[Counters, Counters]]) -> Iterator[Change]:
+    before, after = (sum(pair[side].retraces for pair in pairs) for side in (0, 1))
+    steps = [sum(pair[side].steady_steps for pair in pairs) for side in (0, 1)]
+    shown = f"{after} in {steps[1]} steady steps, {before} in {steps[0]} of BASE"
+    if retraces_more(pairs):
         yield Change(
-            "retraces", base.retraces, head.retraces, True,
+            "retraces", before, after, True,
             f"Functions are traced again while they train: {shown}. Likeliest cause: an argument that is a Python "
             "number or has another shape each time, or a tf.function made within the loop. Pass tensors, fix "
             "shapes (drop_remainder=True), decorate once.",
         )  # fmt: skip
-    elif base.retraces and not head.retraces:
-        yield Change("retraces", base.retraces, 0, False, f"No retraces any more: {shown}.")
+    elif before and not after:
+        yield Change("retraces", before, 0, False, f"No retraces any more: {shown}.")
+    elif after * steps[0] > before * steps[1]:
+        yield Change("retraces", before, after, False, f"Retraces: {shown}; not clearly more, as BASE traces on too.")
 
 
 _COPIES: Mapping[str, str] = {

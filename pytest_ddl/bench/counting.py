@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_ddl.bench.copies import copies_of
 from pytest_ddl.bench.placement import misplaced
 from pytest_ddl.bench.records import Counters
 from pytest_ddl.bench.stopwatch import Stopwatch
-from pytest_ddl.records import CollectiveRecord, GraphRecord, VariableKind
+from pytest_ddl.records import CollectiveRecord, VariableKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import graphs
 from pytest_ddl.training.coordinator import uses_coordinator
@@ -37,58 +37,129 @@ def reduction_ratio(counters: Counters) -> float | None:
 
 def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
     """Count what one steady step does on one replica: the last of the warm-up stands for them."""
-    ran = [(graphs.analyse(graph, 0), times, parts) for graph, times, parts in watch.executions.last_step]
-    found = collectives(ran, watch)
-    reductions = [item for item in found if item.kind in graphs.REDUCES]
+    ran = [(graphs.executed(graph), times, parts) for graph, times, parts in watch.executions.last_step]
+    steps = _steps_of_call(ran, watch)
+    found = collectives(ran, watch, steps)
+    reductions = {item: number for item, number in found.items() if item.kind in graphs.REDUCES}
     dtypes: Counter[str] = Counter()
-    for item in reductions:
-        dtypes[item.dtype] += graphs.bytes_of(item)
+    for item, number in found.items():
+        if item.kind in graphs.REDUCES:
+            dtypes[item.dtype] += graphs.bytes_of(item) * number
         if not graphs.bytes_of(item) and item.shape != (0,):
-            watch.note(f"a {item.kind} of {item.dtype} has no static shape: it is not in reduced_bytes")
+            watch.note(f"a {item.kind} of {item.dtype} has no static shape: its bytes are not counted")
     if not watch.executions.is_possible:
         watch.note("graphs were not counted: this release of TensorFlow does not let calls of functions be watched")
     if watch.loss is not None and not math.isfinite(watch.loss):
         watch.note(f"the loss is {watch.loss}: a mean over no examples is, and so is a run that diverged")
+    conditional = _conditional(ran, steps)
+    for kind, number in conditional.items():
+        watch.note(f"{number} {kind} are in a branch and counted as if every step took it")
+    _tell_of_other_steps(watch)
     variables = watch.variables()
     trainable = [item for item in variables if item.record.kind is VariableKind.TRAINABLE]
     return Counters(
-        collectives=dict(Counter(item.kind for item in found)),
+        collectives=dict(_by_kind(found)),
         reduced_bytes=dtypes.total(),
-        packs=sum(len(item.parts) > 1 for item in reductions),
-        unpacked=sum(len(item.parts) <= 1 for item in reductions),
-        nodes=sum(record.nodes * times for record, times, _parts in ran),
+        packs=sum(number for item, number in reductions.items() if len(item.parts) > 1),
+        unpacked=sum(number for item, number in reductions.items() if len(item.parts) <= 1),
+        nodes=sum(one.record.nodes * times for one, times, _parts in ran),
         traces=watch.traces_before,
         retraces=watch.retraces,
         steady_steps=watch.steady_steps,
         parameter_bytes=sum(sum(part.nbytes for part in item.read()[:1]) for item in trainable),
         reduced_dtypes=dict(+dtypes),
         copies=_copies(ran, watch, context),
-        host_calls=sum(record.operations.get(kind, 0) * times for record, times, _ in ran for kind in graphs.ON_HOST),
+        host_calls=math.ceil(sum(one.host_calls * times for one, times, _parts in ran) / steps),
         misplaced=misplaced(context.strategy, variables),
         eager=_eager(watch),
         notes=(*watch.notes, *_notes(context)),
+        uncounted=tuple(_uncounted(ran, watch, context)),
+        conditional=conditional,
+        gathered_bytes=sum(
+            graphs.bytes_of(item) * number for item, number in found.items() if item.kind not in graphs.REDUCES
+        ),
     )
 
 
-Ran = Sequence[tuple[GraphRecord, int, list[Any]]]
-"""A graph, how often the step executed it, and its parts on the devices."""
+Ran = Sequence[tuple[graphs.Executed, int, list[Any]]]
+"""What a graph does, how often the step executed it, and its parts on the devices."""
 
 
-def collectives(ran: Ran, watch: Stopwatch) -> list[CollectiveRecord]:
-    """Of one step and one replica."""
-    found: list[CollectiveRecord] = []
-    for record, times, parts in ran:
-        of_graph = list(record.collectives) or _inserted(parts)
-        found += of_graph * times
-    # Keras loops in the graph over steps_per_execution, whose body counts once, and may unroll that.
-    unrolled = watch.unrolled_steps
-    if unrolled == 1:
+def _steps_of_call(ran: Ran, watch: Stopwatch) -> int:
+    """Steps that the graphs of one call hold: Keras loops there over steps_per_execution, and may unroll that."""
+    # A loop of unknown length counts as one pass.
+    return watch.unrolled_steps if any(one.unknown for one, _times, _parts in ran) else watch.steps_per_call
+
+
+def collectives(ran: Ran, watch: Stopwatch, steps: int) -> Counter[CollectiveRecord]:
+    """Of one step and one replica.
+
+    :param steps: how many the graphs hold one after the other, or in a loop.
+    """
+    found: Counter[CollectiveRecord] = Counter()
+    for one, times, parts in ran:
+        of_graph = Counter(one.collectives) or Counter(_inserted(parts))
+        found.update({item: number * times for item, number in of_graph.items()})
+    if any(number % steps for number in found.values()):
+        watch.note(f"collectives are those of {steps} steps, as steps_per_execution does not divide them")
         return found
-    share = Counter(found)
-    if any(number % unrolled for number in share.values()):
-        watch.note(f"collectives are those of {unrolled} steps, as unrolled_steps_per_execution does not divide them")
-        return found
-    return [item for item, number in share.items() for _ in range(number // unrolled)]
+    return Counter({item: number // steps for item, number in found.items()})
+
+
+def _by_kind(found: Mapping[CollectiveRecord, int]) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for item, number in found.items():
+        kinds[item.kind] += number
+    return kinds
+
+
+def _conditional(ran: Ran, steps: int) -> dict[str, int]:
+    kinds: Counter[str] = Counter()
+    for one, times, _parts in ran:
+        kinds.update({kind: number * times for kind, number in one.conditional.items()})
+    # Keras' own loop has each of its steps in a branch, in case that data ends.
+    return {kind: number for kind, number in kinds.items() if number} if steps == 1 else {}
+
+
+def _tell_of_other_steps(watch: Stopwatch) -> None:
+    """Say so where a step of the warm-up did more than the last, which stands for all."""
+    known: dict[int, Counter[str]] = {}
+
+    def kinds(step: Mapping[int, int]) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for key, times in step.items():
+            if key not in known:
+                known[key] = _by_kind(graphs.executed(watch.executions.graph(key)).collectives)
+            total.update({kind: number * times for kind, number in known[key].items()})
+        return total
+
+    ran = watch.executions.steps
+    if all(step == ran[-1] for step in ran):
+        return
+    steps = [kinds(step) for step in ran]
+    more = [step for step in steps if step - steps[-1]]
+    if more:
+        told = ", ".join(f"{number} {kind}" for kind, number in sorted(max(more, key=Counter.total).items()))
+        watch.note(
+            f"{len(more)} of {len(steps)} steps of the warm-up had more collectives ({told}) than the last, which is "
+            "the one that is counted"
+        )
+
+
+def _uncounted(ran: Ran, watch: Stopwatch, context: RankContext) -> Iterator[str]:
+    if uses_coordinator(context.strategy):
+        yield (
+            "steps of parameter_server run on workers, which tell no graphs: what a step sends, copies and calls was "
+            "not counted"
+        )
+    # Keras 2 has the number of its steps in a variable.
+    if watch.steps_per_call == 1:
+        names = sorted({name for one, _times, _parts in ran for name in one.unknown})
+        if names:
+            yield (
+                f"a loop with a collective or a call to the host counts as one pass, as how many it takes is not known "
+                f"before it runs ({', '.join(names)})"
+            )
 
 
 def _inserted(parts: list[Any]) -> list[CollectiveRecord]:
@@ -100,11 +171,11 @@ def _copies(ran: Ran, watch: Stopwatch, context: RankContext) -> dict[str, int] 
     if uses_coordinator(context.strategy):
         watch.note("copies were not counted: the steps of parameter_server run on workers, which tell no graphs")
         return None
-    if not watch.executions.is_possible or not any(parts for _record, _times, parts in ran):
+    if not watch.executions.is_possible or not any(parts for _one, _times, parts in ran):
         watch.note("copies were not counted: no step told the graphs of its devices")
         return None
     found: Counter[str] = Counter()
-    for _record, times, parts in ran:
+    for _one, times, parts in ran:
         for direction, number in copies_of(parts).items():
             found[direction] += number * times
     return dict(found)

@@ -21,7 +21,7 @@ class Executions:
         self._graphs: dict[int, Any] = {}
         self._partitions: dict[int, list[Any]] = {}
         self._running: Counter[int] = Counter()
-        self._last: Counter[int] = Counter()
+        self._steps: list[Counter[int]] = []
         self._running_eagerly = self._was_eager = False
         self._seen: WeakSet[Any] = WeakSet()
         self._watching = ExitStack()
@@ -35,7 +35,17 @@ class Executions:
     @property
     def last_step(self) -> list[tuple[Any, int, list[Any]]]:
         """Of the last step of the warm-up: each graph, how often it ran, and its parts on the devices."""
-        return [(self._graphs[key], times, self._partitions.get(key, [])) for key, times in self._last.items()]
+        last = self._steps[-1] if self._steps else Counter()
+        return [(self._graphs[key], times, self._partitions.get(key, [])) for key, times in last.items()]
+
+    @property
+    def steps(self) -> list[Counter[int]]:
+        """Of each step of the warm-up but the first: the keys of its graphs, and how often they ran."""
+        return self._steps[1:] or self._steps
+
+    def graph(self, key: int) -> Any:
+        """The graph of a key in :attr:`steps`."""
+        return self._graphs[key]
 
     @property
     def was_eager(self) -> bool:
@@ -70,7 +80,8 @@ class Executions:
     def end_step(self) -> None:
         """A step of the warm-up has ended."""
         with self._lock:
-            self._last, self._running = self._running, Counter()
+            self._steps.append(self._running)
+            self._running = Counter()
             self._was_eager, self._running_eagerly = self._running_eagerly, False
 
     def finish(self) -> None:

@@ -14,6 +14,7 @@ from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.pacing import LATE_TRACES as LATE_TRACES
 from pytest_ddl.bench.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.pinning import thread_environ
+from pytest_ddl.bench.ranks import of_all_ranks
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.remote import Orders, RankResult, measure_training
 from pytest_ddl.bench.spec import BenchSpec
@@ -85,7 +86,7 @@ def launch(
         strategy=str(spec),
         replicas=replicas,
         ranks=tuple(result.timing for result in results),
-        counters=results[0].counters,
+        counters=of_all_ranks([result.counters for result in results]),
         global_batch_size=settings.global_batch_size,
         steps_per_block=bench.steps_per_block,
         wall_seconds=time.monotonic() - started,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -58,7 +58,13 @@ class Counters:
     eager: bool = False
     """Whether steps ran eagerly: their collectives are in no graph and were not counted."""
     notes: tuple[str, ...] = ()
-    """What could not be counted, and why."""
+    """What could not be counted, and why; where ranks differ, and how."""
+    uncounted: tuple[str, ...] = ()
+    """Why counts of graphs are too small to compare with: a loop of unknown length, steps that run elsewhere."""
+    conditional: Mapping[str, int] = field(default_factory=dict)
+    """Kind -> of ``collectives``, those in a branch that may not be taken; they are counted as if it were."""
+    gathered_bytes: int = 0
+    """Bytes that collectives other than reductions hand to one replica in one step."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,8 @@ class RankTiming:
     """Of the last steady step, where the program tells one."""
     program: str = ""
     """File that the training function was imported from."""
+    examples: int | None = None
+    """Rows of the batch that this rank's replicas took in a step, seen after the last one; ``None`` where not seen."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,12 @@ class Launch:
         return None if self.global_batch_size is None else self.global_batch_size / self.median_step_seconds
 
     @property
+    def examples_per_step(self) -> int | None:
+        """Rows that all replicas took in a step, as counted; ``None`` where a rank did not see its batches."""
+        seen = [rank.examples for rank in self.ranks]
+        return None if None in seen else sum(rows or 0 for rows in seen)
+
+    @property
     def measured_seconds(self) -> float:
         """Wall time within steady steps."""
         return sum(self.step_seconds) * self.steps_per_block
@@ -142,13 +156,25 @@ class Launch:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
-        """The launch that :meth:`as_json` wrote."""
-        given = {key: value for key, value in data.items() if key != "derived"}
+        """The launch that :meth:`as_json` wrote, of this version or another: fields that are not known are left out.
+
+        Each version of pytest-ddl is gated by its own, and one may have a counter that the other has not.
+        """
         ranks = tuple(
-            RankTiming(**{**rank, "blocks": tuple(rank["blocks"]), "energy": EnergyReading(**rank["energy"])})
-            for rank in given["ranks"]
+            RankTiming(
+                **{
+                    **_known(RankTiming, rank),
+                    "blocks": tuple(rank["blocks"]),
+                    "energy": EnergyReading(**_known(EnergyReading, rank["energy"])),
+                }
+            )
+            for rank in data["ranks"]
         )
-        counted: dict[str, Any] = dict(given["counters"])
-        counted.update({name: tuple(counted[name]) for name in ("misplaced", "notes")})
-        counters = Counters(**counted)
-        return cls(**{**given, "ranks": ranks, "counters": counters})
+        counted = _known(Counters, data["counters"])
+        counted.update({name: tuple(counted.get(name, ())) for name in ("misplaced", "notes", "uncounted")})
+        return cls(**{**_known(cls, data), "ranks": ranks, "counters": Counters(**counted)})
+
+
+def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {item.name for item in fields(kind)}
+    return {name: value for name, value in data.items() if name in names}

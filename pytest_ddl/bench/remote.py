@@ -84,6 +84,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
         energy=reading,
         loss=watch.loss,
         program=source_of(train),
+        examples=watch.examples,
     )
     return RankResult(timing, counters, environment.versions(), watch.completed, watch.is_steady)
 

@@ -10,6 +10,7 @@ from pytest_ddl.bench.executions import Executions
 from pytest_ddl.bench.pacing import Paced
 from pytest_ddl.records import BatchRecord
 from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.training import values
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.settings import RunSettings
@@ -26,6 +27,8 @@ class Stopwatch(Recorder):
     Devices are synchronised before the clock is read: a step that has been launched is not a step
     that has been done.
     """
+
+    times_steps = True
 
     def __init__(
         self,
@@ -50,10 +53,15 @@ class Stopwatch(Recorder):
         self._ordered = 0
         self.blocks: list[float] = []
         self._steps_of_blocks: list[int] = []
+        self._loops = self._warm_loop = 0
+        self._loops_of_blocks: list[set[int]] = []
+        self._in_block: set[int] = set()
         self.traces_before = 0
         """``traces`` before the first block that counts."""
         self._traced_before = self._traced_by_then = 0
         self.loss: float | None = None
+        self.examples: int | None = None
+        """Rows of a batch on this rank, over its replicas: of the larger of two batches, as one may be partial."""
         self.executions = Executions(self.note)
 
     @property
@@ -115,7 +123,9 @@ class Stopwatch(Recorder):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(self._notes)
+        """What the reader of the result has to know, once each."""
+        told = loops_note(self._loops, set().union(*self._loops_of_blocks), self._warm_loop)
+        return (*self._notes, *([told] if told else []))
 
     def variables(self) -> tuple[Watched, ...]:
         """What the program watches."""
@@ -130,6 +140,10 @@ class Stopwatch(Recorder):
     def begin(self) -> None:
         if not self._begun:
             self._begun = time.perf_counter()
+
+    def begin_loop(self) -> None:
+        super().begin_loop()
+        self._loops += 1
 
     def result(self, name: str, value: Any) -> None:
         """What ``fit`` and ``evaluate`` return is not kept."""
@@ -151,8 +165,10 @@ class Stopwatch(Recorder):
                 batch = next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 return
-            local = [part for item in tf.nest.flatten(batch) for part in self._local(item)]
-            tensors += [tensor for tensor in local if isinstance(tensor, tf.Tensor) and tensor.shape.rank]
+            items = [[part for part in self._local(item) if _has_rows(part)] for item in tf.nest.flatten(batch)]
+            tensors += [part for item in items for part in item]
+            rows = [sum(int(tf.shape(part)[0]) for part in item) for item in items if item]
+            self.examples = max(self.examples or 0, rows[0]) if rows else self.examples
         if tensors and all(int(tf.size(tensor)) == 0 for tensor in tensors):
             raise EmptyPipelineError(
                 "the steps that were measured had no examples: every batch of this rank is empty. Look at what the "
@@ -180,14 +196,16 @@ class Stopwatch(Recorder):
             self._end_warm_up_step(loss)
             return None
         self._left -= self.steps_per_call
+        self._in_block.add(self._loops)
         if self._left <= 0 and not self._stopped:
-            synchronise(loss)
+            self._wait_for(loss)
             seconds = time.perf_counter() - self._block
             self.loss = values.scalar(loss)
             # A block of a loop that takes several steps at once may be longer than was ordered.
             taken = self._ordered - self._left
             self.blocks.append(seconds * self._ordered / taken)
             self._steps_of_blocks.append(taken)
+            self._loops_of_blocks.append(self._in_block)
             # What an evaluation after the last block traces is no retrace.
             self._traced_by_then = self._traced
             self._paced.done(self.blocks[-1], self._traced_by_then)
@@ -196,13 +214,16 @@ class Stopwatch(Recorder):
 
     def _end_warm_up_step(self, loss: Any) -> None:
         if not self._first:
-            synchronise(loss)
+            self._wait_for(loss)
+            # A program that schedules its steps by itself does not say when building ended.
+            self._begun = self._begun or self._started
             self._first = time.perf_counter()
         self.executions.end_step()
         if self._count < self._warm_up:
             return
-        synchronise(loss)
+        self._wait_for(loss)
         self._warm = time.perf_counter()
+        self._warm_loop = self._loops
         self.executions.finish()
         self.traces_before = self.traces
         self._traced_before = self._traced_by_then = self._traced
@@ -216,16 +237,52 @@ class Stopwatch(Recorder):
         if order.drop:
             self.blocks.pop()
             self._steps_of_blocks.pop()
+            self._loops_of_blocks.pop()
             self.traces_before, self._traced_before = self.traces, self._traced_by_then
+        self._in_block = set()
         self._ordered = self._left = order.steps
         self._stopped = self._left == 0
         if self._stopped:
             self._on_stopped()
         self._block = time.perf_counter()
 
+    def _wait_for(self, loss: Any) -> None:
+        # What a program has scheduled, workers may not have begun; nothing where its loop has waited.
+        join_scheduled(self._context.strategy)
+        synchronise(loss)
+
     def close(self) -> None:
         if self._paced is not None:
             self._paced.close()
+
+
+def loops_note(loops: int, measured: set[int], warm: int) -> str:
+    """Of which loops the measurement tells, where a program has several; empty where all is said without it.
+
+    :param loops: how many the program began, with ``run.steps`` or ``run.batches``.
+    :param measured: of which of them the blocks have steps; 0 is what ran before the first.
+    :param warm: in which the warm-up ended.
+    """
+    of = f"{loops} loop{'s' if loops != 1 else ''} over data (run.steps, run.batches)"
+    if not measured or (loops <= 1 and measured == {loops}):
+        return ""
+    if len(measured) > 1:
+        told = (
+            f"blocks have steps of the loops {min(measured)} to {max(measured)} of the program's {of}, and what lies "
+            "between them"
+        )
+    elif measured == {0}:
+        told = f"of the program's {of} none was measured: other steps before them took the whole measurement"
+    else:
+        told = f"of the program's {of} only loop {max(measured)} was measured, and nothing is known of the others"
+    counted = f"; counters are those of loop {warm}" if measured != {warm} else ""
+    return f"{told}{counted}. Measure each loop in a training function of its own"
+
+
+def _has_rows(value: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(value, tf.Tensor) and bool(value.shape.rank)
 
 
 def synchronise(loss: Any = None) -> None:

@@ -74,6 +74,11 @@ def concurrently(recorder: Recorder, strategy: Any, train_step: Any, dataset: An
     """
     import tensorflow as tf
 
+    if recorder.times_steps:
+        raise ValueError(
+            "run.steps(..., concurrent=True) cannot be measured: all steps have run before the first is recorded. "
+            "Leave concurrent= out, or schedule by yourself and call run.record() after each schedule()"
+        )
     if steps is None:
         raise ValueError(
             "run.steps(..., concurrent=True) schedules all steps at once and so must know how many: "

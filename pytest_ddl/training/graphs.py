@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 from pytest_ddl.records import CollectiveRecord, GraphRecord
+from pytest_ddl.training.loops import passes_of
 
 ON_HOST = (
     "PyFunc", "PyFuncStateless", "EagerPyFunc", "PrintV2", "WriteSummary", "WriteScalarSummary",
@@ -41,6 +43,10 @@ _OPS = {"Add": "SUM", "Mul": "PRODUCT", "Min": "MIN", "Max": "MAX"}
 REDUCES = ("all_reduce", "reduce", "reduce_scatter")
 """Kinds whose bytes are ``GraphRecord.reduced_bytes``."""
 _INPUTS = ("Placeholder",)
+_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
+_LOOPS = ("While", "StatelessWhile")
+_ONCE = ("PartitionedCall", "StatefulPartitionedCall", "RemoteCall")
+"""Operations that run the function that they are given once; of others it is not known how often."""
 _ITERATORS = ("IteratorGetNext", "MultiDeviceIteratorGetNextFromShard", "OptionalGetValue", "IteratorGetNextAsOptional")
 
 
@@ -53,28 +59,74 @@ class _Content:
     """With the device of each."""
     elements: list[str] = field(default_factory=list)
     """What it takes from iterators."""
+    times: Counter[tuple[str, CollectiveRecord]] = field(default_factory=Counter)
+    """The collectives, each as often as the loops around it have it run."""
+    on_host: int = 0
+    """Operations ``ON_HOST``, as often as loops have them run."""
+    conditional: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Device and kind of collectives that not every branch has, as often as loops have them run."""
+    unknown: set[str] = field(default_factory=set)
+    """Loops with something to count of which it is not known how often they run, by name."""
 
-    def add(self, other: _Content) -> None:
+    def add(self, other: _Content, times: int = 1) -> None:
         self.operations.update(other.operations)
         self.collectives += other.collectives
         self.elements += other.elements
+        self.times.update({item: number * times for item, number in other.times.items() if times})
+        self.on_host += other.on_host * times
+        self.conditional.update({item: number * times for item, number in other.conditional.items() if times})
+        self.unknown |= other.unknown
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What one execution of a graph does, loops unrolled."""
+
+    record: GraphRecord
+    """As :func:`analyse` gives it: a loop's body once."""
+    collectives: Mapping[CollectiveRecord, int]
+    """Of one device, each as often as it runs; a branch counts as its larger side, a loop that may end early whole."""
+    conditional: Mapping[str, int] = field(default_factory=dict)
+    """Kind -> of these, those that are in a branch."""
+    host_calls: int = 0
+    """Operations ``ON_HOST`` that run."""
+    unknown: tuple[str, ...] = ()
+    """Names of loops, with a collective or a call to the host, that count as one pass: how many is not known."""
+
+
+def executed(graph: Any, step: int = 0) -> Executed:
+    """Count what a ``tf.Graph`` executes, each loop's body as often as it runs where constants tell that."""
+    record, content = _analysed(graph, step, ())
+    device = _busiest(content)
+    return Executed(
+        record=record,
+        collectives={item: number for (where, item), number in content.times.items() if where == device},
+        conditional={kind: number for (where, kind), number in content.conditional.items() if where == device},
+        host_calls=content.on_host,
+        unknown=tuple(sorted(content.unknown)),
+    )
 
 
 def analyse(graph: Any, step: int, asked: tuple[CollectiveRecord, ...] = ()) -> GraphRecord:
-    """Count what a ``tf.Graph`` executes. A branch counts as its larger side, a loop's body once.
+    """Count what a ``tf.Graph`` holds. A branch counts as its larger side, a loop's body once.
 
     :param graph: the outermost graph of a traced function.
     :param step: the step in which it was traced.
     :param asked: what the program asked for while it was traced.
     """
+    return _analysed(graph, step, asked)[0]
+
+
+def _analysed(graph: Any, step: int, asked: tuple[CollectiveRecord, ...]) -> tuple[GraphRecord, _Content]:
     definition = graph.as_graph_def(add_shapes=True)
-    functions = {function.signature.name: function.node_def for function in definition.library.function}
+    functions = {function.signature.name: function for function in definition.library.function}
     name = str(getattr(graph, "name", ""))
     content = _content(definition.node, functions, {}, name)
     given = [f"{_shape(node.attr['shape'].shape)}{_dtype(node)}" for node in definition.node if node.op in _INPUTS]
-    collectives = _of_one_device(content)
+    device = _busiest(content)
+    collectives = tuple(item for where, item in content.collectives if where == device)
     types = sorted(kind for kind in content.operations if kind in COUNTED or kind in KINDS)
-    return GraphRecord(
+    record = GraphRecord(
         function=name,
         step=step,
         nodes=content.operations.total(),
@@ -84,6 +136,7 @@ def analyse(graph: Any, step: int, asked: tuple[CollectiveRecord, ...] = ()) -> 
         reduced_bytes=sum(bytes_of(item) for item in collectives if item.kind in REDUCES),
         operations={kind: content.operations[kind] for kind in types},
     )
+    return record, content
 
 
 def _content(nodes: Any, functions: Mapping[str, Any], known: dict[str, _Content], where: str) -> _Content:
@@ -91,25 +144,53 @@ def _content(nodes: Any, functions: Mapping[str, Any], known: dict[str, _Content
     named = {node.name: node for node in nodes}
     for node in nodes:
         content.operations[node.op] += 1
+        content.on_host += node.op in ON_HOST
         if node.op in KINDS:
-            content.collectives.append((node.device, _collective(node, where, _pack(node, named))))
+            found = node.device, _collective(node, where, _pack(node, named))
+            content.collectives.append(found)
+            content.times[found] += 1
         elif node.op in _ITERATORS:
             content.elements.append(f"{node.op} {[_shape(shape) for shape in node.attr['output_shapes'].list.shape]}")
         called = []
         for name in _called(node, functions):
             if name not in known:
                 known[name] = _Content()  # a function that calls itself ends here
-                known[name] = _content(functions[name], functions, known, name)
+                known[name] = _content(functions[name].node_def, functions, known, name)
             called.append(known[name])
-        if node.op in ("If", "StatelessIf", "Case", "StatelessCase") and called:
-            called = [reduce(lambda one, other: other if _size(other) > _size(one) else one, called)]
+        if node.op in _BRANCHES and called:
+            called = [_larger(called)]
+        times = 1
+        if node.op not in (*_ONCE, *_BRANCHES) and node.op not in functions and any(map(_is_gated, called)):
+            passes = passes_of(node, named, functions) if node.op in _LOOPS else None
+            if passes is None:
+                content.unknown.add(node.name)
+            times = 1 if passes is None else passes
         for inner in called:
-            content.add(inner)
+            content.add(inner, times)
     return content
 
 
+def _is_gated(content: _Content) -> bool:
+    return bool(content.times or content.on_host)
+
+
+def _larger(branches: list[_Content]) -> _Content:
+    """The branch that does most, and what of it is not in all of them."""
+    largest = reduce(lambda one, other: other if _size(other) > _size(one) else one, branches)
+    counts = [_by_kind(branch) for branch in branches]
+    extra = _by_kind(largest) - reduce(operator.and_, counts)
+    return replace(largest, conditional=largest.conditional | extra)
+
+
+def _by_kind(content: _Content) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for (device, item), number in content.times.items():
+        counts[device, item.kind] += number
+    return counts
+
+
 def _size(content: _Content) -> tuple[int, int]:
-    return len(content.collectives), content.operations.total()
+    return content.times.total(), content.operations.total()
 
 
 def _called(node: Any, functions: Mapping[str, Any]) -> list[str]:
@@ -162,11 +243,12 @@ def _collective(node: Any, where: str, parts: tuple[str, ...] = ()) -> Collectiv
     return CollectiveRecord(KINDS[node.op], op, dims, _dtype(node), where, parts=parts)
 
 
-def _of_one_device(content: _Content) -> tuple[CollectiveRecord, ...]:
-    """In one process every replica has its own copy of each collective: those of the busiest device."""
-    counts = Counter(device for device, _item in content.collectives)
-    busiest = max(counts, key=lambda device: counts[device], default="")
-    return tuple(item for device, item in content.collectives if device == busiest)
+def _busiest(content: _Content) -> str:
+    """In one process every replica has its own copy of each collective: those of one device are counted."""
+    counts: Counter[str] = Counter()
+    for (device, _item), number in content.times.items():
+        counts[device] += number
+    return max(counts, key=lambda device: counts[device], default="")
 
 
 def collectives_of(nodes: Any) -> list[CollectiveRecord]:

@@ -35,6 +35,9 @@ _PERTURBED = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE)
 class Recorder:
     """Collects a :class:`RankRecord` while the training function runs."""
 
+    times_steps = False
+    """Whether steps are timed, so that each must be recorded where it ends."""
+
     def __init__(self, settings: RunSettings, context: RankContext) -> None:
         self._settings = settings
         self._context = context
@@ -102,6 +105,10 @@ class Recorder:
         if self._settings.attempt > 1 and self._resumed is None:
             self.look_for_new()
             self._resumed = self._watcher.snapshot()
+
+    def begin_loop(self) -> None:
+        """A loop over data begins, of which a program may have several."""
+        self.begin()
 
     def end_step(
         self,

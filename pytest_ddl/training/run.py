@@ -149,7 +149,7 @@ class Run:
             taken = self._recorder.completed - first
             return not self._recorder.reached_limit and (steps is None or taken < steps)
 
-        self._recorder.begin()
+        self._recorder.begin_loop()
         arguments = (self._recorder, self.strategy, train_step, given)
         if not coordinator.uses_coordinator(self.strategy):
             yield from stepping.synchronous(*arguments, more)
@@ -169,7 +169,7 @@ class Run:
                 "batches. Use run.steps(train_step, dataset), or schedule by yourself and call run.record()."
             )
         given = data.prepare(dataset, self._settings, self._completed)
-        self._recorder.begin()
+        self._recorder.begin_loop()
         more = lambda: not self._recorder.reached_limit  # noqa: E731
         yield from stepping.batches(self._recorder, self.strategy, given, more)
 

@@ -157,6 +157,29 @@ def keras_loop(run):
         pass
 
 
+def reduced_in_a_loop(run, passes=8, known=True, rarely=False):
+    """A loop in the graph, with a collective in its body; or a branch that few steps take."""
+    import tensorflow as tf
+
+    weight = tf.Variable(1.0)
+    limit = passes if known else tf.Variable(passes)
+
+    def replica_step(x):
+        gradient = tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_mean(x))
+        weight.assign_sub(0.01 * gradient)
+
+    @tf.function
+    def step(batch):
+        for _ in tf.range(limit):
+            run.strategy.run(replica_step, args=(batch[0],))
+        if rarely and weight > 100.0:
+            run.strategy.run(replica_step, args=(batch[0],))
+
+    for batch in run.batches(_data(run)):
+        step(batch)
+        run.record(loss=1.0)
+
+
 def helper_is_traced_in_every_step(run, sin=True):
     """What is traced anew is no step: it calls no ``strategy.run``, and the loop does not know of it."""
     import tensorflow as tf
@@ -190,6 +213,9 @@ PROGRAMS = {
     "fit": fit,
     "fit, 4 at once": partial(fit, steps_per_execution=4),
     "keras loop": keras_loop,
+    "in a loop": reduced_in_a_loop,
+    "in a loop of unknown length": partial(reduced_in_a_loop, known=False),
+    "in a branch": partial(reduced_in_a_loop, passes=1, rarely=True),
     "helper": partial(helper_is_traced_in_every_step, sin=False),
     "helper retraced": helper_is_traced_in_every_step,
 }  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddl.bench.counter_gate import NAMES, compare, explained_bytes
+from pytest_ddl.bench.counter_gate import NAMES, REFUSED, compare, compare_launches, explained_bytes, uncounted
 from pytest_ddl.bench.records import Counters
 
 BASE = Counters(
@@ -37,6 +37,7 @@ REGRESSIONS = [
     ("collectives.broadcast", changed(collectives={"all_reduce": 2, "broadcast": 6}), "ONLY_FIRST_REPLICA"),
     ("collectives.all_gather", changed(collectives={"all_reduce": 2, "all_gather": 1}), "Gather it when it is needed"),
     ("reduced_bytes", changed(reduced_bytes=2004, reduced_dtypes={"float32": 2004}), "1 -> 2 times the parameters"),
+    ("gathered_bytes", changed(gathered_bytes=64), "0 bytes -> 64 bytes gathered and broadcast"),
     ("unpacked", changed(unpacked=4), "3 more reductions of a single tensor (1 -> 4; packs 1 -> 1)"),
     ("retraces", changed(retraces=1), "1 in 200 steady steps"),
     ("copies.device_to_device", changed(copies={"device_to_device": 4}), "1 more tensors copied device to device"),
@@ -78,13 +79,42 @@ def test_steps_that_become_eager_are_one_regression_and_their_collectives_none()
     assert [change.is_regression for change in compare(lost, BASE)] == [False]
 
 
-def test_graphs_that_could_not_be_counted_are_no_improvement():
-    head = changed(
-        nodes=0, collectives={}, reduced_bytes=0, packs=0, unpacked=0, notes=("graphs were not counted: why",)
+@pytest.mark.parametrize("side", [0, 1])
+def test_graphs_that_could_not_be_counted_are_neither_better_nor_worse_and_are_told(side):
+    lost = changed(
+        nodes=0,
+        collectives={},
+        reduced_bytes=0,
+        packs=0,
+        unpacked=0,
+        copies=None,
+        notes=("graphs were not counted: why",),
     )
-    found = only(BASE, head)
-    assert found.is_regression
-    assert "graphs were not counted: why" in found.message
+    pair = (lost, BASE) if side == 0 else (BASE, lost)
+    found = only(*pair)
+    assert (found.counter, found.is_regression) == ("nodes", False)
+    name = ("BASE", "HEAD")[side]
+    assert f"The graphs of {name} were not counted" in found.message
+    assert uncounted(*pair) == f"no graph of {name} could be counted: graphs were not counted: why"
+
+
+def test_what_was_counted_in_both_can_be_compared():
+    assert uncounted(BASE, changed(collectives={"all_reduce": 9}, retraces=3)) == ""
+
+
+@pytest.mark.parametrize("pair", [(True, True), (True, False), (False, True)])
+def test_eager_steps_cannot_be_compared_whatever_small_graphs_they_have(pair):
+    told = uncounted(*(changed(eager=eager, nodes=7) for eager in pair))
+    assert [name in told for name in ("the steps of BASE run eagerly", "the steps of HEAD run eagerly")] == list(pair)
+
+
+def test_loops_of_unknown_length_and_copies_of_one_side_cannot_be_compared():
+    assert uncounted(BASE, changed(uncounted=("a loop of unknown length",))) == "HEAD: a loop of unknown length"
+    assert uncounted(changed(uncounted=("steps run elsewhere",)), BASE) == "BASE: steps run elsewhere"
+    assert "copies were counted in one version only; HEAD says: why" in uncounted(
+        BASE, changed(copies=None, notes=("why",))
+    )
+    assert uncounted(changed(copies=None), changed(copies=None)) == ""
 
 
 def test_copies_that_were_not_counted_are_not_compared():
@@ -135,9 +165,45 @@ def test_of_a_model_that_is_not_watched_nothing_explains_more_bytes():
 def test_retraces_are_held_against_as_many_steps():
     base = changed(retraces=10, steady_steps=100)
     assert compare(base, changed(retraces=20, steady_steps=200)) == []
-    assert only(base, changed(retraces=21, steady_steps=200)).is_regression
+    assert not only(base, changed(retraces=21, steady_steps=200)).is_regression
+    assert only(base, changed(retraces=61, steady_steps=200)).is_regression
     assert not only(base, changed(retraces=0)).is_regression
     assert compare(changed(retraces=200), changed(retraces=520, steady_steps=520)) == []
+
+
+def test_launches_give_their_worst_and_their_retraces_together():
+    assert compare_launches([]) == []
+    worse = changed(host_calls=1)
+    (change,) = compare_launches([(BASE, BASE), (BASE, worse), (BASE, BASE)])
+    assert (change.counter, change.is_regression) == ("host_calls", True)
+    ragged = [(changed(retraces=before), changed(retraces=after)) for before, after in ((9, 14), (13, 8), (7, 11))]
+    (told,) = compare_launches(ragged)
+    assert (told.base, told.head, told.is_regression) == (29, 33, False)
+    assert "not clearly more" in told.message
+    (accepted,) = compare_launches([(BASE, changed(retraces=4))] * 2, {"retraces": "ragged on purpose"})
+    assert (accepted.head, accepted.is_regression) == (8, False)
+
+
+def test_a_launch_that_measured_nothing_is_a_regression_among_others():
+    found = compare_launches([(BASE, BASE), (BASE, changed(steady_steps=0))])
+    assert [change.counter for change in found if change.is_regression] == ["steady_steps"]
+
+
+def test_the_message_of_a_collective_names_all_that_has_to_be_accepted():
+    head = changed(collectives={"all_reduce": 3}, reduced_bytes=1008, unpacked=2, conditional={"all_reduce": 1})
+    found = {change.counter: change.message for change in compare(BASE, head)}
+    assert "1 of HEAD's are in a branch" in found["collectives.all_reduce"]
+    told = "If it is wanted, accept collectives.all_reduce, reduced_bytes, unpacked."
+    assert found["collectives.all_reduce"].endswith(told)
+    names = told.removesuffix(".").split("accept ")[1].split(", ")
+    assert not any(change.is_regression for change in compare(BASE, head, dict.fromkeys(names, "a metric")))
+
+
+def test_gathered_parameters_may_grow_as_the_parameters_do():
+    base = changed(gathered_bytes=500)
+    grown = changed(parameter_bytes=2000, gathered_bytes=1000)
+    assert not any(change.is_regression for change in compare(base, grown))
+    assert any(change.is_regression for change in compare(base, replace(grown, gathered_bytes=1001)))
 
 
 def test_a_misplaced_variable_that_was_renamed_is_no_change():
@@ -157,6 +223,12 @@ def test_what_is_accepted_is_told_with_its_reason():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_counter_can_be_accepted(name):
     assert compare(BASE, BASE, accept={name: "reason"}) == []
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_hide_all_else_cannot_be_accepted(name):
+    with pytest.raises(ValueError, match=f"'{name}' cannot be accepted: "):
+        compare(BASE, BASE, accept={name: "reason"})
 
 
 def test_an_unknown_name_or_no_reason_is_refused():

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench import counting
-from pytest_ddl.bench.counter_gate import compare
+from pytest_ddl.bench.counter_gate import compare, uncounted
 from pytest_ddl.bench.counting import reduction_ratio, wire_bytes
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.records import CollectiveRecord, GraphRecord
+from pytest_ddl.training.graphs import Executed
 
 # Ranks import the programs by name; under importmode=importlib no test folder is on the path by itself.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -167,6 +168,18 @@ def test_functions_of_one_name_are_both_counted_and_a_function_of_two_shapes_onc
 
 
 @pytest.mark.slow
+def test_collectives_in_loops_and_branches_of_the_graph(counts):
+    # In one process, TensorFlow cannot meet the other replicas from within a loop.
+    looped, unknown, branch = counts("multi_worker_mirrored", "in a loop", "in a loop of unknown length", "in a branch")
+    assert looped.collectives == {"all_reduce": 8}
+    assert (looped.reduced_bytes, looped.uncounted) == (8 * 4, ())
+    assert unknown.collectives == {"all_reduce": 1}
+    assert "HEAD: a loop with a collective or a call to the host counts as one pass" in uncounted(looped, unknown)
+    assert (branch.collectives, branch.conditional) == ({"all_reduce": 2}, {"all_reduce": 1})
+    assert any("in a branch" in note for note in branch.notes)
+
+
+@pytest.mark.slow
 def test_fit_is_counted_as_a_loop_is(counts):
     (fit,) = counts("mirrored", "fit")
     parameters = (programs.WIDTH * 5 + 5 + 5 + 1) * 4
@@ -182,11 +195,11 @@ def test_steps_of_a_call_that_takes_several_are_counted_singly(counts):
     assert not [change for change in compare(single, several) if change.is_regression]
 
 
-class Unrolled:
+class Keras:
     """What is counted in a graph that holds several steps one after the other."""
 
-    def __init__(self, unrolled_steps):
-        self.unrolled_steps, self.notes = unrolled_steps, []
+    def __init__(self, steps_per_call=1, unrolled_steps=1):
+        self.steps_per_call, self.unrolled_steps, self.notes = steps_per_call, unrolled_steps, []
 
     def note(self, text):
         self.notes.append(text)
@@ -196,23 +209,33 @@ def collective(number):
     return CollectiveRecord("all_reduce", "SUM", (number,), "float32", "")
 
 
-def test_unrolled_steps_count_as_one():
+def of_graph(counts, **given):
+    return Executed(
+        GraphRecord("train", 0, nodes=9), {collective(size): number for size, number in counts.items()}, **given
+    )
+
+
+def counted(executed, watch, times=1):
+    ran = [(executed, times, [])]
+    found = counting.collectives(ran, watch, counting._steps_of_call(ran, watch))
+    return {item.shape[0]: number for item, number in found.items()}
+
+
+def test_steps_of_one_call_count_singly_looped_or_unrolled():
     # TensorFlow 2.21 cannot run this: a collective in the body of Keras' loop is not given its key.
-    record = GraphRecord("train", 0, nodes=9, collectives=(collective(4), collective(4), collective(1), collective(1)))
-    assert [item.shape for item in counting.collectives([(record, 1, [])], Unrolled(2))] == [(4,), (1,)]
-    assert len(counting.collectives([(record, 1, [])], Unrolled(1))) == 4
+    assert counted(of_graph({4: 6, 1: 6}), Keras(6, 2)) == {4: 1, 1: 1}
+    assert counted(of_graph({4: 2, 1: 2}, unknown=("while",)), Keras(6, 2)) == {4: 1, 1: 1}
+    assert counted(of_graph({4: 6, 1: 6}), Keras()) == {4: 6, 1: 6}
 
 
-def test_collectives_that_unrolled_steps_do_not_divide_are_told():
-    record = GraphRecord("train", 0, nodes=9, collectives=(collective(4), collective(4), collective(1)))
-    watch = Unrolled(2)
-    assert len(counting.collectives([(record, 1, [])], watch)) == 3
+def test_collectives_that_the_steps_of_a_call_do_not_divide_are_told():
+    watch = Keras(2, 2)
+    assert counted(of_graph({4: 2, 1: 1}), watch) == {4: 2, 1: 1}
     assert "those of 2 steps" in watch.notes[0]
 
 
 def test_a_graph_that_a_step_runs_twice_counts_twice():
-    record = GraphRecord("train", 0, nodes=9, collectives=(collective(4),))
-    assert len(counting.collectives([(record, 3, [])], Unrolled(1))) == 3
+    assert counted(of_graph({4: 1}), Keras(), times=3) == {4: 3}
 
 
 @pytest.mark.slow
@@ -238,6 +261,7 @@ def test_parameter_server_says_what_cannot_be_counted(counts):
     assert (one.collectives, one.copies, one.misplaced, one.eager) == ({}, None, (), False)
     assert one.nodes > 50
     assert any("copies were not counted" in note for note in one.notes)
+    assert "steps of parameter_server run on workers" in uncounted(one, one)
 
 
 def test_wire_bytes_are_those_of_a_ring():

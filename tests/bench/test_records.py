@@ -79,6 +79,13 @@ def test_counters_of_an_earlier_version_are_read():
     assert Launch.from_json(data).counters.host_calls == 0
 
 
+def test_what_a_later_version_tells_besides_is_left_out():
+    data = json.loads(json.dumps(launch().as_json()))
+    for told in (data, data["counters"], data["ranks"][0], data["ranks"][0]["energy"]):
+        told["of_a_later_version"] = 1
+    assert Launch.from_json(data) == launch()
+
+
 def test_a_step_takes_as_long_as_on_its_slowest_rank():
     one = launch()
     assert one.step_seconds == [0.2, 0.3, 0.2]

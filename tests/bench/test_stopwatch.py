@@ -10,6 +10,7 @@ from pytest_ddl.bench import stopwatch
 from pytest_ddl.bench.pacing import Order
 from pytest_ddl.bench.stopwatch import Stopwatch
 from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.training import coordinator
 from pytest_ddl.training.settings import RunSettings
 
 
@@ -45,23 +46,29 @@ class Program:
 
     def __init__(self, monkeypatch, *orders, warm_up=3):
         self.clock, self.controller = Clock(), Controller(orders)
-        self.pending, self.steady = 0.0, []
+        self.pending, self.scheduled, self.steady = 0.0, 0.0, []
         monkeypatch.setattr(stopwatch, "time", self.clock)
         monkeypatch.setattr(stopwatch, "Paced", self.controller)
         monkeypatch.setattr(stopwatch, "synchronise", self.synchronise)
+        monkeypatch.setattr(stopwatch, "join_scheduled", self.join)
         context = RankContext(spec=None, strategy=None, task="worker:0", rank=0, num_ranks=1, num_replicas=1)
         self.watch = Stopwatch(RunSettings(), context, "", warm_up, lambda: self.steady.append(self.clock.now))
+
+    def join(self, _strategy):
+        """Workers begin what was scheduled for them."""
+        self.pending, self.scheduled = self.pending + self.scheduled, 0.0
 
     def synchronise(self, _loss=None):
         """A device finishes what it was given."""
         self.clock.now += self.pending
         self.pending = 0.0
 
-    def steps(self, number, seconds=1.0, on_device=0.0, traces=None, loss=None):
+    def steps(self, number, seconds=1.0, on_device=0.0, traces=None, loss=None, scheduled=0.0):
         for _ in range(number):
             assert not self.watch.reached_limit
             self.clock.now += seconds
             self.pending += on_device
+            self.scheduled += scheduled
             self.watch.end_step(loss, traces=traces)
 
 
@@ -166,3 +173,81 @@ def test_unrolled_steps_are_no_more_than_keras_runs_at_once(monkeypatch, unrolle
     model = SimpleNamespace(steps_per_execution=4, unrolled_steps_per_execution=unrolled)
     program.watch._watcher._models = [model]
     assert program.watch.unrolled_steps == expected
+
+
+def test_what_a_program_has_scheduled_by_itself_belongs_to_its_block(monkeypatch):
+    """Under parameter_server ``schedule`` returns at once: the coordinator is joined before the clock is read."""
+    program = Program(monkeypatch, Order(4), Order(4), Order(0), warm_up=2)
+    program.steps(2, seconds=0, scheduled=5)
+    program.steps(4, seconds=0, scheduled=1)
+    program.steps(4, seconds=0, scheduled=3)
+    assert program.watch.blocks == [4, 12]
+    assert (program.watch.build_seconds, program.watch.first_step_seconds) == (0, 5)  # it began no loop
+
+
+def test_the_coordinator_of_the_strategy_is_the_one_that_is_joined(monkeypatch):
+    joined = []
+    program = Program(monkeypatch, Order(1), Order(0), warm_up=1)
+    monkeypatch.setattr(stopwatch, "join_scheduled", joined.append)
+    program.watch._context = SimpleNamespace(strategy="the strategy")
+    program.steps(2)
+    assert set(joined) == {"the strategy"}
+
+
+def loop_notes(program):
+    return [note for note in program.watch.notes if "loop" in note]
+
+
+@pytest.mark.parametrize("begin", ["begin", "begin_loop"])
+def test_one_loop_alone_needs_no_note(monkeypatch, begin):
+    program = Program(monkeypatch, Order(2), Order(0), warm_up=1)
+    getattr(program.watch, begin)()
+    program.steps(3)
+    assert program.watch.notes == ()
+
+
+def test_loops_that_come_after_the_measurement_are_told(monkeypatch):
+    program = Program(monkeypatch, Order(2), Order(0), warm_up=1)
+    program.watch.begin_loop()
+    program.steps(3)
+    assert program.watch.reached_limit
+    program.watch.begin_loop()
+    (note,) = loop_notes(program)
+    assert "of the program's 2 loops over data (run.steps, run.batches) only loop 1 was measured" in note
+    assert "counters" not in note
+
+
+def test_counters_of_another_loop_than_the_measured_one_are_told(monkeypatch):
+    program = Program(monkeypatch, Order(2), Order(0), warm_up=1)
+    program.watch.begin_loop()
+    program.steps(1)
+    program.watch.begin_loop()
+    program.steps(2)
+    (note,) = loop_notes(program)
+    assert "only loop 2 was measured" in note
+    assert "counters are those of loop 1" in note
+
+
+def test_blocks_that_have_steps_of_several_loops_are_told(monkeypatch):
+    program = Program(monkeypatch, Order(2), Order(2, drop=True), Order(2), Order(0), warm_up=1)
+    for number in (3, 1, 1, 0):  # the block with steps of the first loop is dropped
+        program.watch.begin_loop()
+        program.steps(number)
+    (note,) = loop_notes(program)
+    assert "steps of the loops 2 to 3 of the program's 4 loops" in note
+    assert "what lies between them; counters are those of loop 1" in note
+
+
+def test_a_loop_after_a_fit_that_was_measured_is_told(monkeypatch):
+    program = Program(monkeypatch, Order(2), Order(0), warm_up=1)
+    program.watch.begin()
+    program.steps(3)
+    program.watch.begin_loop()
+    (note,) = loop_notes(program)
+    assert "of the program's 1 loop over data (run.steps, run.batches) none was measured" in note
+
+
+def test_steps_that_all_run_before_the_first_is_recorded_cannot_be_measured(monkeypatch):
+    watch = Program(monkeypatch).watch
+    with pytest.raises(ValueError, match=r"concurrent=True\) cannot be measured.*run\.record\(\)"):
+        next(coordinator.concurrently(watch, None, None, None, 5))

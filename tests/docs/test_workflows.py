@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
+import subprocess
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,66 @@ def test_a_gate_that_wrote_nothing_fails(path: Path) -> None:
     ]
     assert sorted(written) == sorted(upload["path"] for upload in uploads)
     assert all(upload["if-no-files-found"] == "error" for upload in uploads)
+
+
+GPU_GATES = [path for path in WORKFLOWS if path.name == "gpu-gate.yml"]
+
+
+def verdict_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = load(path)["jobs"]["gpu-gate-verdict"]
+    return found
+
+
+@pytest.mark.parametrize("path", GPU_GATES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    ("result", "exempt", "passes"),
+    [
+        ("success", "false", True),
+        ("skipped", "false", False),  # no label, or a fork
+        ("cancelled", "false", False),
+        ("failure", "false", False),
+        ("", "", False),
+        ("skipped", "true", True),
+        ("failure", "true", True),
+    ],
+)
+def test_what_was_not_measured_is_no_pass(path: Path, result: str, exempt: str, passes: bool) -> None:
+    (step,) = verdict_of(path)["steps"]
+    environ = {"PATH": os.environ["PATH"], "RESULT": result, "EXEMPT": exempt}
+    # As GitHub runs it on Linux.
+    ran = subprocess.run(["bash", "-e", "-c", step["run"]], env=environ, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode == 0) is passes
+    assert ("::warning::" in ran.stdout) is (passes and result != "success")
+    assert ("::error::" in ran.stdout) is not passes
+
+
+@pytest.mark.parametrize("path", GPU_GATES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_verdict_is_given_for_every_pull_request(path: Path) -> None:
+    job, workflow = verdict_of(path), load(path)
+    assert job["needs"] == "gate"
+    assert job["if"] == "${{ always() }}"
+    assert job["runs-on"] == "ubuntu-latest"
+    (step,) = job["steps"]
+    assert set(step["env"]) == {"RESULT", "EXEMPT"}
+    assert step["env"]["RESULT"] == "${{ needs.gate.result }}"
+    assert "'gpu-gate-exempt'" in step["env"]["EXEMPT"]
+    # Its label is set and taken away, and its code changes, after it was opened.
+    given = workflow[True]["pull_request"]
+    assert set(given["types"]) == {"opened", "reopened", "synchronize", "labeled", "unlabeled"}
+    assert not {"paths", "paths-ignore", "branches", "branches-ignore"} & set(given)
+    # One measurement at a time, and only measurements wait for each other.
+    assert workflow["jobs"]["gate"]["concurrency"] == {"group": "gpu-runner", "cancel-in-progress": False}
+    assert "github.ref" in workflow["concurrency"]["group"]
+
+
+def test_the_required_check_has_a_name_of_its_own() -> None:
+    """GitHub tells required checks apart by the names of jobs, over all workflows."""
+    for folder in (".github/workflows", "docs/workflows"):
+        names = [name for path in (ROOT / folder).glob("*.yml") for name in load(path)["jobs"]]
+        assert names.count("gpu-gate-verdict") == 1
+    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    assert "`gpu-gate-verdict`" in text
+    assert "`gpu-gate-exempt`" in text
 
 
 def test_users_have_the_workflows_of_this_project() -> None:

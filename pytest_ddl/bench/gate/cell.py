@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_ddl.bench.counter_gate import Change, compare
+from pytest_ddl.bench.counter_gate import Change, compare_launches, uncounted
 from pytest_ddl.bench.gate.lockstep import GROUPS, Paired, launch_pair
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
@@ -15,6 +15,8 @@ from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide_launches, percent
 from pytest_ddl.bench.spec import BenchSpec
 
+EXAMPLES = "examples"
+"""What may be accepted besides counters: another number of examples in a step."""
 OVERLOADED = 2
 """So many launches on an overloaded machine, and more of them than calm ones, end the measurement of time."""
 
@@ -93,9 +95,12 @@ def measure_cell(
         worse = [change for change in _changes(made, cell.accept) if change.is_regression]
         if worse:
             return result(Verdict.REGRESSION, f"counters: {worse[0].message}", _decided(calm, cell))
-        uncounted = _uncounted(made[-1])
-        if cell.counters_only and uncounted:
-            return result(Verdict.INCONCLUSIVE, uncounted)
+        other_work = _other_work(made[-1], cell.accept)
+        if other_work:
+            return result(Verdict.INCONCLUSIVE, other_work, _decided(calm, cell))
+        not_counted = uncounted(made[-1].base.counters, made[-1].head.counters)
+        if cell.counters_only and not_counted:
+            return result(Verdict.INCONCLUSIVE, not_counted)
         if cell.counters_only:
             return result(Verdict.PASS, "counters are not worse; time was not measured (--counters-only)")
         overloaded = len(made) - len(calm)
@@ -145,20 +150,23 @@ def _decided(calm: list[Paired], cell: Cell) -> Decision | None:
 
 
 def _changes(made: list[Paired], accept: Mapping[str, str]) -> tuple[Change, ...]:
-    """Of the launch whose counters are worst; they are the same in all, unless a program chooses at random."""
-    found = [tuple(compare(one.base.counters, one.head.counters, accept)) for one in made]
-    return max(found, key=lambda changes: sum(change.is_regression for change in changes), default=())
+    return tuple(compare_launches([(one.base.counters, one.head.counters) for one in made], counters_of(accept)))
 
 
-def _uncounted(one: Paired) -> str:
-    """Why counters say nothing, where neither version has a graph that could be counted."""
-    sides = one.base.counters, one.head.counters
-    if any(counters.nodes for counters in sides):
+def counters_of(accept: Mapping[str, str]) -> dict[str, str]:
+    """What is accepted of counters."""
+    return {name: reason for name, reason in accept.items() if name != EXAMPLES}
+
+
+def _other_work(one: Paired, accept: Mapping[str, str]) -> str:
+    """Why steps of the two versions are not the same work, where they took batches of different sizes."""
+    base, head = one.base.examples_per_step, one.head.examples_per_step
+    if EXAMPLES in accept or base is None or head is None or base == head:
         return ""
-    if all(counters.eager for counters in sides):
-        return "the steps of both versions run eagerly: their collectives are in no graph, and were not counted"
-    told = "; ".join(dict.fromkeys(note for counters in sides for note in counters.notes))
-    return f"no graph of either version could be counted: {told or 'no reason was told'}"
+    return (
+        f"a step of BASE takes {base} examples and one of HEAD {head}: their times do not compare. Have both versions "
+        f"take run.global_batch_size, or give --accept {EXAMPLES}=REASON and mind that a step is another one"
+    )
 
 
 def _last_problem(made: list[Paired]) -> str:

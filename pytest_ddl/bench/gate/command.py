@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from types import FrameType
 
 from pytest_ddl.bench.gate import github, report
 from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
-from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.gate.result import GateResult
+from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
 from pytest_ddl.bench.spec import BenchSpec
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 USAGE = 2
+NOT_MEASURED = 4
 INTERRUPTED = 130
 STATUSES = """\
 exit status:
@@ -23,7 +28,8 @@ exit status:
   1    a regression: a step takes longer by more than the margin, or a counter is worse
   2    the gate could not begin: a wrong option, no such commit, the same commit twice
   3    inconclusive: launches or seconds are used up, or the machine is overloaded; this is no pass
-  4    a cell could not be measured: a version lacks the target, a side failed or took too long
+  4    a cell could not be measured: a version lacks the target, a side failed or took too long; or the gate itself
+       failed, as on a full disk
   130  interrupted
 A regression in one cell counts more than a 4 in another, and that more than a 3.
 """
@@ -136,22 +142,31 @@ def main(options: argparse.Namespace) -> int:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
 
-    before = {number: signal.signal(number, _interrupt) for number in _SIGNALS}
+    # Under nohup a closed terminal is to be survived.
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _interrupt) for number in heard}
     try:
         plan = plan_of(options)
-        if options.json is not None and not options.json.absolute().parent.is_dir():
-            # Found out now, and not after the minutes of measuring.
-            raise GateUsageError(f"--json={str(options.json)!r}: there is no such folder")
-        result = run_gate(plan, tell)
+        if options.json is not None:
+            _check_json(options.json)
+        return _show(run_gate(plan, tell), options)
     except GateUsageError as error:
-        sys.stderr.write(f"pytest-ddl gate: {error}\n")
-        return USAGE
+        return _failed(str(error), USAGE)
     except KeyboardInterrupt:
-        sys.stderr.write("pytest-ddl gate: interrupted; there is no verdict\n")
-        return INTERRUPTED
+        return _failed("interrupted; there is no verdict", INTERRUPTED)
+    except GitError as error:
+        return _failed(f"could not measure: {error}", NOT_MEASURED)
+    except Exception as error:
+        # Python's own status for an uncaught error is 1, which here says that HEAD is slower.
+        told = " ".join(str(error).split())
+        problem = f"could not measure: {type(error).__name__}: {told} (the traceback is above)"
+        return _failed(traceback.format_exc() + f"pytest-ddl gate: {problem}", NOT_MEASURED, prefix="")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _show(result: GateResult, options: argparse.Namespace) -> int:
     sys.stdout.write(report.text(result))
     if options.json is not None:
         result.save(options.json)
@@ -161,6 +176,23 @@ def main(options: argparse.Namespace) -> int:
             sys.stderr.write("pytest-ddl gate: --github: GITHUB_STEP_SUMMARY is not set, so there is no step summary\n")
     sys.stdout.flush()
     return result.exit_status
+
+
+def _check_json(path: Path) -> None:
+    """Find out now, and not after the minutes of measuring, that a file cannot be written."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise GateUsageError(f"--json={str(path)!r}: there is no such folder")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise GateUsageError(f"--json={str(path)!r} cannot be written: give a file in a folder that is yours")
+
+
+def _failed(problem: str, status: int, prefix: str = "pytest-ddl gate: ") -> int:
+    # After a terminal was closed there is nobody to tell.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{prefix}{problem}\n")
+        sys.stderr.flush()
+    return status
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
 
-from pytest_ddl.bench.gate.cell import Cell, measure_cell
+from pytest_ddl.bench.gate.cell import Cell, counters_of, measure_cell
 from pytest_ddl.bench.gate.checkout import both_sides
+from pytest_ddl.bench.gate.interpreters import is_same_environment
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import CellResult, GateResult
 from pytest_ddl.bench.gate.sides import Side
@@ -15,6 +16,8 @@ from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Rule, Verdict
 from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different
 from pytest_ddl.bench.spec import BenchSpec
+
+_RELEASES = ("python", "tensorflow", "keras", "tf_keras", "numpy")
 
 
 def gate(
@@ -54,9 +57,10 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
     rule = _rule(plan)
     repository = Repository(plan.repository)
     base, head = repository.version(plan.base), repository.version(plan.head)
-    check_different(base, head, plan.a_a or plan.base_python != plan.head_python)
+    same_is_meant = plan.a_a or base.tree != head.tree or not is_same_environment(plan.base_python, plan.head_python)
+    check_different(base, head, same_is_meant)
     variants = _variants(plan)
-    notes = list(_notes(repository, head, plan))
+    notes = list(_notes(repository, base, head, plan))
     for note in notes:
         tell(f"note: {note}")
     with both_sides(plan, repository, base, head) as (base_side, head_side, told):
@@ -85,6 +89,8 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
                     )
                     cells.append(measure_cell(cell, lambda line: tell(f"  {line}")))
                 tell(f"  {cells[-1].verdict.value}: {cells[-1].reason}")
+    if base.tree == head.tree and not plan.a_a:
+        notes += _same_releases(cells)
     return GateResult(base, head, tuple(cells), plan.margin, plan.counters_only, tuple(notes))
 
 
@@ -96,7 +102,7 @@ def _check(plan: GatePlan) -> None:
     from pytest_ddl.bench.records import Counters
 
     try:
-        compare(Counters(steady_steps=1), Counters(steady_steps=1), plan.accept)
+        compare(Counters(steady_steps=1), Counters(steady_steps=1), counters_of(plan.accept))
     except ValueError as error:
         raise GateUsageError(f"--{error}") from None
 
@@ -139,17 +145,39 @@ def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
     return found
 
 
-def _notes(repository: Repository, head: Version, plan: GatePlan) -> Iterator[str]:
-    if head.given in (WORKTREE, "."):
-        return
-    changed = repository.uncommitted() if repository.is_checked_out(head) else []
+def _notes(repository: Repository, base: Version, head: Version, plan: GatePlan) -> Iterator[str]:
+    changed = repository.uncommitted() if head.given not in (WORKTREE, ".") and repository.is_checked_out(head) else []
     if changed:
         yield (
             f"{len(changed)} uncommitted change(s), such as {changed[0].split(maxsplit=1)[-1]}, are not measured; give "
             f"{WORKTREE} as HEAD to measure them"
         )
+    lacking, shared = repository.lacking(base, head) if base.tree != head.tree else (0, "")
+    if lacking and shared == head.commit:
+        yield (
+            f"HEAD {head.short} is older than BASE {base.short}, by {lacking} commit(s): what became faster in them "
+            "counts as slower here, and the other way round"
+        )
+    elif lacking:
+        fix = f"; to measure those of HEAD alone give their merge base as BASE: {shared[:10]}" if shared else ""
+        yield (
+            f"HEAD {head.short} lacks {lacking} commit(s) of BASE {base.short}, whose changes are measured too, as if "
+            f"HEAD had taken them back{fix}"
+        )
     if plan.a_a:
         yield "A/A: the gate itself is measured"
+
+
+def _same_releases(cells: Sequence[CellResult]) -> list[str]:
+    """What to say of two environments that differ in nothing that is known of them."""
+    provenance = next((cell.launches[0].provenance for cell in cells if cell.launches), None)
+    if provenance is None:
+        return []
+    told = [{key: side.get(key) for key in _RELEASES} for side in provenance.values()]
+    if told[0] != told[1]:
+        return []
+    releases = ", ".join(f"{key} {value}" for key, value in told[0].items() if value)
+    return [f"the same commit was measured in two environments that have the same releases ({releases})"]
 
 
 def _missing(target: Target, *sides: Side) -> str:

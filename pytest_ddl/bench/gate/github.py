@@ -44,6 +44,7 @@ def summary(result: GateResult) -> str:
             f"{_cell(change.message)}"
             for change in cell.changes
         ]
+        lines += [f"  * note: {_cell(note)}" for note in cell.launch_notes]
     lines += ["", *(f"* {name}: {_cell(told)}" for name, told in versions(result))]
     lines += [f"* note: {_cell(note)}" for note in result.notes]
     return "\n".join(lines) + "\n"

@@ -23,7 +23,7 @@ from pytest_ddl.bench.pacing import Pacer, PacingError
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.spec import BenchSpec
 
-GROUPS = 16
+GROUPS = 150
 """ABBA groups of a launch, where the time allows: their median is what the launch says."""
 
 

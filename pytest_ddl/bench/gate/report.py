@@ -61,6 +61,7 @@ def text(result: GateResult) -> str:
             f"{change.message}"
             for change in cell.changes
         ]
+        lines += [f"  note: {note}" for note in cell.launch_notes]
     lines += ["", f"{result.verdict.value.upper()} {_ending(result)}"]
     return "\n".join(lines) + "\n"
 

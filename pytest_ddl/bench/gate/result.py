@@ -54,6 +54,16 @@ class CellResult:
         """Launches that the machine was too busy for; 0 where time was not to be measured."""
         return 0 if self.counters_only else sum(bool(one.load.problem) for one in self.launches)
 
+    @property
+    def launch_notes(self) -> tuple[str, ...]:
+        """What the programs and their counters had to say, each once, with the versions that said it."""
+        said: dict[str, set[str]] = {}
+        for one in self.launches:
+            for name, launch in (("BASE", one.base), ("HEAD", one.head)):
+                for note in launch.counters.notes:
+                    said.setdefault(note, set()).add(name)
+        return tuple(f"{' and '.join(sorted(names))}: {note}" for note, names in said.items())
+
     def as_json(self) -> dict[str, Any]:
         decision = None
         if self.decision is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pytest_ddl.bench.gate.origin import foreign_modules
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 
 
@@ -132,41 +133,13 @@ class TargetError(RuntimeError):
     """The training function is not there, or not the one of the version to be measured."""
 
 
-def foreign_modules(
-    modules: Iterable[ModuleType], root: Path, paths: Iterable[Path], checkout: Path
-) -> dict[str, Path]:
-    """Modules that should have come from a version's folder and did not: name -> file.
-
-    That is what lies in the user's own checkout (an editable installation points there, and both versions
-    would run it), and what the version holds itself under the same name. ``pytest_ddl`` is the instrument.
-    """
-    found = {}
-    for module in list(modules):
-        name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
-        if not file or not isinstance(file, str) or name.split(".")[0] in ("pytest_ddl", "__main__"):
-            continue
-        path = Path(file)
-        if path.is_relative_to(root):
-            continue
-        installed = any(part in ("site-packages", "dist-packages") for part in path.parts)
-        if (path.is_relative_to(checkout) and not installed) or (
-            installed and any(_holds(folder, name) for folder in paths)
-        ):
-            found[name] = path
-    return found
-
-
-def _holds(folder: Path, name: str) -> bool:
-    base = folder.joinpath(*name.split("."))
-    return base.with_suffix(".py").is_file() or (base / "__init__.py").is_file()
-
-
 def _told(strangers: dict[str, Path], root: Path) -> str:
     shown = "; ".join(f"{name} from {path}" for name, path in list(strangers.items())[:5])
     return (
         f"code was imported that is not of the version to be measured ({root}): {shown}. Both versions would run the "
-        "same code. Uninstall the package (an editable installation points to your checkout), or give the folder that "
-        "holds its source as --path"
+        "same code. Uninstall the package and keep what it depends on (an editable installation points to your "
+        "checkout, any other is a copy of one version), or give the folder of the repository that holds its source as "
+        "--path"
     )
 
 

@@ -10,12 +10,18 @@ from typing import Any
 from pytest_ddl.bench.gate import report
 from pytest_ddl.bench.gate.gating import gate
 from pytest_ddl.bench.gate.result import GateResult
+from pytest_ddl.bench.gate.verdict import Verdict
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.remote import source_of
 
 
 class GateFailedError(AssertionError):
     """It was not shown that nothing regressed; the message is the whole report."""
+
+    def __init__(self, message: str, verdict: Verdict = Verdict.ERROR) -> None:
+        super().__init__(message)
+        self.verdict = verdict.value
+        """The worst of all cells."""
 
 
 def gate_in_test(
@@ -39,7 +45,7 @@ def gate_in_test(
     except GateUsageError as error:
         raise GateFailedError(f"ddl_gate: {error}") from None
     if not result.passed:
-        raise GateFailedError(report.text(result))
+        raise GateFailedError(report.text(result), result.verdict)
     sys.stdout.write(report.text(result))
     return result
 

@@ -50,7 +50,7 @@ class Repository:
         try:
             self.root = Path(self._git("rev-parse", "--show-toplevel")).resolve()
             self.prefix = self._git("rev-parse", "--show-prefix").rstrip("/")
-        except _GitError as error:
+        except GitError as error:
             raise GateUsageError(
                 f"{folder.resolve()} is not in a git repository ({error}); run the gate in your project, or give "
                 "--repository"
@@ -67,19 +67,31 @@ class Repository:
                 if given in (WORKTREE, ".")
                 else self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{given}^{{commit}}")
             )
-        except _GitError as error:
+        except GitError as error:
             if given in (WORKTREE, "."):
                 raise GateUsageError(f"{given}: the working tree cannot be read: {error}") from None
-            shallow = self._git("rev-parse", "--is-shallow-repository") == "true"
-            hint = (
-                " (this clone is shallow: fetch its history, in GitHub Actions with fetch-depth: 0)" if shallow else ""
-            )
+            hint = " (this clone is shallow: fetch its history, in GitHub Actions with fetch-depth: 0)"
+            hint = hint if self._is_shallow() else ""
             raise GateUsageError(f"{given!r} is no commit of {self.root}{hint}") from None
         return Version(given, commit, self._git("rev-parse", f"{commit}^{{tree}}"))
 
     def uncommitted(self) -> list[str]:
         """Files that differ from the last commit, as ``git status`` tells them; ignored ones left out."""
         return self._git("status", "--porcelain").splitlines()
+
+    def lacking(self, base: Version, head: Version) -> tuple[int, str]:
+        """How many commits of BASE are not in HEAD, and the last commit that both share, or an empty text.
+
+        None are told of where the clone is too shallow to know.
+        """
+        count = int(self._git("rev-list", "--count", f"{head.commit}..{base.commit}", "--"))
+        try:
+            return count, self._git("merge-base", base.commit, head.commit)
+        except GitError:
+            return (0 if self._is_shallow() else count), ""
+
+    def _is_shallow(self) -> bool:
+        return self._git("rev-parse", "--is-shallow-repository") == "true"
 
     def is_checked_out(self, version: Version) -> bool:
         """Whether a version is what the working tree was made from."""
@@ -102,18 +114,31 @@ class Repository:
 
     @contextmanager
     def checked_out(self, version: Version, folder: Path) -> Iterator[Path]:
-        """A version in a folder of its own, removed whatever happens."""
+        """A version in a folder of its own, removed whatever happens.
+
+        The repository's hooks do not run, and files of Git LFS stay the pointers that they are.
+
+        :raises GitError: where git cannot check it out, as on a full disk.
+        """
         try:
-            self._git("worktree", "add", "--detach", "--quiet", str(folder), version.commit)
+            try:
+                self._git(
+                    *("-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", "--quiet"),
+                    *(str(folder), version.commit),
+                    environ={"GIT_LFS_SKIP_SMUDGE": "1"},
+                )
+            except GitError as error:
+                told = "; ".join(str(error).splitlines())
+                raise GitError(f"git cannot check out {version.short} into {folder}: {told}") from None
             yield folder.resolve()
         finally:
-            with contextlib.suppress(_GitError):
+            with contextlib.suppress(GitError):
                 # Twice: locks and files that a program left there must not keep it.
                 self._git("worktree", "remove", "--force", "--force", str(folder))
 
     def forget(self, folder: Path) -> None:
         """Have git forget worktrees in a folder that could not be removed in order."""
-        with contextlib.suppress(_GitError):
+        with contextlib.suppress(GitError):
             if str(folder) in self._git("worktree", "list", "--porcelain"):
                 self._git("worktree", "prune")
 
@@ -133,24 +158,24 @@ class Repository:
         except subprocess.TimeoutExpired:
             raise GateUsageError(f"git {' '.join(arguments)} took more than {_GIT_SECONDS} s") from None
         if done.returncode != 0:
-            raise _GitError(done.stderr.strip() or f"git {arguments[0]} exited with status {done.returncode}")
+            raise GitError(done.stderr.strip() or f"git {arguments[0]} exited with status {done.returncode}")
         return done.stdout.strip()
 
 
-class _GitError(RuntimeError):
-    """What git said."""
+class GitError(RuntimeError):
+    """What git said of something that should have worked: exit status 4."""
 
 
 def check_different(base: Version, head: Version, same_is_meant: bool) -> None:
     """Refuse to compare a version with itself.
 
-    :param same_is_meant: the interpreters differ, or the gate itself is to be measured.
+    :param same_is_meant: the environments of the interpreters differ, or the gate itself is to be measured.
     :raises GateUsageError: naming both.
     """
     if base.tree == head.tree and not same_is_meant:
         same = "the same commit" if base.commit == head.commit else "commits with the same content"
         raise GateUsageError(
             f"BASE {base.short} and HEAD {head.short} are {same}, so there is nothing to compare. To measure "
-            f"uncommitted changes give {WORKTREE} as HEAD; to compare releases of TensorFlow give --head-python; to "
-            "measure the gate itself give --a-a"
+            f"uncommitted changes give {WORKTREE} as HEAD; to compare releases of TensorFlow give the interpreter of "
+            "another environment as --head-python; to measure the gate itself give --a-a"
         )

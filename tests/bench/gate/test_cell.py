@@ -143,3 +143,14 @@ def test_time_spent_in_tracing_is_no_pass() -> None:
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "8 blocks of 4 launches were set aside" in found.reason
     assert run([paired(noise, dropped_blocks=(2, 2)) for noise in NOISE]).verdict is Verdict.PASS
+
+
+def test_steps_that_take_another_number_of_examples_do_not_compare() -> None:
+    one = paired(-30)
+    rank = replace(one.base.ranks[0], examples=64)
+    base, head = replace(one.base, ranks=(rank,)), replace(one.head, ranks=(replace(rank, examples=32),))
+    smaller = replace(one, base=base, head=head)
+    found = run([smaller])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "a step of BASE takes 64 examples and one of HEAD 32" in found.reason
+    assert run([smaller] * 4, accept={"examples": "half the batch is meant"}).verdict is Verdict.IMPROVEMENT

@@ -6,6 +6,21 @@ import pytest
 
 from pytest_ddl.config import parse_range
 
+NOTHING = "*no test called ddl_gate and came to a verdict, so nothing was compared*"
+STANDS_IN = """
+import pytest
+from pytest_ddl.bench.gate import testing
+from pytest_ddl.bench.gate.verdict import Verdict
+
+def gate_in_test(versions, root, target, strategies, **options):
+    verdict = Verdict(target)
+    if verdict in (Verdict.PASS, Verdict.IMPROVEMENT):
+        return type("Result", (), {"verdict": verdict})
+    raise testing.GateFailedError("the report", verdict)
+
+testing.gate_in_test = gate_in_test
+"""
+"""A conftest with a gate that finds at once what it is told to."""
 TEST = "def test_speed(ddl_gate):\n    {body}\n"
 
 
@@ -39,6 +54,99 @@ def test_what_cannot_be_gated_fails_with_the_reason(suite: pytest.Pytester) -> N
     result = suite.runpytest_subprocess("--ddl-gate=main..topic", "-p", "no:xdist", "test_speed.py")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*ddl_gate: 'main' is no commit of*"])
+
+
+PROCESSES = pytest.mark.parametrize("processes", [["-p", "no:xdist"], ["-n", "2"]], ids=["one", "xdist"])
+"""With xdist the workers measure, and the controller gives the exit status."""
+
+
+@PROCESSES
+@pytest.mark.parametrize(
+    ("mark", "body"),
+    [
+        ("skipif(True, reason='not here')", "ddl_gate('pass')"),
+        ("xfail(run=False)", "ddl_gate('pass')"),
+        ("xfail", "raise ValueError"),
+        ("xfail", "ddl_gate('inconclusive')"),
+        ("xfail", "ddl_gate('could not measure')"),
+        ("filterwarnings", "pytest.skip('not now')"),
+    ],
+)
+def test_a_run_whose_tests_came_to_no_verdict_fails(
+    pytester: pytest.Pytester, processes: list[str], mark: str, body: str
+) -> None:
+    pytester.makeconftest(STANDS_IN)
+    test = TEST.format(body=body)
+    pytester.makepyfile(test_speed=f"import pytest\n@pytest.mark.{mark}\n{test}", test_other="def test_other(): ...")
+    result = pytester.runpytest_subprocess("--ddl-gate=main..topic", *processes)
+    assert result.parseoutcomes()["passed"] == 1
+    assert "failed" not in result.parseoutcomes()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([NOTHING])
+
+
+@PROCESSES
+@pytest.mark.parametrize("verdict", ["pass", "improvement"])
+def test_a_run_with_one_verdict_passes(pytester: pytest.Pytester, processes: list[str], verdict: str) -> None:
+    pytester.makeconftest(STANDS_IN)
+    skipped = "import pytest\n@pytest.mark.skip\ndef test_skipped(ddl_gate): ...\n"
+    pytester.makepyfile(test_speed=skipped + TEST.format(body=f"assert ddl_gate({verdict!r}).verdict == {verdict!r}"))
+    result = pytester.runpytest_subprocess("--ddl-gate=main..topic", *processes)
+    result.assert_outcomes(passed=1, skipped=1)
+    assert result.ret == pytest.ExitCode.OK
+    result.stderr.no_fnmatch_line(NOTHING)
+
+
+@PROCESSES
+def test_a_regression_fails_and_is_told_alone(pytester: pytest.Pytester, processes: list[str]) -> None:
+    pytester.makeconftest(STANDS_IN)
+    pytester.makepyfile(TEST.format(body="ddl_gate('regression')"))
+    result = pytester.runpytest_subprocess("--ddl-gate=main..topic", *processes)
+    result.assert_outcomes(failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stderr.no_fnmatch_line(NOTHING)
+
+
+def test_without_a_gated_test_xdist_says_so_too(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_subprocess("--ddl-gate=main..topic", "-n", "1", "test_other.py")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([NOTHING])
+    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+
+
+def test_what_a_conftest_deselects_last_was_not_measured(suite: pytest.Pytester) -> None:
+    suite.makeconftest(
+        """
+        import pytest
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_collection_modifyitems(items):
+            yield
+            items[:] = [item for item in items if "ddl_gate" not in item.fixturenames]
+        """
+    )
+    result = suite.runpytest_subprocess("--ddl-gate=main..topic", "-p", "no:xdist")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([NOTHING])
+
+
+def test_a_plan_measures_nothing(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_subprocess("--ddl-gate=main..topic", "-p", "no:xdist", "--setup-plan", "test_speed.py")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([NOTHING])
+
+
+@pytest.mark.parametrize("show", [["--collect-only"], ["--collect-only", "-n", "2"], ["--fixtures"], ["--markers"]])
+def test_showing_what_there_is_needs_no_verdict(suite: pytest.Pytester, show: list[str]) -> None:
+    result = suite.runpytest_subprocess("--ddl-gate=main..topic", *show)
+    assert result.ret == pytest.ExitCode.OK
+    result.stderr.no_fnmatch_line(NOTHING)
+
+
+def test_collecting_alone_may_find_no_gated_test(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_subprocess("--ddl-gate=main..topic", "-p", "no:xdist", "--collect-only", "test_other.py")
+    assert result.ret == pytest.ExitCode.OK
 
 
 def test_ranges() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pytest_ddl.bench.gate.testing import name_of
 from pytest_ddl.bench.gate.verdict import Verdict
 from pytest_ddl.bench.gate.worktrees import GateUsageError, Version
 from pytest_ddl.cli import main
-from tests.bench.gate.made import cell, paired
+from tests.bench.gate.made import COUNTERS, cell, launch, paired
 
 
 def bare(verdict: Verdict) -> CellResult:
@@ -69,6 +70,23 @@ def test_what_was_not_measured_is_said() -> None:
     text = report.text(whole(bare(Verdict.INCONCLUSIVE)))
     assert "not measured" in text
     assert "it was not shown that HEAD is as fast as BASE; exit status 3" in text
+
+
+def test_what_launches_had_to_say_is_shown_once_with_its_versions() -> None:
+    both, alone = "copies were not counted", "only loop 1 | of 2 was measured"
+    launches = tuple(
+        replace(
+            paired(0),
+            base=launch(replace(COUNTERS, notes=(both,))),
+            head=launch(replace(COUNTERS, notes=(both, alone))),
+        )
+        for _ in range(2)
+    )
+    result = whole(replace(bare(Verdict.PASS), launches=launches))
+    told = report.text(result)
+    assert told.count(f"  note: BASE and HEAD: {both}\n") == told.count(f"  note: HEAD: {alone}\n") == 1
+    assert told.count("note:") == 2
+    assert "  * note: HEAD: only loop 1 \\| of 2 was measured\n" in github.summary(result)
 
 
 def test_json_has_everything_and_no_nan(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_code_of_the_checkout_is_taken_from_the_path(monkeypatch: pytest.MonkeyP
     assert environ["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_gate_has_no_verdict(
     number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,11 +6,10 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from pytest_ddl.bench.gate.target import FromVersion, Target, TargetError, foreign_modules
+from pytest_ddl.bench.gate.target import FromVersion, Target, TargetError
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.remote import source_of
 
@@ -75,26 +74,6 @@ def test_a_module_from_elsewhere_is_refused(root: Path, tmp_path: Path, monkeypa
         program("gate_bench.training:train", root)([])
 
 
-def module(name: str, file: Path) -> ModuleType:
-    made = ModuleType(name)
-    made.__file__ = str(file)
-    return made
-
-
-def test_code_of_the_checkout_and_installed_copies_are_foreign(root: Path, tmp_path: Path) -> None:
-    checkout, site = tmp_path / "checkout", tmp_path / "checkout" / ".venv" / "lib" / "site-packages"
-    modules = [
-        module("gate_bench.training", root / "gate_bench" / "training.py"),
-        module("helpers", checkout / "helpers.py"),
-        module("numpy", site / "numpy" / "__init__.py"),
-        module("pytest_ddl.bench", checkout / "pytest_ddl" / "bench.py"),
-        module("gate_bench.training", site / "gate_bench" / "training.py"),
-    ]
-    assert foreign_modules(modules[:1] + modules[2:4], root, [root], checkout) == {}
-    found = foreign_modules(modules, root, [root], checkout)
-    assert found == {"helpers": checkout / "helpers.py", "gate_bench.training": site / "gate_bench" / "training.py"}
-
-
 def test_a_program_that_runs_code_of_the_checkout_fails(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,4 +83,17 @@ def test_a_program_that_runs_code_of_the_checkout_fails(
     (root / "late.py").write_text("def train(run):\n    import gate_helpers\n")
     monkeypatch.syspath_prepend(str(checkout))
     with pytest.raises(TargetError, match=r"gate_helpers from .*Both versions would run the same code"):
+        program("late:train", root)([])
+
+
+def test_a_program_that_runs_an_installed_copy_fails(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its source is in a folder of the version that nothing is imported from: both sides would run the copy."""
+    for folder in (root / "python" / "gate_package", tmp_path / "site-packages" / "gate_package"):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("TIMES = 1\n")
+    (root / "late.py").write_text("def train(run):\n    import gate_package\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    with pytest.raises(TargetError, match=r"gate_package from .*site-packages.*Uninstall the package.*--path"):
         program("late:train", root)([])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, check_different
+from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError, Repository, check_different
 from tests.bench.gate.repositories import git
 
 
@@ -54,6 +54,32 @@ def test_what_is_staged_stays_so_in_a_hook_of_git(
     assert git(project, "status", "--porcelain") == "A  new.py"
 
 
+def test_hooks_of_the_repository_do_not_run(project: Path, tmp_path: Path) -> None:
+    hook = project / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    repository = Repository(project)
+    with repository.checked_out(repository.version("main"), tmp_path / "head") as root:
+        assert (root / "train.py").exists()
+
+
+def test_a_version_that_cannot_be_checked_out_is_told(project: Path, tmp_path: Path) -> None:
+    """As by a full disk, or a filter that is not installed."""
+    (project / ".gitattributes").write_text("train.py filter=gate\n")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "filtered")
+    git(project, "config", "filter.gate.required", "true")
+    git(project, "config", "filter.gate.smudge", "false")
+    repository = Repository(project)
+    with (
+        pytest.raises(GitError, match=r"git cannot check out main \(\w+\) into .*smudge"),
+        repository.checked_out(repository.version("main"), tmp_path / "head"),
+    ):
+        pass
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+
+
 @pytest.mark.parametrize("name", ["WORKTREE", "."])
 def test_the_working_tree_is_measured_as_it_is(project: Path, tmp_path: Path, name: str) -> None:
     (project / "train.py").write_text("three = 3\n")
@@ -92,6 +118,22 @@ def test_a_shallow_clone_is_told(project: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{project}", "shallow")
     with pytest.raises(GateUsageError, match="fetch-depth: 0"):
         Repository(tmp_path / "shallow").version("HEAD~1")
+
+
+def test_commits_that_head_lacks_are_counted_where_the_clone_can_tell(project: Path, tmp_path: Path) -> None:
+    repository = Repository(project)
+    one, two = repository.version("main~1"), repository.version("main")
+    assert repository.lacking(one, two) == (0, one.commit)
+    assert repository.lacking(two, one) == (1, one.commit)
+    git(project, "checkout", "-q", "-b", "topic", "main~1")
+    (project / "train.py").write_text("three = 3\n")
+    git(project, "commit", "-qam", "three")
+    git(tmp_path, "clone", "-q", "--depth", "1", "--no-single-branch", f"file://{project}", "shallow")
+    shallow = Repository(tmp_path / "shallow")
+    assert shallow.lacking(shallow.version("origin/main"), shallow.version("topic")) == (0, "")
+    git(project, "checkout", "-q", "--orphan", "other")
+    git(project, "commit", "-qam", "unrelated")
+    assert repository.lacking(two, repository.version("other")) == (2, "")
 
 
 def test_a_folder_without_a_repository_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

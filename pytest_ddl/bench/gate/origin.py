@@ -1,0 +1,133 @@
+"""Where imported code came from: what is not of the version to be measured, although the version holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sysconfig
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlparse
+
+_NOT_SEARCHED = frozenset(["node_modules", "third_party", "vendor", "vendored", "external"])
+"""Folders that hold copies of other projects: numpy/ in one of them does not make NumPy this project's own."""
+_SOURCES = frozenset([".py", ".pyx", ".so", ".pyd", ".c", ".cc", ".cpp", ".cxx", ".cu", ".rs"])
+"""What a module is written in, or built to, that may lie beside other files under its name."""
+_NAMED = re.compile(
+    r"^\[(?:project|tool\.poetry|metadata)\][ \t]*$(?:(?!^\[).)*?^name[ \t]*=[ \t]*[\"']?([\w.-]+)", re.M | re.S
+)
+
+
+def foreign_modules(
+    modules: Iterable[ModuleType],
+    root: Path,
+    paths: Iterable[Path],
+    checkout: Path,
+    installed: Iterable[Distribution] | None = None,
+) -> dict[str, Path]:
+    """Modules that should have come from a version's folder and did not: name -> file.
+
+    That is, of what was imported from elsewhere:
+
+    * what lies in the user's own checkout: an editable installation points there, and both versions would run it;
+    * what the version holds under the same name, wherever in it: an installed copy, or a second clone;
+    * what belongs to an installation of this project itself, such as a compiled extension: one that was made from
+      the checkout (``direct_url.json``, PEP 610), or whose name a project file of the version gives.
+
+    ``pytest_ddl`` is the instrument, and the standard library is nobody's.
+
+    :param installed: in place of what is installed for this interpreter.
+    """
+    elsewhere = {
+        name: path for name, path in _files(modules) if not path.is_relative_to(root) and not _is_standard(path)
+    }
+    holders, names = _searched(root, paths, {name.split(".")[0] for name in elsewhere})
+    owned = set(_owned(distributions() if installed is None else installed, names, checkout, root))
+    return {
+        name: path
+        for name, path in elsewhere.items()
+        if (path.is_relative_to(checkout) and not _is_installed(path))
+        or any(_holds(folder, name) for folder in holders)
+        or path in owned
+        or (not _is_installed(path) and not owned.isdisjoint(path.parents))
+    }
+
+
+def _files(modules: Iterable[ModuleType]) -> Iterator[tuple[str, Path]]:
+    for module in list(modules):
+        name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
+        # What an editable installation leaves to be imported only points to the code.
+        instrument = name.split(".")[0] in ("pytest_ddl", "__main__", "__mp_main__") or name.startswith("__editable__")
+        if file and isinstance(file, str) and not instrument:
+            yield name, Path(file)
+
+
+def _is_installed(path: Path) -> bool:
+    return any(part in ("site-packages", "dist-packages") for part in path.parts)
+
+
+def _is_standard(path: Path) -> bool:
+    """Whether a file is of the standard library: that of a Conda environment may lie within the checkout."""
+    return not _is_installed(path) and any(
+        path.is_relative_to(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")
+    )
+
+
+def _searched(root: Path, paths: Iterable[Path], tops: set[str]) -> tuple[list[Path], set[str]]:
+    """Folders of a version from which one of the top-level modules could be imported, and its projects' names."""
+    # What is imported from may have an __init__.py all the same.
+    given = {root, *paths}
+    holders, names = [], set()
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        if "__init__.py" in files and here not in given:
+            # What lies in a package is no top-level module: horovod/tensorflow is not TensorFlow.
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _NOT_SEARCHED]
+        if tops & {*folders, *(name.split(".")[0] for name in files)}:
+            holders.append(here)
+        for name in {"pyproject.toml", "setup.cfg"} & set(files):
+            names |= {_plain(found) for found in _NAMED.findall((here / name).read_text("utf-8", "replace"))}
+    return holders + [path for path in given if path not in holders], names
+
+
+def _holds(folder: Path, name: str) -> bool:
+    base = folder.joinpath(*name.split("."))
+    if (base / "__init__.py").is_file():
+        return True
+    return base.parent.is_dir() and any(path.suffix in _SOURCES for path in base.parent.glob(f"{base.name}.*"))
+
+
+def _owned(installed: Iterable[Distribution], names: set[str], checkout: Path, root: Path) -> Iterator[Path]:
+    """Files that were installed of this project, and folders that its editable installations point to."""
+    for distribution in installed:
+        source, is_editable = _source(distribution)
+        from_here = source is not None and any(source.is_relative_to(folder) for folder in (checkout, root))
+        if not from_here and _plain(distribution.name or "") not in names:
+            continue
+        if source is not None and is_editable:
+            yield source
+        for file in distribution.files or ():
+            # An editable installation's own files are loaders, but for what it has compiled.
+            if file.suffix in (".so", ".pyd") or (file.suffix == ".py" and not is_editable):
+                yield Path(str(distribution.locate_file(file)))
+
+
+def _source(distribution: Distribution) -> tuple[Path | None, bool]:
+    """The folder that a distribution was installed from (PEP 610), and whether it still points there."""
+    with contextlib.suppress(json.JSONDecodeError, AttributeError):
+        told = json.loads(distribution.read_text("direct_url.json") or "{}")
+        url = urlparse(told.get("url", ""))
+        if url.scheme == "file" and "dir_info" in told:
+            return Path(unquote(url.path)).resolve(), bool(told["dir_info"].get("editable"))
+    return None, False
+
+
+def _plain(name: str) -> str:
+    """A distribution's name as it is compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
