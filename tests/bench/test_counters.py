@@ -169,7 +169,6 @@ def test_functions_of_one_name_are_both_counted_and_a_function_of_two_shapes_onc
 
 @pytest.mark.slow
 def test_collectives_in_loops_and_branches_of_the_graph(counts):
-    # In one process, TensorFlow cannot meet the other replicas from within a loop.
     looped, unknown, branch = counts("multi_worker_mirrored", "in a loop", "in a loop of unknown length", "in a branch")
     assert looped.collectives == {"all_reduce": 8}
     assert (looped.reduced_bytes, looped.uncounted) == (8 * 4, ())
