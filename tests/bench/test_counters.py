@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter as TimesOf
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,29 @@ def test_collectives_that_the_steps_of_a_call_do_not_divide_are_told():
     watch = Keras(2, 2)
     assert counted(of_graph({4: 2, 1: 1}), watch) == {4: 2, 1: 1}
     assert "those of 2 steps" in watch.notes[0]
+
+
+class Warm:
+    """A warm-up whose steps ran graphs, each an all-reduce of its own size."""
+
+    def __init__(self, *steps):
+        self.steps, self.notes, self.executions = [TimesOf(step) for step in steps], [], self
+
+    def graph(self, key):
+        return key
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_a_step_of_the_warm_up_that_does_more_than_the_last_is_told(monkeypatch):
+    monkeypatch.setattr(counting.graphs, "executed", lambda size: of_graph({size: 1}))
+    same, less, more = Warm([4], [4]), Warm([4], [5], [4, 5]), Warm([4, 5], [4, 4, 5], [4], [7])
+    for warm in (same, less, more):
+        counting._tell_of_other_steps(warm)
+    assert (same.notes, less.notes) == ([], [])
+    (note,) = more.notes
+    assert note.startswith("2 of 4 steps of the warm-up had more collectives (3 all_reduce) than the last")
 
 
 def test_a_graph_that_a_step_runs_twice_counts_twice():

@@ -217,5 +217,5 @@ def _share(text: str) -> float:
 def _accepted(text: str) -> tuple[str, str]:
     counter, equals, reason = text.partition("=")
     if not equals or not counter.strip() or not reason.strip():
-        raise GateUsageError(f"--accept={text!r} must be COUNTER=REASON, for example nodes='a new layer'")
+        raise GateUsageError(f"--accept={text!r} must be COUNTER=REASON, for example unpacked='a new metric'")
     return counter.strip(), reason.strip()
