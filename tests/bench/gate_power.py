@@ -1,7 +1,7 @@
 """What the gate is worth on this machine: ``python -m tests.bench.gate_power --launches 60 --cell one_device``.
 
 Collects real launches of a small training function, against itself (``--effect 0``) and against one that does
-5 % more (``--effect 5``: 21 training steps where the other does 20), and replays the gate's decisions over
+5 % more (``--effect 5``: every step is kept busy for 5 % longer), and replays the gate's decisions over
 disjoint groups of them. Every launch is kept in ``--results``: a run that was cut off goes on where it stopped.
 """
 
@@ -30,9 +30,10 @@ from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide_launches
 from pytest_ddl.bench.spec import BenchSpec
 
 RANKS = {"one_device": 1, "multi_worker_mirrored": 2, "mirrored": 1}
-INNER = 20
 PROGRAM = '''
-"""One step of the contract is {inner} training steps of a small MLP."""
+"""A training step of a small MLP that takes {factor} times as long as it does by itself."""
+import time
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -63,8 +64,11 @@ def train(run):
         return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
 
     def train_step(iterator):
-        for _ in range({inner}):
-            loss = one_step(iterator)
+        begun = time.perf_counter()
+        loss = one_step(iterator)
+        until = begun + (time.perf_counter() - begun) * {factor}
+        while time.perf_counter() < until:
+            pass
         return loss
 
     for _ in run.steps(train_step, dataset):
@@ -114,14 +118,13 @@ def collect(cell: str, effect: int, number: int, batch: int, groups: int) -> dic
         folder = Path(name).resolve()
         instrument = write_instrument(folder, own=False)
         sides = []
-        for side, inner in (("BASE", INNER), ("HEAD", INNER + INNER * effect // 100)):
+        for side, factor in (("BASE", 1.0), ("HEAD", 1.0 + effect / 100)):
             root = folder / side.lower()
             root.mkdir()
-            (root / "program.py").write_text(PROGRAM.format(inner=inner), encoding="utf-8")
+            (root / "program.py").write_text(PROGRAM.format(factor=factor), encoding="utf-8")
             package = Path(pytest_ddl.__file__).resolve()
-            sides.append(Side(side, f"{inner} steps", root, (root,), folder / "nowhere", instrument, package))
-        # One step is what a block of 20 steps is to a user.
-        bench = BenchSpec(batch_per_replica=batch, warm_up=3, steps_per_block=1)
+            sides.append(Side(side, f"x {factor}", root, (root,), folder / "nowhere", instrument, package))
+        bench = BenchSpec(batch_per_replica=batch)
         one = launch_pair(*sides, Target.parse("program:train"), cell, RANKS[cell], bench, number=number, groups=groups)
     told = one.as_json()
     del told["provenance"]
