@@ -5,8 +5,9 @@ The names below are loaded on first use, so that importing this package costs no
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_ddl.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from pytest_ddl.checks.findings import DivergenceError, Finding, Report
@@ -42,12 +43,4 @@ __all__ = [
     "current_strategy",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+__getattr__, __dir__ = loaded_on_use(__name__, _HOMES, "__version__")

@@ -5,10 +5,12 @@ The names below are loaded on first use, so that importing this package costs no
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_ddl.lazy import loaded_on_use
 
 if TYPE_CHECKING:
+    from pytest_ddl.bench.answers import BenchError
     from pytest_ddl.bench.collectives import measure_collectives
     from pytest_ddl.bench.matrix import Matrix, measure
     from pytest_ddl.bench.metrics import METRICS, estimate
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "METRICS": "pytest_ddl.bench.metrics",
+    "BenchError": "pytest_ddl.bench.answers",
     "BenchSpec": "pytest_ddl.bench.spec",
     "Counters": "pytest_ddl.bench.records",
     "EnergyReading": "pytest_ddl.bench.records",
@@ -32,6 +35,7 @@ _HOMES = {
 
 __all__ = [
     "METRICS",
+    "BenchError",
     "BenchSpec",
     "Counters",
     "EnergyReading",
@@ -44,12 +48,4 @@ __all__ = [
     "steps_to_target",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = loaded_on_use(__name__, _HOMES)

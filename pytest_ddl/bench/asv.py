@@ -144,7 +144,7 @@ def read(cache: dict[str, Any], metric: Tracked, strategy: str, replicas: int) -
     :raises BenchError: where a launch of the cell failed.
     :raises NoNumberError: where the cell cannot run here, or does not exist, or has no such metric: the reason.
     """
-    from pytest_ddl.bench.launching import BenchError
+    from pytest_ddl.bench.answers import BenchError
     from pytest_ddl.bench.matrix import Matrix
     from pytest_ddl.bench.metrics import NoNumberError
 

@@ -102,7 +102,7 @@ def measure_collectives(
     :raises BenchError: where the variant cannot run here, or a rank fails.
     :raises ValueError: for an argument that cannot be used.
     """
-    from pytest_ddl.bench.launching import BenchError
+    from pytest_ddl.bench.answers import BenchError, all_of
     from pytest_ddl.cluster import ship
     from pytest_ddl.cluster.protocol import Kind
     from pytest_ddl.harness import process_harness
@@ -126,12 +126,7 @@ def measure_collectives(
         # A lease that another user could get would not be fresh.
         cluster.retired = cluster.retired or "collectives were measured in it"
         used = harness.device_for(spec, mark)
-    for answer in answers:
-        if not answer.ok:
-            failure = answer.failure
-            told = f"{failure.type}: {failure.message}" if failure else answer.describe_end()
-            raise BenchError(f"{answer.task} failed while collectives were timed: {told}")
-    ranks: list[dict[tuple[str, int], list[float]]] = [ship.unpack(answer.body) for answer in answers]
+    ranks: list[dict[tuple[str, int], list[float]]] = all_of(answers, "while collectives were timed")
     facts = machine_facts()
     return [
         CollectiveTiming(

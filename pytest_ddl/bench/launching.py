@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.bench.answers import PARTING, BenchError, all_of
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.pacing import LATE_TRACES as LATE_TRACES
 from pytest_ddl.bench.pacing import Lane, Pacer, PacingError
@@ -19,21 +20,13 @@ from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.remote import Orders, RankResult, measure_training
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.cluster import Answer, Fate
+from pytest_ddl.cluster.cluster import Answer
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
-
-PARTING = 60.0
-"""Seconds that ranks may need after the first of them is done. All were told to stop at the same time, but giving
-up a distributed iterator took one of two workers up to 30 s on a busy machine (TF 2.21)."""
-
-
-class BenchError(RuntimeError):
-    """A launch that gave no numbers; the message says which rank, why, and what to do."""
 
 
 def launch(
@@ -74,7 +67,10 @@ def launch(
             if driver is not None:
                 driver.start()
             answers = cluster.ask(
-                Kind.CALL, ship.pack(measure_training, (train, settings, orders)), deadline=deadline, patience=_patience
+                Kind.CALL,
+                ship.pack(measure_training, (train, settings, orders)),
+                deadline=deadline,
+                patience=lambda _body: PARTING,
             )
             # A lease that another user could get would not be fresh.
             cluster.retired = cluster.retired or "it was measured in"
@@ -125,15 +121,8 @@ def drive(lane: Lane, bench: BenchSpec, deadline: float) -> None:
         lane.stop()
 
 
-def _patience(_body: ship.Shipped) -> float | None:
-    return PARTING
-
-
 def _results(answers: list[Answer], pacing: str | None) -> list[RankResult]:
-    failed = [answer for answer in answers if not answer.ok]
-    if failed:
-        raise BenchError(_told(min(failed, key=_is_consequence)))
-    results: list[RankResult] = [ship.unpack(answer.body) for answer in answers]
+    results: list[RankResult] = all_of(answers, "while it was measured")
     for result in results:
         if not result.steady:
             raise BenchError(
@@ -148,17 +137,3 @@ def _results(answers: list[Answer], pacing: str | None) -> list[RankResult]:
             "steps= or epochs= of its own loop, or measure fewer blocks"
         )
     return results
-
-
-def _is_consequence(answer: Answer) -> int:
-    """How likely a rank failed because another one did: TensorFlow's own error may tell of a peer that is gone."""
-    if answer.failure is not None:
-        return 2 if answer.failure.type.startswith("tensorflow.") else 0
-    return {Fate.DIED: 1, Fate.STOPPED: 4}.get(answer.fate, 3)
-
-
-def _told(answer: Answer) -> str:
-    failure = answer.failure
-    what = f"{failure.type}: {failure.message}\n{failure.traceback}" if failure else answer.describe_end()
-    output = (answer.stdout + answer.stderr)[-2000:]
-    return f"{answer.task} failed while it was measured: {what}" + (f"\n{output}" if output.strip() else "")

@@ -80,7 +80,8 @@ def measure(
     :raises ValueError: for an argument that cannot be used.
     """
     # Here, as it brings NumPy: what reads a matrix, in each of asv's many processes, does without.
-    from pytest_ddl.bench.launching import BenchError, launch
+    from pytest_ddl.bench.answers import BenchError
+    from pytest_ddl.bench.launching import launch
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
 

@@ -80,7 +80,7 @@ def _of_metric(name: str) -> Tracked:
 
 
 def _baseline(matrix: Matrix) -> list[Launch]:
-    from pytest_ddl.bench.launching import BenchError
+    from pytest_ddl.bench.answers import BenchError
 
     if "one_device" in matrix.failed:
         raise BenchError(f"there is no baseline, as one_device failed: {matrix.failed['one_device']}")

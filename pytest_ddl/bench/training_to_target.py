@@ -139,7 +139,7 @@ def steps_to_target(
     :raises BenchError: where a trial fails.
     :raises ValueError: for an argument that cannot be used.
     """
-    from pytest_ddl.bench.launching import BenchError
+    from pytest_ddl.bench.answers import BenchError, all_of
     from pytest_ddl.cluster import ship
     from pytest_ddl.cluster.protocol import Kind
     from pytest_ddl.harness import process_harness
@@ -166,12 +166,9 @@ def steps_to_target(
             for batch, rate in ((batch, rate) for batch, several in rates.items() for rate in several):
                 settings = RunSettings(batch, max_steps, SEED, tmp_path=str(folder), observe=False, repeat=True)
                 job = ship.pack(run_trial, (functools.partial(train, learning_rate=rate), settings, target, examples))
-                (answer,) = cluster.ask(Kind.CALL, job, deadline=deadline)
-                if not answer.ok:
-                    failure = answer.failure
-                    told = f"{failure.type}: {failure.message}" if failure else answer.describe_end()
-                    raise BenchError(f"training with batch {batch} and learning rate {rate:g} failed: {told}")
-                trials.append(Trial(batch, rate, *ship.unpack(answer.body)))
+                answers = cluster.ask(Kind.CALL, job, deadline=deadline)
+                (trial,) = all_of(answers, f"in training with batch {batch} and learning rate {rate:g}")
+                trials.append(Trial(batch, rate, *trial))
             cluster.retired = cluster.retired or "it was trained in"
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench import launching, measure
-from pytest_ddl.bench.launching import BenchError, drive
+from pytest_ddl.bench.answers import BenchError
+from pytest_ddl.bench.launching import drive
 from pytest_ddl.bench.pacing import Pacer
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.harness import process_harness

@@ -68,9 +68,9 @@ def _check_random_programs(number: int, share: int, shares: int) -> dict[str, fl
     warm_up, programs = random_programs(number + 5)[:5], random_programs(number + 5)[5 + share :: shares]
     for program in warm_up:
         check_training(program.train, "mirrored", **program.arguments)
-    start = time.time()
+    start = time.monotonic()
     reports = [check_training(program.train, "mirrored", **program.arguments) for program in programs]
-    end = time.time()
+    end = time.monotonic()
     return {
         "programs": len(programs),
         "start": start,

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 
+from pytest_ddl.bench.answers import BenchError
 from pytest_ddl.bench.experiment import images, measuring, numbers, page, table
 from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment
@@ -117,7 +118,7 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
             headline = str(report).splitlines()[0]
             _tell(headline)
             trainings = measuring.measure(harness, plan, _tell)
-        except (measuring.ExperimentError, ClusterError) as error:
+        except (BenchError, ClusterError) as error:
             _tell(f"nothing was measured: {error}")
             return WRONG
     experiment = Experiment(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.bench.answers import PARTING, BenchError, all_of
 from pytest_ddl.bench.experiment.epochs import Orders, RankAnswer, run_epochs
 from pytest_ddl.bench.experiment.results import Training
 from pytest_ddl.bench.experiment.training import train_mnist
@@ -17,7 +18,6 @@ from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.pinning import thread_environ
 from pytest_ddl.bench.spec import SEED
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
 
@@ -27,15 +27,11 @@ if TYPE_CHECKING:
 
 CHECK_STEPS = 3
 """Steps in which the training function is compared with one device before it is timed."""
-PARTING = 120.0
-"""Seconds that ranks may need after the first is done. All end with the same step, but giving up a tf.data
-iterator waits, without using the CPU, for threads that may sleep (30 s were seen with TF 2.21 on a busy machine)."""
-
 TrainFunction = Callable[..., Any]
 """``train(run, file=, epochs=)``: a training function of the contract, with the images and the epochs bound."""
 
 
-class ExperimentError(RuntimeError):
+class ExperimentError(BenchError):
     """A training that failed, or of which not everything can be shown to have trained."""
 
 
@@ -124,7 +120,7 @@ def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Train
         )
         cluster.retired = cluster.retired or "it was measured in"
         replicas, device = cluster.num_replicas, harness.device_for(spec, mark)
-    results = _results(answers, variant)
+    results: list[RankAnswer] = all_of(answers, f"under {variant}")
     training = Training(
         strategy=variant,
         replicas=replicas,
@@ -175,16 +171,3 @@ def prove(training: Training) -> None:
         raise ExperimentError(
             f"{where}: the replicas end with {len(set(copies))} different sets of weights: they did not train together"
         )
-
-
-def _results(answers: Sequence[Answer], variant: str) -> list[RankAnswer]:
-    failed = [answer for answer in answers if not answer.ok]
-    if not failed:
-        return [ship.unpack(answer.body) for answer in answers]
-    # The one that failed first, not one that was stopped because of it.
-    answer = min(failed, key=lambda one: (one.failure is None, one.fate is not Fate.DIED))
-    failure = answer.failure
-    what = f"{failure.type}: {failure.message}\n{failure.traceback}" if failure else answer.describe_end()
-    others = "".join(f"\n{one.task} {one.describe_end()}" for one in failed if one is not answer and not one.failure)
-    output = (answer.stdout + answer.stderr)[-2000:]
-    raise ExperimentError(f"{answer.task} of {variant} failed: {what}\n{output}".rstrip() + others)

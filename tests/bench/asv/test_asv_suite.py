@@ -14,8 +14,8 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.discovery import disc_benchmarks, list_benchmarks
 
 from pytest_ddl.bench import BenchSpec, Counters, Matrix
+from pytest_ddl.bench.answers import BenchError
 from pytest_ddl.bench.asv import measure_cells, training_suite
-from pytest_ddl.bench.launching import BenchError
 from pytest_ddl.bench.tracked import SAMPLES, pieces, tracked
 from tests.bench import made
 

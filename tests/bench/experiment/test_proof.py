@@ -10,7 +10,6 @@ import pytest
 
 from pytest_ddl.bench.experiment import measuring
 from pytest_ddl.bench.experiment.measuring import ExperimentError, prove
-from pytest_ddl.cluster.cluster import Answer, Fate
 from tests.bench.experiment.synthetic import training
 
 
@@ -57,14 +56,6 @@ def test_one_and_several_replicas_take_turns(monkeypatch: pytest.MonkeyPatch) ->
         *((1, "one_device"), (1, "mirrored"), (2, "mirrored"), (2, "one_device"), (3, "one_device"), (3, "mirrored"))
     ]
     assert told[0] == "repeat 1/3, 1 replica(s), one_device: 1.0 s in 1 epochs, accuracy 0.9000"
-
-
-def test_the_rank_that_failed_first_is_named() -> None:
-    stopped = Answer(0, "worker:0", Fate.STOPPED)
-    died = Answer(1, "worker:1", Fate.DIED, exit_status=-9, stderr="out of memory")
-    words = r"worker:1 of mirrored failed: was killed by SIGKILL\nout of memory\nworker:0 stopped because another rank"
-    with pytest.raises(ExperimentError, match=words):
-        measuring._results([stopped, died], "mirrored")
 
 
 def test_the_batch_rule() -> None:

@@ -1,4 +1,4 @@
-"""What the gate is worth on this machine: ``python -m tests.bench.gate_power --launches 60 --cell one_device``.
+"""What the gate is worth on this machine: ``python asv_bench/gate_power.py --launches 60 --cell one_device``.
 
 Collects real launches of a small training function, against itself (``--effect 0``) and against one that does
 5 % more (``--effect 5``: every step is kept busy for 5 % longer), and replays the gate's decisions over
@@ -77,7 +77,7 @@ def train(run):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.gate_power", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python asv_bench/gate_power.py", description=__doc__)
     parser.add_argument("--launches", type=int, default=0, metavar="N", help="of each cell and effect, in all runs")
     parser.add_argument("--cell", nargs="+", choices=sorted(RANKS), default=["one_device", "multi_worker_mirrored"])
     parser.add_argument("--effect", nargs="+", type=int, choices=(0, 5), default=[0, 5], metavar="PERCENT")
@@ -128,7 +128,7 @@ def collect(cell: str, effect: int, number: int, batch: int, groups: int) -> dic
         one = launch_pair(*sides, Target.parse("program:train"), cell, RANKS[cell], bench, number=number, groups=groups)
     told = one.as_json()
     del told["provenance"]
-    return {"cell": cell, "effect": effect, "number": number, "at": time.time(), "cores": os.cpu_count(), **told}
+    return {"cell": cell, "effect": effect, "number": number, "cores": os.cpu_count(), **told}
 
 
 def told(one: dict[str, Any]) -> str:
