@@ -18,6 +18,8 @@ class Command:
     module: str
 
 
+CANNOT_START = 4
+"""Exit status of a subcommand that cannot be imported; of the gate, that nothing could be measured."""
 COMMANDS: tuple[Command, ...] = (
     Command("gate", "Is HEAD slower than BASE? For CI.", "pytest_ddl.bench.gate.command"),
     Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv_command"),
@@ -28,14 +30,19 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; gives its exit status. 2 is for a wrong command line."""
+    """Run a subcommand; gives its exit status. 2 is for a wrong command line, 4 where it cannot be imported."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="pytest-ddl", description=__doc__.splitlines()[0] if __doc__ else None)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         sub = subparsers.add_parser(command.name, help=command.summary, description=command.summary)
         if given[:1] == [command.name]:
-            module = import_module(command.module)
+            try:
+                module = import_module(command.module)
+            except ImportError as error:
+                # Python's own status for it is 1, which of the gate means that HEAD is slower.
+                sys.stderr.write(f"pytest-ddl {command.name} cannot start: {error}. Install pytest-ddl anew\n")
+                return CANNOT_START
             module.add_arguments(sub)
             sub.set_defaults(main=module.main)
     options = parser.parse_args(given)

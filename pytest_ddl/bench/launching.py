@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,8 @@ def launch(
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=harness.folder))
     try:
         environ = thread_environ(harness.registry[spec.name], spec, cores_per_replica)
-        with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster, Pacer() as pacer:
+        with ExitStack() as stack:
+            cluster = stack.enter_context(harness.cluster(spec, mark, fresh=True, environ=environ))
             replicas = cluster.num_replicas
             settings = RunSettings(
                 global_batch_size=bench.batch_for(replicas),
@@ -62,10 +64,11 @@ def launch(
                 observe=False,
                 repeat=True,
             )
-            orders = Orders(address or pacer.address, bench.warm_up, cores_per_replica, bench.energy)
-            driver = _Driver(pacer, cluster.num_ranks, bench, deadline) if address is None else None
-            if driver is not None:
-                driver.start()
+            driver = None
+            if address is None:
+                driver = stack.enter_context(_Driver(folder, cluster.num_ranks, bench, deadline))
+                address = driver.address
+            orders = Orders(address, bench.warm_up, cores_per_replica, bench.energy)
             answers = cluster.ask(
                 Kind.CALL,
                 ship.pack(measure_training, (train, settings, orders)),
@@ -94,11 +97,16 @@ def launch(
 
 
 class _Driver(threading.Thread):
-    """Orders blocks until there are enough, while the main thread waits for the ranks' answers."""
+    """Orders blocks until there are enough, while the main thread waits for the ranks' answers.
 
-    def __init__(self, pacer: Pacer, ranks: int, bench: BenchSpec, deadline: float) -> None:
+    A context manager: leaving it ends every connection.
+    """
+
+    def __init__(self, folder: Path, ranks: int, bench: BenchSpec, deadline: float) -> None:
         super().__init__(name="ddl-pacer", daemon=True)
-        self._pacer, self._ranks, self._bench, self._deadline = pacer, ranks, bench, deadline
+        self._pacer = Pacer(folder)
+        self.address = self._pacer.address
+        self._ranks, self._bench, self._deadline = ranks, bench, deadline
         self.failure: str | None = None
 
     def run(self) -> None:
@@ -107,6 +115,13 @@ class _Driver(threading.Thread):
             drive(lane, self._bench, self._deadline)
         except PacingError as error:
             self.failure = str(error)
+
+    def __enter__(self) -> _Driver:
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._pacer.close()
 
 
 def drive(lane: Lane, bench: BenchSpec, deadline: float) -> None:

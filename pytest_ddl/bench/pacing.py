@@ -22,6 +22,10 @@ LATE_TRACES = 5
 """Blocks that are dropped as warm-up because something was traced in them; a program that traces on is measured so."""
 
 
+_LONGEST_PARENT = 80
+"""Bytes: the path of a Unix socket has 107 at most, with the name of its folder in it."""
+
+
 class PacingError(RuntimeError):
     """A rank did not come, left, or did not answer in time."""
 
@@ -134,11 +138,14 @@ class Lane:
 
 
 class Pacer:
-    """Where ranks connect when they are warm. A context manager: leaving it ends every connection."""
+    """Where ranks connect when they are warm. A context manager: leaving it ends every connection.
 
-    def __init__(self) -> None:
-        # A folder of its own: the path of a Unix socket has 107 bytes at most.
-        self._folder = tempfile.TemporaryDirectory(prefix="ddl-pace-", dir="/tmp" if Path("/tmp").is_dir() else None)
+    :param parent: the folder for its socket, removed by whoever made it if this process is killed.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        fits = len(os.fsencode(parent)) <= _LONGEST_PARENT
+        self._folder = tempfile.TemporaryDirectory(prefix="ddl-pace-", dir=parent if fits else "/tmp")
         self.address = str(Path(self._folder.name) / "s")
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind(self.address)

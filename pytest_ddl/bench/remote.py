@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -55,6 +56,12 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
     # Energy is a property of the machine: one rank reads it.
     meter = EnergyMeter() if orders.energy and context.rank == 0 else None
     reading = EnergyReading(None, reason="read by rank 0" if orders.energy else "not asked for")
+
+    def stopped() -> None:
+        if meter is not None:
+            meter.stop()
+        keep_iterators()
+
     with ExitStack() as stack:
         stack.enter_context(pinned(context.rank * local, local, orders.cores_per_replica))
         stack.enter_context(environment.prepared(settings, context.rank))
@@ -64,7 +71,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
             orders.address,
             orders.warm_up,
             on_steady=meter.start if meter is not None else lambda: None,
-            on_stopped=meter.stop if meter is not None else lambda: None,
+            on_stopped=stopped,
         )
         stack.callback(watch.close)
         with watch.executions.watched(context.strategy):
@@ -87,6 +94,24 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
         examples=watch.examples,
     )
     return RankResult(timing, counters, environment.versions(), watch.completed, watch.is_steady)
+
+
+_kept: list[Any] = []
+
+
+def keep_iterators() -> None:
+    """Keep what iterates over data until this process, which is of this launch alone, is killed.
+
+    Whoever gives up an iterator waits until the thread that tunes its pipeline wakes up, and that sleeps twice as long
+    each time, up to a minute (TF 2.21, ``~RootDataset::Iterator`` and ``Model::OptimizeLoop``): the end of a
+    measurement took as long as the measurement.
+    """
+    import tensorflow as tf
+
+    objects = gc.get_objects()
+    kinds = (tf.data.Iterator, tf.distribute.DistributedIterator)
+    found = {kind for kind in {type(one) for one in objects} if issubclass(kind, kinds)}
+    _kept.extend(one for one in objects if type(one) in found)
 
 
 def source_of(function: Any) -> str:

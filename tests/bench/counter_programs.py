@@ -233,7 +233,7 @@ def count(names, folder, batch=8, seed=7):
     found = {}
     for name in names:
         settings = RunSettings(global_batch_size=batch, seed=seed, tmp_path=str(folder), observe=False, repeat=True)
-        with Pacer() as pacer:
+        with Pacer(folder) as pacer:
             deadline = time.monotonic() + 120
 
             def paced(pacer=pacer, deadline=deadline):

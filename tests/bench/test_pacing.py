@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ from pytest_ddl.bench.pacing import LATE_TRACES, Lane, Order, Paced, Pacer, Paci
 
 PAST = 0.0
 """A deadline that has gone by: nothing waits."""
+
+
+def made(parent=Path("/tmp")):
+    return Pacer(parent)
 
 
 def soon():
@@ -45,7 +50,7 @@ class Rank(threading.Thread):
 @contextmanager
 def paced(*ranks):
     """A pacer with ranks, each given by its settings."""
-    with Pacer() as pacer:
+    with made() as pacer:
         threads = [Rank(pacer.address, number, **settings) for number, settings in enumerate(ranks)]
         # Accepted in the other order.
         lane = pacer.accept(len(threads), soon())
@@ -102,7 +107,7 @@ def test_traces_of_the_warm_up_are_known_from_the_start():
 
 
 def test_a_rank_that_does_not_come_is_named():
-    with Pacer() as pacer:
+    with made() as pacer:
         here = Paced(pacer.address, 1)
         with pytest.raises(PacingError, match=r"rank\(s\) 0, 2 were not warm before the deadline"):
             # The one that is there is taken at once.
@@ -111,14 +116,14 @@ def test_a_rank_that_does_not_come_is_named():
 
 
 def test_a_stranger_that_says_nothing_does_not_hold_the_launch_up():
-    with Pacer() as pacer, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+    with made() as pacer, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(pacer.address)
         with pytest.raises(PacingError, match="did not answer before the deadline"):
             pacer.accept(1, time.monotonic() + 0.2)
 
 
 def test_a_rank_that_leaves_ends_the_block():
-    with Pacer() as pacer:
+    with made() as pacer:
         rank = Paced(pacer.address, 0)
         lane = pacer.accept(1, soon())
         rank.close()
@@ -128,7 +133,7 @@ def test_a_rank_that_leaves_ends_the_block():
 
 
 def test_a_rank_that_does_not_finish_before_the_deadline_ends_the_block():
-    with Pacer() as pacer:
+    with made() as pacer:
         rank = Paced(pacer.address, 0)
         lane = pacer.accept(1, soon())
         with pytest.raises(PacingError, match="did not answer before the deadline"):
@@ -137,7 +142,7 @@ def test_a_rank_that_does_not_finish_before_the_deadline_ends_the_block():
 
 
 def test_a_rank_whose_controller_is_gone_stops():
-    with Pacer() as pacer:
+    with made() as pacer:
         rank = Paced(pacer.address, 0)
         pacer.accept(1, soon())
     assert rank.order() == Order(0)
@@ -147,7 +152,7 @@ def test_a_rank_whose_controller_is_gone_stops():
 
 
 def test_a_pacer_that_is_closed_wakes_up_who_waits():
-    pacer = Pacer()
+    pacer = made()
     raised = []
 
     def wait():
@@ -171,6 +176,21 @@ def test_no_folder_and_no_open_file_is_left():
         lane.run_block(1, soon())
     assert not folder.exists()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_socket_lies_where_it_is_told_unless_the_path_would_be_too_long(tmp_path):
+    short = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        with made(short) as pacer:
+            assert Path(pacer.address).parent.parent == short
+        assert not list(short.iterdir())
+    finally:
+        short.rmdir()
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    with made(long) as pacer:
+        Paced(pacer.address, 0).close()
+        assert not list(long.iterdir())
 
 
 def test_a_paused_rank_stands_still_with_what_it_started_until_it_is_resumed():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest_ddl
+from pytest_ddl.bench.gate.folders import held_folder, remove_left_over
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.sides import SCRIPT, Side
 from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, Version
@@ -28,9 +28,9 @@ def both_sides(
     :raises GateUsageError: where the plan does not fit them.
     """
     with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="ddl-gate-")).resolve()
-        stack.callback(repository.forget, folder)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        remove_left_over()
+        stack.callback(repository.forget)
+        folder = stack.enter_context(held_folder())
         roots = [
             stack.enter_context(repository.checked_out(version, folder / name))
             for name, version in (("base", base), ("head", head))

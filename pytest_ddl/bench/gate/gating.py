@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
@@ -87,11 +88,22 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
                         plan.counters_only,
                         cores,
                     )
-                    cells.append(measure_cell(cell, lambda line: tell(f"  {line}")))
+                    cells.append(_measured(cell, lambda line: tell(f"  {line}")))
                 tell(f"  {cells[-1].verdict.value}: {cells[-1].reason}")
     if base.tree == head.tree and not plan.a_a:
         notes += _same_releases(cells)
     return GateResult(base, head, tuple(cells), plan.margin, plan.counters_only, tuple(notes))
+
+
+def _measured(cell: Cell, tell: Callable[[str], None]) -> CellResult:
+    """The result of a cell; where the gate itself fails, the other cells are measured all the same."""
+    try:
+        return measure_cell(cell, tell)
+    except Exception as error:
+        tell(traceback.format_exc())
+        told = " ".join(str(error).split())
+        reason = f"the gate itself failed: {type(error).__name__}: {told}"
+        return CellResult(str(cell.target), cell.strategy, Verdict.ERROR, reason)
 
 
 def _check(plan: GatePlan) -> None:

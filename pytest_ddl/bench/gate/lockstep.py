@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.answers import PARTING
+from pytest_ddl.bench.gate.folders import held_folder
 from pytest_ddl.bench.gate.overload import Load, Reading, foreign_gpu_processes
 from pytest_ddl.bench.gate.processes import Processes
 from pytest_ddl.bench.gate.sides import Running, Side, Watch, explained, provenance
@@ -88,11 +87,10 @@ def launch_pair(
     deadline = started + bench.timeout
     load_average = os.getloadavg()[0]
     with ExitStack() as stack:
-        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddl-gate-launch-", ignore_cleanup_errors=True))
-        folder = Path(name)
+        folder = stack.enter_context(held_folder("launch-"))
         processes = stack.enter_context(Processes(folder.name))
         runs = [
-            Running(side, folder / side.name, processes, stack.enter_context(Pacer()), deadline)
+            Running(side, folder / side.name, processes, stack.enter_context(Pacer(folder)), deadline)
             for side in (base, head)
         ]
         for run in runs if number % 2 == 0 else reversed(runs):

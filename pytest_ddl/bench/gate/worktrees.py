@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ddl.bench.gate.folders import PREFIX
+
 WORKTREE = "WORKTREE"
 """As HEAD: the working tree as it is, uncommitted and new files included. ``.`` is the same."""
 _GIT_SECONDS = 120
@@ -136,11 +138,16 @@ class Repository:
                 # Twice: locks and files that a program left there must not keep it.
                 self._git("worktree", "remove", "--force", "--force", str(folder))
 
-    def forget(self, folder: Path) -> None:
-        """Have git forget worktrees in a folder that could not be removed in order."""
+    def forget(self) -> None:
+        """Have git forget worktrees that could not be removed in order, this gate's or a killed one's.
+
+        Not by ``git worktree prune``: it would forget the user's own on a drive that is not there just now.
+        """
         with contextlib.suppress(GitError):
-            if str(folder) in self._git("worktree", "list", "--porcelain"):
-                self._git("worktree", "prune")
+            for line in self._git("worktree", "list", "--porcelain").splitlines():
+                key, _, path = line.partition(" ")
+                if key == "worktree" and Path(path).parent.name.startswith(PREFIX) and not Path(path).exists():
+                    self._git("worktree", "remove", "--force", "--force", path)
 
     def _git(self, *arguments: str, environ: dict[str, str] | None = None) -> str:
         try:

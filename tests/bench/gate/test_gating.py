@@ -85,3 +85,23 @@ def test_commits_of_base_that_head_lacks_are_noted(measure: Callable[..., GateRe
         assert f"give their merge base as BASE: {git(project, 'rev-parse', 'main~1')[:10]}" in note
     (note,) = measure("main", "main~1").notes
     assert "is older than BASE main" in note
+
+
+@pytest.mark.usefixtures("measure")
+def test_a_gate_that_fails_in_one_cell_measures_the_others(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+    measured = gating.measure_cell
+
+    def first_fails(one: Cell, tell: Callable[[str], None]) -> CellResult:
+        if one.strategy == "one_device":
+            raise OSError(28, "No space left on device")
+        return measured(one, tell)
+
+    monkeypatch.setattr(gating, "measure_cell", first_fails)
+    monkeypatch.setattr(gating, "_variants", lambda _plan: {"one_device": (1, 0, ""), "mirrored": (1, 0, "")})
+    told: list[str] = []
+    plan = GatePlan("main~1", "main", ("train:train",), counters_only=True, repository=project)
+    result = gating.run_gate(plan, told.append)
+    assert [one.verdict for one in result.cells] == [Verdict.ERROR, Verdict.PASS]
+    assert result.cells[0].reason == "the gate itself failed: OSError: [Errno 28] No space left on device"
+    assert result.verdict is Verdict.ERROR
+    assert any("Traceback" in line for line in told)

@@ -27,7 +27,7 @@ SIDE = Side("HEAD", "c" * 40, Path("/v"), (Path("/v"),), Path("/u"), Path("/i"),
 
 def running(folder: Path, script: str, report: dict[str, Any] | None = None) -> Running:
     """A side whose process runs a script instead, and has ended."""
-    run = Running(SIDE, folder / "HEAD", Processes("test-gate-sides"), Pacer(), 0.0)
+    run = Running(SIDE, folder / "HEAD", Processes("test-gate-sides"), Pacer(folder), 0.0)
     run.pacer.close()
     (folder / "HEAD").mkdir()
     if report is not None:
