@@ -3,6 +3,8 @@
 Collects real launches of a small training function, against itself (``--effect 0``) and against one that does
 5 % more (``--effect 5``: every step is kept busy for 5 % longer), and replays the gate's decisions over
 disjoint groups of them. Every launch is kept in ``--results``: a run that was cut off goes on where it stopped.
+
+``--gates 10 --load 4`` runs the gate itself ten times instead, beside four busy processes.
 """
 
 from __future__ import annotations
@@ -13,22 +15,31 @@ import math
 import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest_ddl
+from pytest_ddl.bench.gate.cell import Cell, measure_cell
 from pytest_ddl.bench.gate.checkout import write_instrument
 from pytest_ddl.bench.gate.lockstep import GROUPS, launch_pair
+from pytest_ddl.bench.gate.plan import GatePlan
+from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide_launches
 from pytest_ddl.bench.spec import BenchSpec
 
+DRAWS = 2000
+"""Gates of launches drawn with replacement (the bootstrap; Efron 1979): what the rule makes of such launches, sharper
+than the few runs that they can be cut into, and blind to what the launches have not shown."""
+TARGET = Target.parse("program:train")
 RANKS = {"one_device": 1, "multi_worker_mirrored": 2, "mirrored": 1}
 PROGRAM = '''
 """A training step of a small MLP that takes {factor} times as long as it does by itself."""
@@ -81,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--launches", type=int, default=0, metavar="N", help="of each cell and effect, in all runs")
     parser.add_argument("--cell", nargs="+", choices=sorted(RANKS), default=["one_device", "multi_worker_mirrored"])
     parser.add_argument("--effect", nargs="+", type=int, choices=(0, 5), default=[0, 5], metavar="PERCENT")
+    parser.add_argument("--gates", type=int, default=0, metavar="N", help="of each cell and effect; none are kept")
+    parser.add_argument("--load", type=int, default=0, metavar="N", help="busy processes beside the measurement")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no launch after so long")
     parser.add_argument("--batch-per-replica", type=int, default=64)
     parser.add_argument("--groups", type=int, default=GROUPS, help="ABBA groups in a launch")
@@ -89,16 +102,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     options.results.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.minutes * 60
-    # Cells and effects take turns, so that all of them see the same machine.
-    for number in range(options.launches):
-        for cell in options.cell:
-            for effect in options.effect:
-                kept = read(options.results, cell, effect)
-                if len(kept) <= number and time.monotonic() < end:
-                    one = collect(cell, effect, number, options.batch_per_replica, options.groups)
-                    with file_of(options.results, cell, effect).open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(one) + "\n")
-                    print(told(one), flush=True)
+    with busy(options.load):
+        # Cells and effects take turns, so that all of them see the same machine.
+        for number in range(options.launches):
+            for cell in options.cell:
+                for effect in options.effect:
+                    kept = read(options.results, cell, effect)
+                    if len(kept) <= number and time.monotonic() < end:
+                        one = collect(cell, effect, number, options.batch_per_replica, options.groups)
+                        with file_of(options.results, cell, effect).open("a", encoding="utf-8") as file:
+                            file.write(json.dumps(one) + "\n")
+                        print(told(one), flush=True)
+        for number in range(options.gates):
+            for cell in options.cell:
+                for effect in options.effect:
+                    if time.monotonic() < end:
+                        result = run_gate(cell, effect, options.batch_per_replica)
+                        told_of = f"{cell} +{effect} % gate {number + 1}: {result.verdict.value}"
+                        print(f"{told_of}, {result.seconds:.0f} s: {result.reason}", flush=True)
     show(options.results, options.cell, options.effect, options.calm)
     return 0
 
@@ -112,8 +133,21 @@ def read(folder: Path, cell: str, effect: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def collect(cell: str, effect: int, number: int, batch: int, groups: int) -> dict[str, Any]:
-    """One launch of both versions; what the gate would keep of it."""
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many processes beside us that keep a core busy each."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def both_sides(effect: int) -> Iterator[list[Side]]:
+    """The program, and the one that takes ``effect`` percent longer, as they are launched."""
     with tempfile.TemporaryDirectory(prefix="gate-power-") as name:
         folder = Path(name).resolve()
         instrument = write_instrument(folder, own=False)
@@ -124,11 +158,24 @@ def collect(cell: str, effect: int, number: int, batch: int, groups: int) -> dic
             (root / "program.py").write_text(PROGRAM.format(factor=factor), encoding="utf-8")
             package = Path(pytest_ddl.__file__).resolve()
             sides.append(Side(side, f"x {factor}", root, (root,), folder / "nowhere", instrument, package))
+        yield sides
+
+
+def collect(cell: str, effect: int, number: int, batch: int, groups: int) -> dict[str, Any]:
+    """One launch of both versions; what the gate would keep of it."""
+    with both_sides(effect) as sides:
         bench = BenchSpec(batch_per_replica=batch)
-        one = launch_pair(*sides, Target.parse("program:train"), cell, RANKS[cell], bench, number=number, groups=groups)
+        one = launch_pair(*sides, TARGET, cell, RANKS[cell], bench, number=number, groups=groups)
     told = one.as_json()
     del told["provenance"]
     return {"cell": cell, "effect": effect, "number": number, "cores": os.cpu_count(), **told}
+
+
+def run_gate(cell: str, effect: int, batch: int) -> CellResult:
+    """The gate itself, as it is by default."""
+    with both_sides(effect) as (base, head):
+        bench = BenchSpec(batch_per_replica=batch)
+        return measure_cell(Cell(base, head, TARGET, cell, RANKS[cell], bench, Rule(), GatePlan.budget))
 
 
 def told(one: dict[str, Any]) -> str:
@@ -161,6 +208,17 @@ def gate_runs(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verd
     return runs
 
 
+def drawn(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verdict, int]]:
+    """Runs of the gate on launches drawn with replacement."""
+    chance = random.Random(0)
+    return [gate_runs(chance.choices(launches, k=rule.looks[-1]), rule)[0] for _ in range(DRAWS)]
+
+
+def slower(one: dict[str, Any], by: float = 1.05) -> dict[str, Any]:
+    """The launch, had every step of HEAD taken so much longer."""
+    return {**one, **{name: one[name] + math.log(by) for name in ("log_ratio", "total_ratio")}}
+
+
 def rates(runs: Iterable[tuple[Verdict, int]]) -> str:
     found = list(runs)
     if not found:
@@ -190,13 +248,12 @@ def show(folder: Path, cells: Sequence[str], effects: Sequence[int], calm: bool)
                 f"{statistics.median(seconds):.1f} s a launch"
             )
             print(f"  in the order measured, disjoint: {rates(gate_runs(launches, rule))}")
-            shuffled: list[tuple[Verdict, int]] = []
-            for seed in range(20):
-                again = list(launches)
-                random.Random(seed).shuffle(again)
-                shuffled += gate_runs(again, rule)
-            # Not independent of each other: 20 ways of cutting the same launches.
-            print(f"  20 shuffles of them, disjoint in each: {rates(shuffled)}")
+            calm_ones = [one for one in launches if not one["load"]["problem"]]
+            if len(calm_ones) >= rule.looks[-1]:
+                print(f"  {DRAWS} runs of launches drawn from them: {rates(drawn(calm_ones, rule))}")
+                if effect == 0:
+                    # The wait that is injected costs more than it lasts: threads that spin go to sleep meanwhile.
+                    print(f"  and had HEAD been 5 % slower: {rates(drawn([slower(one) for one in calm_ones], rule))}")
             trusting = [{**one, "load": {"problem": ""}} for one in launches]
             if overloaded:
                 print(f"  had no launch been set aside: {rates(gate_runs(trusting, rule))}")

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 PARTING = 60.0
 """Seconds that ranks may need after the first of them is done. All end with the same step, but giving up a
 distributed iterator took one of two workers up to 30 s on a busy machine (TF 2.21)."""
-_LAST_OUTPUT = 2000
+_OUTPUT = 3000
+"""Characters of each stream that an error shows."""
 
 
 class BenchError(RuntimeError):
@@ -32,8 +33,17 @@ def all_of(answers: Sequence[Answer], doing: str) -> list[Any]:
     first = min(failed, key=_is_consequence)
     failure = first.failure
     what = f"{failure.type}: {failure.message}\n{failure.traceback}" if failure else first.describe_end()
-    output = (first.stdout + first.stderr)[-_LAST_OUTPUT:].strip()
+    output = "\n".join(filter(None, (_shortened(first.stdout), _shortened(first.stderr))))
     raise BenchError(f"{first.task} failed {doing}: {what}" + (f"\n{output}" if output else ""))
+
+
+def _shortened(output: str) -> str:
+    """The ends of a long output: TensorFlow says why it aborts before the stacks of all threads follow."""
+    output = output.strip()
+    if len(output) <= _OUTPUT:
+        return output
+    half = _OUTPUT // 2
+    return f"{output[:half]}\n[… {len(output) - 2 * half} characters …]\n{output[-half:]}"
 
 
 def _is_consequence(answer: Answer) -> int:

@@ -29,6 +29,16 @@ def test_the_rank_that_failed_by_itself_is_named(answers: list[Answer], words: s
         all_of(answers, "while it ran")
 
 
+def test_why_a_rank_aborted_is_shown_however_long_the_stacks_are_that_follow() -> None:
+    stderr = "F0000 Check failed: no such device\n" + "  File x.py, line 1\n" * 999 + "the last line"
+    aborted = Answer(0, "worker:0", Fate.DIED, exit_status=-6, stdout="epoch 1\n" * 999, stderr=stderr)
+    with pytest.raises(BenchError) as raised:
+        all_of([aborted], "while it ran")
+    assert "F0000 Check failed: no such device" in str(raised.value)
+    assert "the last line" in str(raised.value)
+    assert len(str(raised.value)) < 6500
+
+
 def test_what_all_ranks_returned() -> None:
     answers = [Answer(rank, f"worker:{rank}", Fate.REPLIED, ship.pack(int, (rank,)).call()) for rank in (0, 1)]
     assert all_of(answers, "while it ran") == [0, 1]
