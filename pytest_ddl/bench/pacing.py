@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ LATE_TRACES = 5
 """Blocks that are dropped as warm-up because something was traced in them; a program that traces on is measured so."""
 
 
+BREATH_EVERY = 3.0
+"""Seconds of a block after which the ranks that wait for it, stopped, are let run for ``BREATH`` seconds."""
+BREATH = 0.1
 _LONGEST_PARENT = 80
 """Bytes: the path of a Unix socket has 107 at most, with the name of its folder in it."""
 
@@ -39,6 +43,10 @@ class _Line:
 
     def send(self, message: dict[str, Any]) -> None:
         self._socket.sendall((json.dumps(message) + "\n").encode())
+
+    def has_come(self, seconds: float) -> bool:
+        """Whether there is something to receive, waiting so long for it."""
+        return bool(select.select([self._socket], [], [], max(0.0, seconds))[0])
 
     def receive(self, deadline: float | None = None) -> dict[str, Any]:
         self._socket.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
@@ -79,15 +87,22 @@ class Lane:
         """Blocks that all ranks drop because one of them traced in it: ``LATE_TRACES`` at most."""
         self._drop = False
 
-    def run_block(self, steps: int, deadline: float) -> list[float]:
+    def run_block(self, steps: int, deadline: float, meanwhile: Callable[[], None] = lambda: None) -> list[float]:
         """Have every rank run ``steps`` steps; their seconds, by rank.
 
         Look at ``was_dropped`` before using them.
 
+        :param meanwhile: is called every ``BREATH_EVERY`` seconds of a long block.
         :raises PacingError: when a rank left or did not finish before ``deadline`` (``time.monotonic``).
         """
         self._order(steps)
-        done = [self._lines[rank].receive(deadline) for rank in sorted(self._lines)]
+        done = []
+        for rank in sorted(self._lines):
+            while not self._lines[rank].has_come(min(BREATH_EVERY, deadline - time.monotonic())):
+                if time.monotonic() >= deadline:
+                    break
+                meanwhile()
+            done.append(self._lines[rank].receive(deadline))
         traces = sum(int(one["traces"]) for one in done)
         self._drop = traces > self.traces and self.dropped < LATE_TRACES
         self.dropped += self._drop
@@ -110,6 +125,16 @@ class Lane:
         if self._paused:
             self._signal(signal.SIGCONT)
             self._paused = False
+
+    def breathe(self) -> None:
+        """Let paused ranks run for a moment: one that is silent for ten seconds is taken for dead by its peers.
+
+        Theirs is the coordination service of ``multi_worker_mirrored`` (TF 2.21), which then ends all of them.
+        """
+        if self._paused:
+            self._signal(signal.SIGCONT)
+            time.sleep(BREATH)
+            self._signal(signal.SIGSTOP)
 
     def _signal(self, number: int) -> None:
         for process in self._processes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddl.bench import pacing
 from pytest_ddl.bench.pacing import LATE_TRACES, Lane, Order, Paced, Pacer, PacingError
 
 PAST = 0.0
@@ -191,6 +193,37 @@ def test_the_socket_lies_where_it_is_told_unless_the_path_would_be_too_long(tmp_
     with made(long) as pacer:
         Paced(pacer.address, 0).close()
         assert not list(long.iterdir())
+
+
+def test_during_a_long_block_something_else_can_be_done_now_and_then(monkeypatch):
+    monkeypatch.setattr(pacing, "BREATH_EVERY", 0.01)
+    called = threading.Event()
+    with made() as pacer:
+        rank = Paced(pacer.address, 0)
+        lane = pacer.accept(1, soon())
+
+        def slow():
+            rank.order()
+            assert called.wait(30)
+            rank.done(2.0, 0)
+
+        thread = threading.Thread(target=slow)
+        thread.start()
+        assert lane.run_block(1, soon(), called.set) == [2.0]
+        thread.join()
+        rank.close()
+
+
+def test_a_paused_rank_breathes(monkeypatch):
+    sent = []
+    monkeypatch.setattr(os, "killpg", lambda process, number: sent.append((process, signal.Signals(number).name)))
+    lane = Lane({}, processes=[7])
+    lane.breathe()
+    assert sent == []
+    lane.pause()
+    lane.breathe()
+    lane.resume()
+    assert sent == [(7, "SIGSTOP"), (7, "SIGCONT"), (7, "SIGSTOP"), (7, "SIGCONT")]
 
 
 def test_a_paused_rank_stands_still_with_what_it_started_until_it_is_resumed():

@@ -27,11 +27,14 @@ class Paced(Protocol):
 
     traces: int
 
-    def run_block(self, steps: int, deadline: float) -> list[float]:
+    def run_block(self, steps: int, deadline: float, meanwhile: Callable[[], None]) -> list[float]:
         """Seconds of each rank."""
 
     def pause(self) -> None:
         """Stop its processes until :meth:`resume`."""
+
+    def breathe(self) -> None:
+        """Let them run for a moment where they are stopped."""
 
     def resume(self) -> None:
         """Let them go on."""
@@ -86,11 +89,12 @@ def _take_turns(base: Paced, head: Paced, steps: int, deadline: float, groups: i
     other = {id(base): head, id(head): base}
 
     def alone(lane: Paced, steps: int) -> float:
-        other[id(lane)].pause()
+        waiting = other[id(lane)]
+        waiting.pause()
         lane.resume()
         # Its threads wake up, its caches are cold and its pipeline stood still: not what a steady step finds.
-        lane.run_block(max(1, steps // SETTLING), deadline)
-        return max(lane.run_block(steps, deadline))
+        lane.run_block(max(1, steps // SETTLING), deadline, waiting.breathe)
+        return max(lane.run_block(steps, deadline, waiting.breathe))
 
     # In this order, so that the first block finds its caches as those after it do.
     steps = calibrate(alone, (second, first), steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 
 import pytest
 
@@ -22,7 +23,7 @@ class Machine:
 class FakeLane:
     def __init__(self, machine: Machine, name: str, step: float, traced_blocks: tuple[int, ...] = ()) -> None:
         self.machine, self.name, self.step, self._traced = machine, name, step, traced_blocks
-        self.traces, self._ran, self.paused = 1, 0, False
+        self.traces, self._ran, self.paused, self.breaths = 1, 0, False, 0
         machine.lanes.append(self)
 
     def pause(self) -> None:
@@ -31,8 +32,13 @@ class FakeLane:
     def resume(self) -> None:
         self.paused = False
 
-    def run_block(self, steps: int, deadline: float) -> list[float]:
+    def breathe(self) -> None:
+        assert self.paused
+        self.breaths += 1
+
+    def run_block(self, steps: int, deadline: float, meanwhile: Callable[[], None]) -> list[float]:
         machine = self.machine
+        meanwhile()  # as in a block that takes seconds
         assert [lane.name for lane in machine.lanes if not lane.paused] == [self.name]
         cold = machine.cold if machine.order and machine.order[-1] != self.name else 0.0
         machine.order.append(self.name)
@@ -47,6 +53,13 @@ class FakeLane:
 def lanes(base: float = 0.002, head: float = 0.002, traced: tuple[int, ...] = (), **machine: float) -> list[FakeLane]:
     shared = Machine(**machine)
     return [FakeLane(shared, "base", base), FakeLane(shared, "head", head, traced)]
+
+
+def test_who_waits_for_a_long_block_is_let_run_now_and_then() -> None:
+    base, head = lanes()
+    take_turns(base, head, 20, math.inf, 2)
+    assert base.breaths == base.machine.order.count("head")
+    assert head.breaths == base.machine.order.count("base")
 
 
 def test_blocks_run_in_abba_order() -> None:
@@ -96,7 +109,7 @@ def test_both_sides_go_on_when_it_is_over_whatever_happens() -> None:
     base, head = lanes()
     take_turns(base, head, 20, math.inf, 2)
     assert [lane.paused for lane in (base, head)] == [False, False]
-    head.run_block = lambda _steps, _deadline: 1 / 0
+    head.run_block = lambda *_given: 1 / 0
     with pytest.raises(ZeroDivisionError):
         take_turns(base, head, 20, math.inf, 2)
     assert [lane.paused for lane in (base, head)] == [False, False]
@@ -106,8 +119,8 @@ def test_rare_and_long_steps_show_in_the_total_alone() -> None:
     base, head = lanes()
     plain = head.run_block
 
-    def sometimes(steps: int, deadline: float) -> list[float]:
-        return [seconds + (1.0 if head._ran % 5 == 0 else 0.0) for seconds in plain(steps, deadline)]
+    def sometimes(steps: int, deadline: float, meanwhile: Callable[[], None]) -> list[float]:
+        return [seconds + (1.0 if head._ran % 5 == 0 else 0.0) for seconds in plain(steps, deadline, meanwhile)]
 
     head.run_block = sometimes
     turns = take_turns(base, head, 20, math.inf, 8)
