@@ -1,4 +1,4 @@
-"""The command ``pytest-ddl``: subcommands, each in a module of its own that is loaded when it is called."""
+"""The command ``pytest-ddl``: each subcommand has a module of its own, which is loaded when it is called."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ COMMANDS: tuple[Command, ...] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; gives its exit status. 2 is for a wrong command line, 4 where it cannot be imported."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="pytest-ddl", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        prog="pytest-ddl", description="Is distributed training fast, and does it stay so?"
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         sub = subparsers.add_parser(command.name, help=command.summary, description=command.summary)

@@ -9,12 +9,15 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from pytest_ddl.bench.metrics.registry import METRICS
 from pytest_ddl.checks.causes import CAUSES
 from pytest_ddl.checks.limitations import LIMITATIONS
 from pytest_ddl.checks.registry import CHECKS
+from pytest_ddl.cli import COMMANDS
 from pytest_ddl.config import MARKERS, OPTIONS
 from pytest_ddl.strategies.registry import StrategyRegistry
 
@@ -98,6 +101,17 @@ def metrics_table() -> str:
     return _table(("metric", "unit", "better", "gate on", "what it is", "formula", "source"), rows)
 
 
+def command_help(name: str) -> str:
+    """The arguments of a subcommand of ``pytest-ddl``, as its ``--help`` shows them."""
+    module = import_module(next(command.module for command in COMMANDS if command.name == name))
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
+    module.add_arguments(parser)
+    # What stands in the page's own words already.
+    parser.epilog = None
+    parser.formatter_class = partial(argparse.HelpFormatter, width=120)
+    return f"```text\n{parser.format_help().strip()}\n```\n"
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "options": options_table,
     "markers": markers_table,
@@ -106,6 +120,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "causes": causes_table,
     "limitations": limitations_table,
     "metrics": metrics_table,
+    "gate-options": partial(command_help, "gate"),
 }
 """Every table by the name that pages use."""
 

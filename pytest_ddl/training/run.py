@@ -40,8 +40,8 @@ class Run:
         """Examples per step over all replicas."""
         if self._settings.global_batch_size is None:
             raise AttributeError(
-                "run.global_batch_size is not known: pass global_batch_size= to the check "
-                "(ddl_equivalence or check_training)."
+                "run.global_batch_size is not known: pass global_batch_size= to the check (ddl_equivalence or "
+                "check_training), or batch_per_replica= to the measurement (measure; --batch-per-replica of the gate)."
             )
         return self._settings.global_batch_size
 

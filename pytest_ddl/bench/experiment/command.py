@@ -9,7 +9,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 
 from pytest_ddl.bench.answers import BenchError
@@ -17,13 +17,14 @@ from pytest_ddl.bench.experiment import images, measuring, numbers, page, table
 from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment
 from pytest_ddl.bench.experiment.training import train_mnist
+from pytest_ddl.bench.interruption import interruptible
 from pytest_ddl.bench.pinning import cores_per_replica
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec
 
 OK, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
-"""Exit statuses: measured; the training is wrong, or nothing was measured; a wrong option; Ctrl-C."""
+"""Exit statuses: measured; the training is wrong, or nothing was measured or written; a wrong option; Ctrl-C."""
 QUICK_EPOCHS = 3
 BUSY = 0.5
 """1-minute load per core above which a machine is not calm."""
@@ -65,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the experiment; gives the exit status."""
     try:
-        return run(options)
+        with interruptible():
+            return run(options)
     except (UsageError, images.ImagesError) as error:
         _tell(f"pytest-ddl experiment: error: {error}")
         return USAGE
@@ -138,10 +140,15 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
 
 
 def conclude(experiment: Experiment, folder: Path) -> int:
-    """Write the folder and say what was found; gives the exit status."""
-    page.write(experiment, folder)
+    """Say what was found and write the folder; gives the exit status."""
     sys.stdout.write(table.markdown(experiment))
+    sys.stdout.flush()
     judged = numbers.agreement(experiment)
+    try:
+        page.write(experiment, folder)
+    except OSError as error:
+        _tell(f"error: --output={folder} could not be written whole: {error}")
+        return WRONG
     _tell(f"written to {folder}: open {folder / 'index.html'}")
     if judged.passed is False:
         _tell(f"error: the accuracies on 1 and on {experiment.replicas} replicas {judged}")
@@ -232,16 +239,25 @@ def _checked(options: argparse.Namespace) -> Path:
     if options.quick and options.epochs is not None:
         raise UsageError(f"--quick means {QUICK_EPOCHS} epochs; give it or --epochs={options.epochs}, not both")
     needed = ["matplotlib", "scipy"] if options.data is not None else ["matplotlib", "scipy", "sklearn"]
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
-        raise UsageError(f"{', '.join(missing)} cannot be imported, which this needs: pip install 'pytest-ddl[bench]'")
+    for name in needed:
+        try:
+            import_module(name)
+        except ImportError as error:
+            told = f"{name} cannot be imported, which this needs: pip install 'pytest-ddl[bench]' ({error})"
+            raise UsageError(told) from None
     folder = Path(options.output)
-    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise UsageError(f"--output={folder}: {nearest} is not a folder")
-    if not os.access(nearest, os.W_OK):
-        raise UsageError(f"--output={folder}: {nearest} is not writable")
+    _try_to_write(folder)
     return folder
+
+
+def _try_to_write(folder: Path) -> None:
+    """Find out now, and not after all trainings, that nothing can be written there."""
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(b" " * 1024)
+    except OSError as error:
+        raise UsageError(f"--output={folder}: nothing can be written in {nearest}: {error.strerror}") from None
 
 
 def _epochs(options: argparse.Namespace) -> int:

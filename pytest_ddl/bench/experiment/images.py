@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,17 @@ def load(path: Path) -> Images:
     :raises ImagesError: where it is no such file.
     """
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if not isinstance(found, np.lib.npyio.NpzFile):
+                raise ImagesError(f"{path} is one array and no .npz of {', '.join(ARRAYS)}")
             missing = [name for name in ARRAYS if name not in found]
             if missing:
                 raise ImagesError(
                     f"{path} has no array {missing[0]}; it needs {', '.join(ARRAYS)}, as mnist.npz has them"
                 )
             arrays = {name: found[name] for name in ARRAYS}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, ImagesError):
             raise
         raise ImagesError(f"{path} cannot be read as .npz: {error}") from None

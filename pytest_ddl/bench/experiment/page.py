@@ -30,15 +30,18 @@ code { background: #f3f4f6; padding: .1rem .3rem; border-radius: 3px; }
 def write(experiment: Experiment, folder: Path) -> list[Path]:
     """Write everything; gives the paths. The folder is made where it does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = plots.draw(experiment, folder)
     texts = {
+        # First, as the rest can be made of it.
         "results.json": json.dumps(as_json(experiment), indent=1, ensure_ascii=False) + "\n",
         "table.md": table.markdown(experiment),
-        "index.html": page(experiment, [path.read_text(encoding="utf-8") for path in made if path.suffix == ".svg"]),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return [*(folder / name for name in texts), *made]
+    made = plots.draw(experiment, folder)
+    drawings = [path.read_text(encoding="utf-8") for path in made if path.suffix == ".svg"]
+    index = folder / "index.html"
+    index.write_text(page(experiment, drawings), encoding="utf-8")
+    return [*(folder / name for name in texts), index, *made]
 
 
 def as_json(experiment: Experiment) -> dict[str, Any]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import sys
 import traceback
 from pathlib import Path
-from types import FrameType
 
 from pytest_ddl.bench.gate import github, report
 from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
 from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
+from pytest_ddl.bench.interruption import interruptible
 from pytest_ddl.bench.spec import BenchSpec
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 USAGE = 2
 NOT_MEASURED = 4
 INTERRUPTED = 130
@@ -59,9 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     batch = what.add_mutually_exclusive_group()
     batch.add_argument("--batch-per-replica", type=int, metavar="N", help="examples of a step on each replica")
     batch.add_argument("--global-batch-size", type=int, metavar="N", help="examples of a step on all replicas")
-    what.add_argument("--device", choices=("auto", "cpu", "gpu", "tpu"), default=default.bench.device)
+    what.add_argument(
+        "--device",
+        choices=("auto", "cpu", "gpu", "tpu"),
+        default=default.bench.device,
+        help="auto: GPUs where there are any",
+    )
     what.add_argument("--path", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)")
-    what.add_argument("--repository", type=Path, default=Path(), metavar="FOLDER", help="of both versions (.)")
+    what.add_argument(
+        "--repository", type=Path, default=Path(), metavar="FOLDER", help="the git repository of both versions (.)"
+    )
     what.add_argument("--base-python", default=default.base_python, metavar="PYTHON", help="interpreter for BASE")
     what.add_argument("--head-python", default=default.head_python, metavar="PYTHON", help="interpreter for HEAD")
     what.add_argument(
@@ -72,20 +77,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--a-a", action="store_true", help="BASE and HEAD may be the same: measure the gate itself")
     how = parser.add_argument_group("how it is decided")
-    how.add_argument("--margin", type=_share, default=default.margin, metavar="SHARE", help="tolerated (0.025: 2.5 %%)")
+    how.add_argument(
+        "--margin",
+        type=_share,
+        default=default.margin,
+        metavar="SHARE",
+        help="slowdown that is tolerated (0.025: 2.5 %%)",
+    )
     how.add_argument(
         "--false-alarms",
         type=_share,
         default=default.false_alarms,
         metavar="P",
-        help="of one cell, over all looks (0.01)",
+        help="probability of a false regression of one cell, over all looks (0.01)",
     )
-    how.add_argument("--max-launches", type=int, default=default.launches, metavar="N", help="(%(default)s)")
-    how.add_argument("--budget", type=float, default=default.budget, metavar="SECONDS", help="for a cell (%(default)g)")
     how.add_argument(
-        "--timeout", type=float, default=default.bench.timeout, metavar="SECONDS", help="for a launch (%(default)g)"
+        "--max-launches", type=int, default=default.launches, metavar="N", help="of a cell, at most (%(default)s)"
     )
-    how.add_argument("--warm-up", type=int, default=default.bench.warm_up, metavar="STEPS", help="(%(default)s)")
+    how.add_argument(
+        "--budget", type=float, default=default.budget, metavar="SECONDS", help="of a cell, at most (%(default)g)"
+    )
+    how.add_argument(
+        "--timeout",
+        type=float,
+        default=default.bench.timeout,
+        metavar="SECONDS",
+        help="of a launch, at most (%(default)g)",
+    )
+    how.add_argument(
+        "--warm-up",
+        type=int,
+        default=default.bench.warm_up,
+        metavar="STEPS",
+        help="before the clock counts (%(default)s)",
+    )
     how.add_argument("--pin", action="store_true", help="give each replica cores of its own")
     how.add_argument("--counters-only", action="store_true", help="no time: one launch of each side, for a busy CI")
     how.add_argument(
@@ -142,14 +167,12 @@ def main(options: argparse.Namespace) -> int:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
 
-    # Under nohup a closed terminal is to be survived.
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _interrupt) for number in heard}
     try:
-        plan = plan_of(options)
-        if options.json is not None:
-            _check_json(options.json)
-        return _show(run_gate(plan, tell), options)
+        with interruptible():
+            plan = plan_of(options)
+            if options.json is not None:
+                _check_json(options.json)
+            return _show(run_gate(plan, tell), options)
     except GateUsageError as error:
         return _failed(str(error), USAGE)
     except KeyboardInterrupt:
@@ -161,9 +184,6 @@ def main(options: argparse.Namespace) -> int:
         told = " ".join(str(error).split())
         problem = f"could not measure: {type(error).__name__}: {told} (the traceback is above)"
         return _failed(traceback.format_exc() + f"pytest-ddl gate: {problem}", NOT_MEASURED, prefix="")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _show(result: GateResult, options: argparse.Namespace) -> int:
@@ -193,14 +213,6 @@ def _failed(problem: str, status: int, prefix: str = "pytest-ddl gate: ") -> int
         sys.stderr.write(f"{prefix}{problem}\n")
         sys.stderr.flush()
     return status
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    # Once: a second Ctrl-C, or a CI that cancels a job by one signal after the other, must not keep processes
-    # and worktrees from being removed.
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _share(text: str) -> float:

@@ -199,7 +199,6 @@ def _missing(target: Target, *sides: Side) -> str:
         return ""
     who = " and ".join(f"{side.name} ({side.commit[:10]})" for side in lacking)
     looked = ", ".join(str(path.relative_to(lacking[0].root)) for path in lacking[0].paths)
-    return (
-        f"{who} has no {target.place}, so there is nothing to compare (looked in {looked}). A new target can be gated "
-        "from the commit after the one that adds it"
-    )
+    none, meant = "has" if len(lacking) == 1 else "have", target.meant(lacking[0].paths)
+    fix = f"Did you mean {meant}?" if meant else "A new target can be gated from the commit after the one that adds it"
+    return f"{who} {none} no {target.place}, so there is nothing to compare (looked in {looked}). {fix}"

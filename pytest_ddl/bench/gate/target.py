@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +55,11 @@ class Target:
             base = Path(*self.place.split("."))
             candidates = [path / tail for path in paths for tail in (base.with_suffix(".py"), base / "__init__.py")]
         return next((path for path in candidates if path.is_file()), None)
+
+    def meant(self, paths: Iterable[Path]) -> str:
+        """The module beside these that has nearly this name; empty where there is none."""
+        names = sorted({file.stem for path in paths for file in path.glob("*.py")})
+        return next(iter(get_close_matches(self.module, names, 1)), "")
 
 
 class FromVersion:

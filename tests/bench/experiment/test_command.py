@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pytest_ddl.bench.experiment import command, measuring
+from pytest_ddl.bench.experiment import command, measuring, plots
 from tests.bench.experiment.synthetic import experiment, training
 
 
@@ -35,7 +37,8 @@ def options(tmp_path: Path, *given: str) -> argparse.Namespace:
         (["--batch-rule", "global", "--batch", "65"], "--batch=65 cannot be split evenly over 2 replicas"),
         (["--batch", "4000"], "1438 training images are less than one batch of 8000"),
         (["--device", "gpu"], "--device=gpu"),
-        (["--output", "/dev/null/x"], "--output=/dev/null/x: /dev/null is not a folder"),
+        (["--output", "/proc/x"], "--output=/proc/x: nothing can be written in /proc: "),
+        (["--output", "/dev/null/x"], "--output=/dev/null/x: nothing can be written in /dev/null: Not a directory"),
     ],
 )
 def test_a_wrong_option_is_told_in_one_line(
@@ -59,7 +62,7 @@ def test_a_missing_package_is_told_before_anything_runs(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == missing else name)
+    monkeypatch.setitem(sys.modules, missing, None)
     assert command.main(options(tmp_path, *given)) == command.USAGE
     told = capsys.readouterr().err
     assert f"error: {missing} cannot be imported" in told
@@ -138,6 +141,21 @@ def test_a_busy_machine_is_told(
     assert ("these times are not to be relied on" in (tmp_path / "out" / "table.md").read_text()) is busy
 
 
+def test_what_was_measured_is_told_where_it_cannot_be_written(
+    measured: list[measuring.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_given: object) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plots, "draw", full)
+    assert command.main(options(tmp_path)) == command.WRONG
+    told = capsys.readouterr()
+    assert "69.66%" in told.out
+    assert "could not be written whole: [Errno 28] No space left on device" in told.err
+    # All that the rest can be made of.
+    assert (tmp_path / "out" / "results.json").exists()
+
+
 def test_accuracies_that_do_not_agree_fail_after_all_was_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,17 +178,20 @@ def test_a_training_that_failed_is_told(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_leaves_nothing(
-    measured: list[measuring.Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured: list[measuring.Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     files = []
 
     def measure(_harness: Any, plan: measuring.Plan, _told: Any) -> Any:
         files.append(plan.file)
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
+    before = signal.getsignal(number)
     monkeypatch.setattr(measuring, "measure", measure)
     assert command.main(options(tmp_path)) == command.INTERRUPTED
+    assert signal.getsignal(number) is before
     assert not files[0].parent.exists()
     assert not (tmp_path / "out").exists()
 

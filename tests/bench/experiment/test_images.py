@@ -89,5 +89,14 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     path.write_text("no archive")
     with pytest.raises(ImagesError, match=r"text\.npz cannot be read as \.npz"):
         load(path)
+    whole = tmp_path / "whole.npz"
+    np.savez(whole, **mnist())  # type: ignore[arg-type]
+    path.write_bytes(whole.read_bytes()[:-400])
+    with pytest.raises(ImagesError, match=r"text\.npz cannot be read as \.npz"):
+        load(path)
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(ImagesError, match=r"is one array and no \.npz of x_train"):
+        load(path)
     with pytest.raises(ImagesError, match="No such file"):
         load(tmp_path / "absent.npz")

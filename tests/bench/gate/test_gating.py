@@ -15,6 +15,7 @@ from pytest_ddl.bench.gate import GatePlan, GateResult, GateUsageError, gating
 from pytest_ddl.bench.gate.cell import Cell
 from pytest_ddl.bench.gate.interpreters import is_same_environment
 from pytest_ddl.bench.gate.result import CellResult
+from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Verdict
 from tests.bench.gate.made import cell, paired
 from tests.bench.gate.repositories import git
@@ -105,3 +106,14 @@ def test_a_gate_that_fails_in_one_cell_measures_the_others(monkeypatch: pytest.M
     assert result.cells[0].reason == "the gate itself failed: OSError: [Errno 28] No space left on device"
     assert result.verdict is Verdict.ERROR
     assert any("Traceback" in line for line in told)
+
+
+def test_a_target_that_no_version_has_is_named_with_what_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "training.py").touch()
+    side = replace(cell().base, root=tmp_path, paths=(tmp_path,))
+    of_both = gating._missing(Target.parse("trianing:train"), side, side)
+    assert "have no trianing" in of_both
+    assert "Did you mean training?" in of_both
+    of_one = gating._missing(Target.parse("other:train"), side)
+    assert "has no other, so there is nothing to compare (looked in .)" in of_one
+    assert "A new target can be gated from the commit after the one that adds it" in of_one
