@@ -17,6 +17,8 @@ class GitLog:
     """Commits of one branch, oldest first, as hash and subject."""
 
     commits: tuple[tuple[str, str], ...]
+    shallow: bool = False
+    """Whether the repository is a shallow clone: the branch is longer than it seems."""
 
 
 def read_log(repository: Path, branch: str = "HEAD") -> GitLog:
@@ -26,7 +28,8 @@ def read_log(repository: Path, branch: str = "HEAD") -> GitLog:
     """
     out = _git(repository, "log", "--first-parent", "--reverse", "--format=%H%x09%s", branch, "--")
     pairs = (line.partition("\t") for line in out.splitlines() if line)
-    return GitLog(tuple((name, subject) for name, _, subject in pairs))
+    shallow = _git(repository, "rev-parse", "--is-shallow-repository").strip() == "true"
+    return GitLog(tuple((name, subject) for name, _, subject in pairs), shallow)
 
 
 def commit_url(repository: Path) -> str:
@@ -49,9 +52,12 @@ def commit_url(repository: Path) -> str:
 def _git(repository: Path, *arguments: str) -> str:
     command = ["git", "-C", str(repository), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        # A subject may be in any encoding, and is only shown.
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=60)
     except FileNotFoundError as error:
         raise GitError("git is not installed; without it, leave --repository out") from error
     except subprocess.CalledProcessError as error:
         raise GitError(f"git {arguments[0]} in {repository} failed: {error.stderr.strip()}") from error
+    except subprocess.TimeoutExpired as error:
+        raise GitError(f"git {arguments[0]} in {repository} took more than 60 s") from error
     return done.stdout

@@ -6,20 +6,29 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from pytest_ddl.bench.history.detect import MARGIN, Change, Verdict, beyond_steps
-from pytest_ddl.bench.history.meaning import family, variant, workload
+from pytest_ddl.bench.history.meaning import family, variant, whole_workload
 from pytest_ddl.bench.history.model import Series
 
 Confirm = Callable[[str, str, Series], Verdict]
 """Called with the hashes of the commit before and the commit after, and the series; tells whether the later one is
-slower. It must not raise for a re-run that failed: that is ``unconfirmed`` with the reason."""
+slower. A re-run that failed is ``unconfirmed`` with the reason; where nothing can be run it raises
+:class:`NotRerunError`."""
 FILE = "confirmations.jsonl"
 """In the folder of results, so that verdicts are kept with them; asv reads only ``.json`` there."""
 RERUN = ("step", "throughput", "overhead", "efficiency", "communication")
 """Families that one re-run of a step decides about. Of a strategy whose efficiency fell because one device became
 faster, the step is as fast as it was: the re-run refutes it."""
+
+
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
+
+
+class NotRerunError(Exception):
+    """A candidate that cannot be measured again here, or not now; the message says why."""
 
 
 @dataclass
@@ -28,25 +37,29 @@ class Confirmations:
 
     path: Path | None
     rows: list[dict[str, Any]]
+    unread: int = 0
+    """Lines of the file that are no verdicts."""
 
     @classmethod
     def load(cls, path: Path | None) -> Confirmations:
         """Those in a file of JSON lines; lines that cannot be read are left out, and their candidates run again."""
-        rows = []
+        rows, unread = [], 0
         if path is not None and path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     row = json.loads(line)
-                    if isinstance(row, dict) and row.get("status") in ("confirmed", "refuted"):
-                        rows.append(row)
-                except ValueError:
-                    continue
-        return cls(path, rows)
+                except (ValueError, RecursionError):
+                    row = None
+                if _is_verdict(row):
+                    rows.append(row)
+                else:
+                    unread += 1
+        return cls(path, rows, unread)
 
     def find(self, change: Change, places: Mapping[str, int]) -> Verdict | None:
         """An earlier verdict on this change: of the same cell, by a re-run of commits on either side of it."""
         for row in reversed(self.rows):
-            base, head = places.get(row.get("base", "")), places.get(row.get("head", ""))
+            base, head = places.get(row["base"]), places.get(row["head"])
             if row.get("cell") != cell(change.series) or row.get("kind") != change.kind or base is None or head is None:
                 continue
             if change.kind == "step":
@@ -79,27 +92,42 @@ class Confirmations:
                 file.write(json.dumps(row) + "\n")
 
 
-def at_most(reruns: int, confirm: Confirm) -> Confirm:
-    """The same, so often; further candidates stay unconfirmed until the next time."""
-    left = iter(range(reruns))
+def _is_verdict(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and row.get("status") in ("confirmed", "refuted")
+        and all(isinstance(row.get(key), str) for key in ("base", "head"))
+        and isinstance(row.get("effect"), int | float | None)
+    )
 
-    def limited(before: str, after: str, series: Series) -> Verdict:
-        if next(left, None) is None:
-            return Verdict("unconfirmed", f"left for the next time: {reruns} were re-run (--max-reruns)")
-        return confirm(before, after, series)
+
+def at_most(reruns: int, rerun: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
+    """The same, so often; it raises :class:`NotRerunError` then, so that candidates are left for the next time.
+
+    What raises has run nothing, and is not counted: others would wait for ever behind what cannot be re-run.
+    """
+    done = 0
+
+    def limited(*given: _Given.args, **named: _Given.kwargs) -> _Found:
+        nonlocal done
+        if done >= reruns:
+            raise NotRerunError(f"left for the next time: {reruns} were re-run (--max-reruns)")
+        found = rerun(*given, **named)
+        done += 1
+        return found
 
     return limited
 
 
 def cell(series: Series) -> list[str]:
-    """What one re-run decides about: a strategy with its replicas and workload, on one machine.
+    """What one re-run decides about: a strategy with its replicas and workload of one suite, on one machine.
 
     Series of memory, energy and the like are each for themselves: a re-run of a step says nothing about them.
     """
     own = [] if family(series.benchmark).name in RERUN else [series.benchmark.name]
     found = variant(series)
     shown = [found.strategy, str(found.replicas)] if found else [repr(series.parameters)]
-    return [series.machine, series.environment, workload(series), *shown, *own]
+    return [series.machine, series.environment, whole_workload(series), *shown, *own]
 
 
 def confirm_all(
@@ -107,7 +135,6 @@ def confirm_all(
     confirm: Confirm | None,
     known: Confirmations,
     places: Mapping[str, int],
-    tell: Callable[[str], None] = lambda _: None,
     margin: float = MARGIN,
 ) -> list[Change]:
     """Each candidate with its verdict: an earlier one, else that of a re-run; the order is kept.
@@ -118,12 +145,11 @@ def confirm_all(
 
     :param confirm: ``None`` to re-run nothing; candidates without an earlier verdict are ``unconfirmed`` then.
     :param places: hash -> place in the history.
-    :param tell: told what is re-run, as it takes minutes.
     """
-    steps = _judged([one for one in changes if one.kind == "step"], confirm, known, places, tell)
+    steps = _judged([one for one in changes if one.kind == "step"], confirm, known, places)
     # Small steps that were refuted one by one may still be real together.
     slow = [one for one in changes if one.kind == "creep" and beyond_steps(one, steps, margin)]
-    done = {one.id: one for one in (*steps, *_judged(slow, confirm, known, places, tell))}
+    done = {one.id: one for one in (*steps, *_judged(slow, confirm, known, places))}
     return [done[one.id] for one in changes if one.id in done]
 
 
@@ -132,7 +158,6 @@ def _judged(
     confirm: Confirm | None,
     known: Confirmations,
     places: Mapping[str, int],
-    tell: Callable[[str], None],
 ) -> list[Change]:
     judged = {one.id: one for one in changes}
     waiting: list[Change] = []
@@ -151,8 +176,10 @@ def _judged(
         subject = min(group, key=lambda one: (*RERUN, "").index(_kind(one)))
         before = min((one.before for one in group), key=lambda commit: commit.position)
         after = max((one.after for one in group), key=lambda commit: commit.position)
-        tell(f"re-running {before.short} and {after.short} for {subject.series.label}")
-        verdict = confirm(before.hash, after.hash, subject.series)
+        try:
+            verdict = confirm(before.hash, after.hash, subject.series)
+        except NotRerunError as error:
+            verdict = Verdict("unconfirmed", str(error))
         known.add(Change(**{**vars(subject), "before": before, "after": after}), verdict)
         for one in group:
             judged[one.id] = one.judged(verdict)

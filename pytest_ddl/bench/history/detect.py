@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pytest_ddl.bench.history.meaning import family, higher_is_better, is_exact
+from pytest_ddl.bench.history.meaning import BY_CHANCE, family, higher_is_better, is_exact, leaf
 from pytest_ddl.bench.history.model import Commit, Series, short_id
 
 MARGIN = 0.025
@@ -135,6 +135,7 @@ def changes(series: Series, margin: float = MARGIN) -> list[Change]:
         worse = _is_worse(series, new - old)
         final = statistics.fmean(logs[edges[-2] :])
         spread = 1.96 * sigma * math.sqrt(1 / (middle - left) + 1 / (right - middle))
+        error = 1.96 * sigma * math.sqrt(1 / (middle - left) + 1 / (len(logs) - edges[-2]))
         found.append(
             Change(
                 series,
@@ -146,11 +147,25 @@ def changes(series: Series, margin: float = MARGIN) -> list[Change]:
                 new=math.exp(new),
                 spread=spread * math.exp(new - old),
                 worse=worse,
-                standing=(final - old) * (new - old) > 0 and abs(final - old) > abs(new - old) / 2,
+                standing=_stands(new - old, final - old, margin, error),
             )
         )
     slow = _creep(series, logs, sigma, margin)
     return [*found, slow] if slow else found
+
+
+def _stands(change: float, left: float, margin: float, error: float) -> bool:
+    """Whether a change still matters, of which the newest level has ``left``; both are differences of logarithms.
+
+    Half of it does, and so does what is beyond the margin, unless it is within noise: a part that was repaired of a
+    large slowdown does not end it.
+
+    :param error: half width of the 95 % interval of ``left``.
+    """
+    if left == change:
+        return True
+    size = math.copysign(1, change) * left
+    return size > max(min(abs(change) / 2, math.log1p(margin)), error)
 
 
 def _without_outliers(values: Sequence[float], sigma: float) -> list[float]:
@@ -174,7 +189,8 @@ def _edges(scaled: Sequence[float]) -> list[int]:
         import ruptures
     except ImportError as error:
         raise DetectorMissingError(
-            "finding changes needs ruptures: pip install 'pytest-ddl[bench]', or --no-detect for the page alone"
+            f"finding changes needs ruptures ({error}): pip install 'pytest-ddl[bench]', or --no-detect for the page "
+            "alone"
         ) from error
     import numpy as np
 
@@ -212,12 +228,13 @@ def _place(values: Sequence[float]) -> tuple[int, int]:
 
 def _exact(series: Series) -> list[Change]:
     found = []
-    last = series.points[-1].value if series.points else 0.0
-    for before, after in zip(series.points, series.points[1:], strict=False):
-        if before.value == after.value:
+    by_chance = BY_CHANCE.search(leaf(series.benchmark))
+    levels = [min(point.value, 1.0) if by_chance else point.value for point in series.points]
+    for (before, old), (after, new) in itertools.pairwise(zip(series.points, levels, strict=True)):
+        if old == new:
             continue
-        worse = _is_worse(series, after.value - before.value)
-        standing = _is_worse(series, last - before.value) if worse else last == after.value
+        worse = _is_worse(series, new - old)
+        standing = _is_worse(series, levels[-1] - old) if worse else levels[-1] == new
         found.append(
             Change(
                 series,
@@ -255,15 +272,17 @@ def _creep(series: Series, logs: Sequence[float], sigma: float, margin: float) -
 
 
 def beyond_steps(creep: Change, steps: Sequence[Change], margin: float = MARGIN) -> bool:
-    """Whether a creep is more than the steps of its series that were not refuted, by more than ``margin``."""
+    """Whether a creep is more than the steps of its series that were not refuted, by more than ``margin``.
+
+    Steps back count too: of a slowdown that was repaired in part, the rest is told.
+    """
     told = sum(
-        abs(math.log(step.new / step.old))
+        math.log(step.new / step.old)
         for step in steps
         if step.kind == "step"
         and step.series.key == creep.series.key
-        and step.worse
-        and step.standing
         and step.verdict.status != "refuted"
         and step.after > creep.before
     )
-    return abs(math.log(creep.new / creep.old)) - told >= math.log1p(margin)
+    total = math.log(creep.new / creep.old)
+    return math.copysign(1, total) * (total - told) >= math.log1p(margin)

@@ -19,7 +19,7 @@ WORDS = {
     "unconfirmed": "not confirmed yet",
     "not asked": "not re-run yet",
     "refuted": "refuted by a re-run",
-    "explained": "one replica got faster",
+    "explained": "explained",
 }
 
 OTHERS = {"changed": "changed", "improved": "improvement", "accepted": "accepted", "recovered": "recovered since"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from pytest_ddl.bench.history.model import Benchmark, Series
 from pytest_ddl.bench.history.units import TIMES
@@ -73,7 +75,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "counters",
         "Counters",
-        r"collectives|reduced_bytes|reductions|packs|unpacked|traces|nodes|copies|misplaced|counter",
+        r"collectives|reduced_bytes|reductions|packs|unpacked|traces|nodes|copies|misplaced|eager|counter",
         False,
         "Counted in the graphs that ran: the same on every machine, so that every change is real.",
         exact=True,
@@ -91,6 +93,8 @@ FAMILIES: tuple[Family, ...] = (
 MORE_IS_BETTER = re.compile(r"bandwidth|busbw|algbw|per_second|per_joule|speed_?up|accuracy")
 NEUTRAL = re.compile(r"^(packs|nodes|traces|parameter_bytes)$")
 """Counters that the gate tells and does not judge either: more of them can be better or worse."""
+BY_CHANCE = re.compile(r"^retraces$")
+"""Counters that differ from run to run where batches are ragged: what is exact is whether there are any."""
 STRATEGY, REPLICAS = ("strategy", "variant"), ("replicas", "n_replicas", "num_replicas", "workers")
 
 
@@ -168,13 +172,35 @@ def variant(series: Series) -> Variant | None:
 
 
 def workload(series: Series) -> str:
-    """What series that are shown beside each other have in common: the other parameters, such as the model.
+    """What people call that which series shown beside each other have in common: the model, or the suite.
 
-    Without any, the suite: of ``training.GateCnn.track_step_time`` it is ``Cnn``, of ``training.Gate.…``, ``training``.
+    That is the other parameters; without any, the suite: of ``training.GateCnn.track_step_time`` it is ``Cnn``, of
+    ``training.Gate.…``, ``training``. Of two suites that would be called the same it is :func:`whole_workload`.
     """
-    others = [value for name, value in series.parameters if name not in STRATEGY + REPLICAS]
-    if others:
-        return ", ".join(others)
+    if series.clashes:
+        return whole_workload(series)
+    return ", ".join(_others(series)) or _suites(series)[-1]
+
+
+def whole_workload(series: Series) -> str:
+    """The workload with the module of its suite, ``training.Cnn`` or ``training(cnn)``: no other is called so."""
+    suite, others = ".".join(_suites(series)), ", ".join(_others(series))
+    return f"{suite}({others})" if others else suite
+
+
+def told_apart(series: Iterable[Series]) -> tuple[Series, ...]:
+    """The same series; those whose workloads would be called the same, and are of several suites, are marked."""
+    all_of_them = tuple(series)
+    called: dict[str, set[str]] = defaultdict(set)
+    for one in all_of_them:
+        called[workload(one)].add(whole_workload(one))
+    return tuple(replace(one, clashes=len(called[workload(one)]) > 1) for one in all_of_them)
+
+
+def _others(series: Series) -> list[str]:
+    return [value for name, value in series.parameters if name not in STRATEGY + REPLICAS]
+
+
+def _suites(series: Series) -> list[str]:
     *modules, _function = series.benchmark.name.split(".")
-    suites = [name for part in modules if (name := re.sub(r"^(Gate|Dash)", "", part))]
-    return suites[-1] if suites else "training"
+    return [name for part in modules if (name := re.sub(r"^(Gate|Dash)", "", part))] or ["training"]

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-ProblemKind = Literal["broken", "cut", "removed", "failed", "outside", "split"]
-ERRORS: frozenset[ProblemKind] = frozenset({"broken", "cut", "removed", "failed"})
+ProblemKind = Literal[
+    "broken", "cut", "removed", "failed", "gone", "shallow", "unsearched", "outside", "split", "behind"
+]
+ERRORS: frozenset[ProblemKind] = frozenset({"broken", "cut", "removed", "failed", "gone", "shallow", "unsearched"})
 """Kinds of problem for which ``pytest-ddl history`` does not exit with 0: part of the history is missing."""
 
 
 def short_id(prefix: str, *parts: str) -> str:
     """The same id for the same finding in every run, so that it can be accepted by name."""
     return f"{prefix}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:8]}"
+
+
+def plain(text: str) -> str:
+    """A parameter as people write it; asv stores ``repr(value)``."""
+    match = re.fullmatch(r"'(.*)'|\"(.*)\"|<class '(.*)'>|<function (\S+) at .*>", text)
+    return next((group for group in match.groups() if group is not None), text) if match else text
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,8 @@ class Benchmark:
     parameter_names: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """All of the entry: asv_runner copies attributes of the function, such as ``higher_is_better``, into it."""
+    choices: tuple[frozenset[str], ...] | None = None
+    """The values that each parameter has now, as people write them; ``None`` where that is not known."""
 
 
 Basis = Literal["launches", "samples", "none"]
@@ -124,6 +135,10 @@ class Series:
     """Of older versions: not comparable, and not shown by asv."""
     failed: tuple[Commit, ...] = ()
     """Commits at which the benchmark failed."""
+    skipped: tuple[Commit, ...] = ()
+    """Commits at which it said that it could not be measured: n/a."""
+    clashes: bool = False
+    """Whether its workload goes by the same name as one of another suite: the suite is named too then."""
 
     @property
     def id(self) -> str:
@@ -138,6 +153,14 @@ class Series:
         """``training.Dash.track_throughput(mirrored, 2)``."""
         values = ", ".join(value for _, value in self.parameters)
         return f"{self.benchmark.name}({values})" if values else self.benchmark.name
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the benchmark still has these parameters."""
+        choices, values = self.benchmark.choices, [value for _, value in self.parameters]
+        return choices is None or (
+            len(choices) == len(values) and all(value in known for value, known in zip(values, choices, strict=True))
+        )
 
     def parameter(self, name: str, default: str = "") -> str:
         return dict(self.parameters).get(name, default)

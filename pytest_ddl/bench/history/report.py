@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.bench.history.detect import Change
-from pytest_ddl.bench.history.meaning import FAMILIES, family, workload
+from pytest_ddl.bench.history.meaning import FAMILIES, family, whole_workload
 from pytest_ddl.bench.history.model import Commit, History, Problem
 
-OK, REGRESSION, USAGE, INCOMPLETE = 0, 1, 2, 3
+OK, REGRESSION, USAGE, INCOMPLETE, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 """Exit statuses of ``pytest-ddl history``: nothing certain; a confirmed regression stands; nothing could be read; the
-history is less than it seems (results dropped, unreadable or failed)."""
+history is less than it seems (results dropped, unreadable, failed or gone); the command itself failed; Ctrl-C."""
 
 PRIMARY = ("step", "throughput", "counters")
 
@@ -81,7 +81,7 @@ def causes(changes: Sequence[Change]) -> list[list[Change]]:
 
     def where(one: Change) -> tuple[str, ...]:
         state = (one.verdict.status, one.verdict.message, str(one.worse), str(one.standing))
-        return (one.series.machine, one.series.environment, workload(one.series), one.kind, *state)
+        return (one.series.machine, one.series.environment, whole_workload(one.series), one.kind, *state)
 
     found: list[list[Change]] = []
     for one in sorted(changes, key=lambda one: (where(one), one.before.position, one.after.position)):

@@ -10,9 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.history.confirm import RERUN, Confirm
+from pytest_ddl.bench.history.confirm import RERUN, Confirm, NotRerunError, at_most
 from pytest_ddl.bench.history.detect import Verdict
-from pytest_ddl.bench.history.meaning import family, higher_is_better, leaf, variant, workload
+from pytest_ddl.bench.history.meaning import family, higher_is_better, leaf, variant, whole_workload, workload
 from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.metrics import METRICS, NoNumberError
 
@@ -27,6 +27,8 @@ def gate_confirmation(
     options: Sequence[str] = (),
     machine: str | None = None,
     gate: Callable[..., Any] | None = None,
+    reruns: int = 10,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Confirm:
     """What :func:`~pytest_ddl.bench.history.confirm.confirm_all` calls: the gate on a repository.
 
@@ -34,27 +36,35 @@ def gate_confirmation(
     :param options: ``NAME=VALUE``: of ``NUMBERS``, or fields of ``BenchSpec``.
     :param machine: asv's name of this machine; by default its host name and those in ``~/.asv-machine.json``.
     :param gate: in place of :func:`pytest_ddl.bench.gate.gating.gate`.
+    :param reruns: so often at most; only what was measured counts.
+    :param tell: told what is re-run, as it takes minutes.
     :raises ValueError: for an argument that cannot be used.
     """
     functions = _functions(targets)
     given = _options(options)
     here = {machine} if machine else known_names()
 
+    def measured(before: str, after: str, target: str, strategy: str, **how: Any) -> Any:
+        tell(f"re-running {before[:8]} and {after[:8]}: {target}, {strategy}")
+        return (gate or _the_gate())(before, after, target, strategy, **how)
+
+    limited = at_most(reruns, measured)
+
     def confirm(before: str, after: str, series: Series) -> Verdict:
         if series.machine not in here:
-            return Verdict(
-                "unconfirmed",
+            raise NotRerunError(
                 f"the results are from {series.machine}, and this is {', '.join(sorted(here))}: run this there, or say "
-                f"--machine {series.machine}",
+                f"--machine {series.machine}"
             )
-        target = functions.get(workload(series), functions.get(""))
+        names = (workload(series), whole_workload(series), "")
+        target = next((functions[name] for name in names if name in functions), None)
         if target is None:
-            return Verdict("unconfirmed", f"no --target was given for the workload {workload(series)}")
+            raise NotRerunError(f"no --target was given for the workload {workload(series)}")
         found = variant(series)
         if found is None:
-            return Verdict("unconfirmed", "it is not of a training function, and the gate re-runs nothing else")
+            raise NotRerunError("it is not of a training function, and the gate re-runs nothing else")
         strategy = _text(found.strategy, found.replicas)
-        return _run(gate or _the_gate(), before, after, series, target, strategy, given, repository)
+        return _run(limited, before, after, series, target, strategy, given, repository)
 
     return confirm
 
@@ -135,14 +145,14 @@ def _run(
     repository: Path,
 ) -> Verdict:
     from pytest_ddl.bench.counter_gate import NAMES
-    from pytest_ddl.bench.gate.worktrees import GateUsageError
+    from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
 
     # A counter that became worse would end the gate before it has measured times.
     accept = {name: WANTED for name in NAMES if name not in ("eager", "steady_steps")}
     try:
         result = gate(before, after, target, strategy, repository=repository, accept=accept, **given)
-    except (GateUsageError, ValueError) as error:
-        return Verdict("unconfirmed", f"the gate could not run: {error}")
+    except (GateUsageError, GitError, ValueError) as error:
+        raise NotRerunError(f"the gate could not run: {error}") from error
     cell = result.cells[0]
     if family(series.benchmark).name in RERUN:
         return judged(cell.verdict.value, cell.reason, cell.decision)

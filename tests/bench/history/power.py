@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from pytest_ddl.bench.gate.verdict import Rule, replay
 from pytest_ddl.bench.history.confirm import Confirm, Confirmations, confirm_all
-from pytest_ddl.bench.history.detect import changes
+from pytest_ddl.bench.history.detect import Verdict, changes
 from pytest_ddl.bench.history.model import Benchmark, Commit, Point, Series
 from pytest_ddl.bench.history.rerun import judged
 
@@ -45,13 +45,13 @@ def gate_of(level: Callable[[int], float], sd: float, seed: int) -> Confirm:
     """The gate on commits whose step takes ``level(commit)``."""
     rng = random.Random(f"gate/{seed}")
 
-    def confirm(before: str, after: str, _series: Series) -> object:
+    def confirm(before: str, after: str, _series: Series) -> Verdict:
         truth = math.log(level(int(after, 16)) / level(int(before, 16)))
         rule = Rule()
         decision = replay([rng.gauss(truth, sd) for _ in range(rule.looks[-1])], rule)
         return judged(decision.verdict.value, decision.reason, decision)
 
-    return confirm  # type: ignore[return-value]
+    return confirm
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,13 @@ def rates(
         places = {point.commit.hash: point.commit.position for point in one.points}
         calls: list[str] = []
         found = changes(one)
-        done = confirm_all(found, gate_of(level, sd, seed), Confirmations(None, []), places, calls.append)
+        gate = gate_of(level, sd, seed)
+
+        def counted(before: str, after: str, series: Series, gate: Confirm = gate, calls: list[str] = calls) -> Verdict:
+            calls.append(before)
+            return gate(before, after, series)
+
+        done = confirm_all(found, counted, Confirmations(None, []), places)
         alerts = [change for change in done if change.alerts]
         seen["candidates"] += any(change.is_candidate for change in found)
         seen["alerts"] += bool(alerts)

@@ -245,7 +245,7 @@ def demonstration(folder: Path, count: int = 40) -> Path:
     write_results(folder / "results", benches, commits[-25:], machine="laptop", dates=dates[-25:])
     verdicts = [
         {
-            "cell": ["gpu-runner", environment, "Cnn", "mirrored", str(replicas)],
+            "cell": ["gpu-runner", environment, "training.Cnn", "mirrored", str(replicas)],
             "kind": "step",
             "base": commits[29],
             "head": commits[30],

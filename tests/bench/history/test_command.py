@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from pytest_ddl.bench.history import command
 from pytest_ddl.bench.history.confirm import Confirm
 from pytest_ddl.bench.history.detect import Verdict
 from pytest_ddl.bench.history.model import Series
+from pytest_ddl.bench.history.report import FAILED, INCOMPLETE, INTERRUPTED, OK, REGRESSION, USAGE
 from tests.bench.history.synthetic import Bench, commit_hashes, noisy, repository, write_results
 
 STEP = "training.Gate.track_step_time"
@@ -176,10 +179,120 @@ def test_asv_configuration_says_where_things_are(tmp_path: Path) -> None:
 def test_without_a_detector_the_page_is_written_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ruptures", None)
+    monkeypatch.setitem(sys.modules, "ruptures", None)
     results(tmp_path)
-    assert run(*given(tmp_path)) == 0
+    path = tmp_path / "found.json"
+    assert run(*given(tmp_path, "--json", str(path))) == 3
     assert "pip install 'pytest-ddl[bench]'" in capsys.readouterr().out
+    assert [one["kind"] for one in json.loads(path.read_text())["problems"]] == ["unsearched"]
+    assert "pip install" in (tmp_path / "html" / "scaling" / "index.html").read_text(encoding="utf-8")
+    assert run(*given(tmp_path, "--no-detect")) == 0
+
+
+def test_a_confirmed_regression_is_not_lost_in_green_without_a_detector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results(tmp_path)
+    assert run(*given(tmp_path), confirm=says("confirmed")) == 1
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    assert run(*given(tmp_path)) == 3
+
+
+def test_counters_need_no_detector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    step = Bench(STEP, "seconds", PARAMETERS, lambda _n, _c: 0.02)
+    count = Bench("training.Gate.track_collectives", "", PARAMETERS, lambda number, _c: 1.0 if number < 20 else 2.0)
+    write_results(tmp_path / "results", [step, count], commit_hashes(30))
+    assert run(*given(tmp_path)) == 1
+
+
+def test_intervals_over_launches_need_scipy_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    bench = Bench(STEP, "seconds", PARAMETERS, lambda _n, _c: [0.02, 0.021] * 3, attributes={"launches": 3})
+    write_results(tmp_path / "results", [bench], commit_hashes(3))
+    assert run(*given(tmp_path)) == 2
+    assert "pip install 'pytest-ddl[bench]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--html", "file"], "--html="),
+        (["--html", "file/below"], "--html="),
+        (["--json", "missing/found.json"], "there is no folder"),
+        (["--json", "results"], "--json=results"),
+    ],
+)
+def test_what_cannot_be_written_is_named_before_anything_is_re_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    results(tmp_path)
+    (tmp_path / "file").touch()
+
+    def unasked(*_: object) -> Verdict:
+        raise AssertionError("re-run")
+
+    assert run("--results", "results", *arguments, confirm=unasked) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (RuntimeError("a defect"), 4, "RuntimeError: a defect"),
+        (ImportError("no such module"), 4, "ImportError"),
+        (OSError(28, "No space left on device"), 4, "No space left"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_no_error_has_the_status_of_a_regression(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, words: str
+) -> None:
+    results(tmp_path)
+
+    def failing(*_: object) -> Verdict:
+        raise error
+
+    assert run(*given(tmp_path), confirm=failing) == status
+    assert words in capsys.readouterr().err
+
+
+def test_a_history_that_is_not_on_the_branch_is_nothing_to_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results(tmp_path)
+    repository(tmp_path / "project", 2)
+    assert run(*given(tmp_path, "--repository", str(tmp_path / "project"))) == 2
+    assert "--branch" in capsys.readouterr().err
+
+
+def test_a_gone_series_has_the_status_of_a_gap_and_can_be_accepted(tmp_path: Path) -> None:
+    benches = [
+        Bench(STEP, "seconds", PARAMETERS, lambda _n, _c: 0.02),
+        Bench("training.Gate.track_nodes", "", PARAMETERS, lambda number, _c: 5.0 if number < 20 else math.nan),
+    ]
+    write_results(tmp_path / "results", benches, commit_hashes(30))
+    path = tmp_path / "found.json"
+    assert run(*given(tmp_path, "--json", str(path))) == 3
+    (problem,) = json.loads(path.read_text())["problems"]
+    assert problem["kind"] == "gone"
+    assert run(*given(tmp_path, "--accept", problem["id"])) == 0
+
+
+def test_verdicts_that_cannot_be_read_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (results(tmp_path, 0.0) / "confirmations.jsonl").write_bytes(b"\xff\xfe\n<<<<<<< ours\n")
+    assert run(*given(tmp_path)) == 0
+    assert "2 lines of" in capsys.readouterr().out
+
+
+def test_the_statuses_are_those_of_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "history.md").read_text(encoding="utf-8")
+    table = page.partition("| exit status |")[2].partition("\n\n")[0]
+    documented = {int(row.split("|")[1]) for row in table.splitlines() if row.split("|")[1:2] and row[2:3].isdigit()}
+    told = {int(line.split()[0]) for line in command.STATUSES.splitlines() if line[2:3].isdigit()}
+    assert documented == told == {OK, REGRESSION, USAGE, INCOMPLETE, FAILED, INTERRUPTED}
 
 
 @pytest.mark.slow

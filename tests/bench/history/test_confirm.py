@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.history.confirm import Confirmations, confirm_all
+from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.history.confirm import Confirmations, NotRerunError, at_most, confirm_all
 from pytest_ddl.bench.history.derived import explain
 from pytest_ddl.bench.history.detect import Change, Verdict, changes
+from pytest_ddl.bench.history.meaning import told_apart
 from pytest_ddl.bench.history.model import Benchmark, Series
 from pytest_ddl.bench.history.rerun import gate_confirmation, judged, known_names
 from tests.bench.history.power import STEP, THROUGHPUT, creeping, simulated, step_at
@@ -204,18 +207,112 @@ def test_results_of_another_machine_are_not_confirmed_here() -> None:
     confirm = gate_confirmation(
         Path(), ["benchmarks:train"], machine="laptop", gate=lambda *_, **__: result("regression")
     )
-    found = confirm("a", "b", both()[0])
-    assert found.status == "unconfirmed"
-    assert "--machine runner" in found.message
+    with pytest.raises(NotRerunError, match="--machine runner"):
+        confirm("a", "b", both()[0])
 
 
 def test_a_workload_without_target_is_not_confirmed() -> None:
     confirm = gate_confirmation(
         Path(), ["Cnn=benchmarks:train"], machine="runner", gate=lambda *_, **__: result("pass")
     )
-    found = confirm("a", "b", both()[0])
-    assert found.status == "unconfirmed"
-    assert "training" in found.message
+    with pytest.raises(NotRerunError, match="training"):
+        confirm("a", "b", both()[0])
+
+
+def of(name: str, machine: str = "runner", size: float = 0.08) -> Series:
+    one = simulated(step_at(40, size), 0.01, 1)
+    kind = replace(one.benchmark, name=f"{name}.track_step_time")
+    return replace(one, machine=machine, benchmark=kind)
+
+
+def test_a_re_run_of_one_suite_says_nothing_about_another_of_its_name() -> None:
+    """One re-run, of the module that comes first, used to decide for both."""
+    vision, text = told_apart([of("vision.GateCnn"), of("text.GateCnn")])
+    found = [*changes(vision), *changes(text)]
+
+    def confirm(_before: str, _after: str, series: Series) -> Verdict:
+        return Verdict("confirmed" if series is text else "refuted")
+
+    done = confirm_all(found, confirm, Confirmations(None, []), places(vision))
+    assert {one.series.benchmark.name for one in done if one.alerts} == {text.benchmark.name}
+
+
+def test_a_verdict_on_a_suite_is_not_one_on_another_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "confirmations.jsonl"
+    vision, text = of("vision.GateCnn"), of("text.GateCnn")
+    confirm_all(changes(vision), lambda *_: Verdict("refuted"), Confirmations.load(path), places(vision))
+    (again,) = confirm_all(changes(vision)[:1], None, Confirmations.load(path), places(vision))
+    (other,) = confirm_all(changes(text)[:1], None, Confirmations.load(path), places(text))
+    assert (again.verdict.status, other.verdict.status) == ("refuted", "unconfirmed")
+
+
+def test_targets_are_of_a_suite_by_its_short_or_its_whole_name() -> None:
+    asked: list[str] = []
+
+    def gate(_before: str, _after: str, target: str, _strategy: str, **_: Any) -> Any:
+        asked.append(target)
+        return result("pass")
+
+    vision, text = told_apart([of("vision.GateCnn"), of("text.GateCnn")])
+    targets = ["vision.Cnn=m:vision", "Cnn=m:cnn", "m:other"]
+    confirm = gate_confirmation(Path(), targets, machine="runner", gate=gate)
+    for one in (vision, text, of("vision.GateCnn"), of("text.GateCnn")):
+        confirm("a", "b", one)
+    # Of two that are called the same, the short name is that of neither.
+    assert asked == ["m:vision", "m:other", "m:cnn", "m:cnn"]
+
+
+def test_what_cannot_be_re_run_takes_no_ones_turn() -> None:
+    told: list[str] = []
+    confirm = gate_confirmation(
+        Path(), ["m:f"], machine="runner", gate=lambda *_, **__: result("regression"), reruns=1, tell=told.append
+    )
+    several = [of("a.Gate", "laptop"), of("b.Gate"), of("c.Gate"), of("d.Gate", "laptop")]
+    found = [changes(one)[0] for one in several]
+    done = confirm_all(found, confirm, Confirmations(None, []), places(*several))
+    assert [one.alerts for one in done] == [False, True, False, False]
+    assert len(told) == 1
+    assert "re-running" in told[0]
+    messages = [one.verdict.message for one in done]
+    assert "--machine laptop" in messages[0]
+    assert "left for the next time" in messages[2]
+    assert "--machine laptop" in messages[3]
+
+
+def test_a_gate_that_could_not_begin_takes_no_ones_turn() -> None:
+    def gate(_before: str, _after: str, target: str, _strategy: str, **_: Any) -> Any:
+        if target == "m:missing":
+            raise GateUsageError("no m:missing in BASE")
+        return result("regression")
+
+    targets = ["a=m:missing", "m:f"]
+    confirm = gate_confirmation(Path(), targets, machine="runner", gate=gate, reruns=1)
+    several = [of("a.Gate"), of("b.Gate")]
+    done = confirm_all([changes(one)[0] for one in several], confirm, Confirmations(None, []), places(*several))
+    assert [one.verdict.status for one in done] == ["unconfirmed", "confirmed"]
+    assert "no m:missing in BASE" in done[0].verdict.message
+
+
+def test_only_so_many_are_run() -> None:
+    limited = at_most(2, lambda: "run")
+    assert [limited(), limited()] == ["run", "run"]
+    with pytest.raises(NotRerunError, match="2 were re-run"):
+        limited()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"\xff\xfe", b"[1]", b"{", b"null", b'{"status": "confirmed", "base": [1], "head": {}, "cell": 5, "kind": []}',
+     b'{"status": "confirmed", "base": "a", "head": "b", "effect": "much"}'],
+)  # fmt: skip
+def test_lines_that_are_no_verdicts_are_left_out_and_counted(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "confirmations.jsonl"
+    step, _ = both()
+    confirm_all(changes(step), lambda *_: CONFIRMED, Confirmations.load(path), places(step))
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    known = Confirmations.load(path)
+    assert (len(known.rows), known.unread) == (1, 1)
+    assert all(one.alerts for one in confirm_all(changes(step), None, known, places(step)) if one.worse)
 
 
 @pytest.mark.parametrize(

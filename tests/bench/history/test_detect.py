@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from pytest_ddl.bench.history.detect import changes, noise, relative_noise
+from pytest_ddl.bench.history.detect import Verdict, beyond_steps, changes, noise, relative_noise
 from pytest_ddl.bench.history.meaning import family, higher_is_better, variant, workload
 from pytest_ddl.bench.history.model import Benchmark, Commit, Point, Series
 from tests.bench.history.power import THROUGHPUT, creeping, flat, rates, simulated, step_at
@@ -61,6 +64,48 @@ def test_a_slowdown_that_was_repaired_is_recovered() -> None:
     assert not better.worse
 
 
+def partly(kept: float, repaired: int = 32) -> Callable[[int], float]:
+    """20 % slower from commit 20 on, and ``kept`` of it since commit ``repaired``."""
+    return lambda number: 0.02 * (1 if number < 20 else 1.2 if number < repaired else 1 + kept)
+
+
+@pytest.mark.parametrize("kept", [0.05, 0.09, 0.15])
+def test_a_slowdown_that_was_repaired_in_part_stands(kept: float) -> None:
+    """Also of efficiency and the like, for which no creep is looked for."""
+    kind = replace(THROUGHPUT, name="training.Dash.track_weak_scaling_efficiency")
+    for one in (simulated(partly(kept), 0.01, 1), simulated(partly(kept), 0.01, 1, kind=THROUGHPUT)):
+        for series in (one, replace(one, benchmark=kind)) if one.benchmark is THROUGHPUT else (one,):
+            worse = next(change for change in changes(series) if change.worse and change.kind == "step")
+            assert worse.standing
+            assert worse.is_candidate
+
+
+@pytest.mark.parametrize("cv", [0.005, 0.01, 0.02])
+@pytest.mark.parametrize("repaired", [32, 44])
+def test_a_slowdown_that_was_repaired_does_not_come_back_by_noise(cv: float, repaired: int) -> None:
+    standing = [
+        change
+        for seed in range(SERIES)
+        for change in changes(simulated(partly(0, repaired), cv, seed))
+        if change.kind == "step" and change.worse and change.standing
+    ]
+    assert len(standing) <= 0.03 * SERIES
+
+
+def test_what_creeps_in_after_a_repair_in_part_is_not_hidden_by_the_slowdown_before() -> None:
+    def level(number: int) -> float:
+        return partly(0.09, 26)(number) * (1 + 0.12 * max(0, number - 26) / 23)
+
+    one = simulated(level, 0.003, 1)
+    found = changes(one)
+    steps = [change.judged(Verdict("confirmed")) for change in found if change.kind == "step"][:2]
+    (creep,) = [change for change in found if change.kind == "creep"]
+    assert [change.worse for change in steps] == [True, False]
+    assert beyond_steps(creep, steps)
+    calm = changes(simulated(partly(0.09, 26), 0.003, 1))
+    assert not beyond_steps(next(change for change in calm if change.kind == "creep"), calm)
+
+
 def test_a_single_slow_result_is_no_change() -> None:
     assert not changes(simulated(lambda number: 0.02 * (1.3 if number == 20 else 1), 0.01, 4))
 
@@ -93,6 +138,14 @@ def test_a_counter_that_rises_from_zero_alerts() -> None:
     (found,) = changes(series([0.0, 0.0, 1.0], "training.Gate.track_retraces"))
     assert found.alerts
     assert found.effect == float("inf")
+
+
+def test_retraces_by_chance_are_no_change_and_the_first_ones_are() -> None:
+    """Four launches of a program with ragged batches had 6, 5, 7 and 12."""
+    counted = series([6.0, 5.0, 7.0, 12.0] * 10, "training.Gate.track_retraces", deterministic=True)
+    assert changes(counted) == []
+    (found,) = changes(series([0.0, 0.0, 6.0, 12.0], "training.Gate.track_retraces"))
+    assert (found.old, found.new, found.alerts) == (0.0, 6.0, True)
 
 
 def test_few_points_say_nothing() -> None:

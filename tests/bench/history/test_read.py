@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_ddl.bench.history.commits import GitError, GitLog, commit_url, read_log
-from pytest_ddl.bench.history.model import History
-from pytest_ddl.bench.history.read import NoResultsError, between_launches, plain, read_results
+from pytest_ddl.bench.history.model import History, plain
+from pytest_ddl.bench.history.read import NoResultsError, between_launches, read_results
 from tests.bench.history.synthetic import Bench, commit_hashes, repository, write_results
 
 STEP = "training.Gate.track_step_time"

@@ -1,0 +1,146 @@
+"""asv's files of results, loaded and checked for what a history relies on; what is wrong with one is told by name.
+
+They are read as asv documents them (https://asv.readthedocs.io/en/stable/dev.html, "Data formats"): asv 0.6.6 has no
+public Python interface for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.history.model import Benchmark, Commit, Machine, Problem, plain
+
+FORMAT = 2
+"""Of asv's result files and of ``benchmarks.json``, as asv 0.6 writes them."""
+_NOT_RESULTS = ("machine.json", "benchmarks.json")
+_NEEDED = {"commit_hash": str, "date": int, "results": dict, "result_columns": list}
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """What one file says: results of one commit on one machine in one environment."""
+
+    path: Path
+    machine: Machine
+    environment: str
+    commit: str
+    date: int
+    """Milliseconds since 1970."""
+    columns: list[Any]
+    rows: Mapping[str, Any]
+    """Of each benchmark, a list in the order of ``columns``; not checked."""
+
+
+def broken(path: Path, why: str) -> Problem:
+    cure = "delete it and run asv for that commit again" if path.name not in _NOT_RESULTS else "run asv again"
+    return Problem("broken", f"{path.parent.name}/{path.name} is left out: {why}; {cure}", str(path.name), why)
+
+
+def read_benchmarks(results: Path, problems: list[Problem]) -> dict[str, Benchmark]:
+    """The benchmarks that there are now, by name; empty where the file cannot be read."""
+    path = results / "benchmarks.json"
+    try:
+        data = _load(path)
+        if data.get("version") != FORMAT:
+            raise ValueError(f"its format is {data.get('version')!r}, and {FORMAT} is understood (`asv update`)")
+    except ValueError as error:
+        problems.append(broken(path, str(error)))
+        return {}
+    found = {}
+    for name, entry in data.items():
+        if not isinstance(entry, dict):
+            continue
+        names, params = entry.get("param_names", []), entry.get("params", [])
+        if not (isinstance(names, list) and isinstance(params, list) and all(isinstance(one, list) for one in params)):
+            why = f"param_names and params of {name} are not lists"
+            problems.append(Problem("broken", f"benchmarks.json: {why}; run asv again", path.name, why))
+            names, params = [], None
+        found[name] = Benchmark(
+            name,
+            "" if entry.get("unit") == "unit" else str(entry.get("unit", "")),
+            entry.get("version"),
+            tuple(str(one) for one in names),
+            {key: value for key, value in entry.items() if key not in ("code", "params")},
+            None if params is None else tuple(frozenset(plain(str(one)) for one in values) for values in params),
+        )
+    return found
+
+
+def result_files(results: Path, problems: list[Problem]) -> Iterator[ResultFile]:
+    """All files of results that can be read, machine by machine."""
+    folders = [path for path in sorted(results.iterdir()) if path.is_dir()]
+    paths = {
+        folder: [path for path in sorted(folder.glob("*.json")) if path.name not in _NOT_RESULTS] for folder in folders
+    }
+    for folder, machine in _machines([folder for folder in folders if paths[folder]], problems).items():
+        for path in paths[folder]:
+            try:
+                yield _result_file(path, machine)
+            except ValueError as error:
+                problems.append(broken(path, str(error)))
+
+
+def _machines(folders: list[Path], problems: list[Problem]) -> dict[Path, Machine]:
+    """The machine of each folder, of each another: results of two must not become one series."""
+    facts: dict[Path, dict[str, Any]] = {}
+    for folder in folders:
+        try:
+            facts[folder] = _load(folder / "machine.json")
+        except ValueError as error:
+            # asv leaves out the whole folder then; the results themselves say which machine they are of.
+            problems.append(broken(folder / "machine.json", str(error)))
+            facts[folder] = {}
+    said = {folder: str(facts[folder].get("machine", folder.name)) for folder in folders}
+    found = {}
+    for folder, name in said.items():
+        others = [other for other in folders if other != folder and name in (said[other], other.name)]
+        if others and name != folder.name:
+            why = f"it says that the machine is {name}, as {others[0].name}/ does; it is called {folder.name} here"
+            cure = f'give it a name of its own ("machine": "{folder.name}"), or put the results into one folder'
+            message = f"{folder.name}/machine.json: {why}, so that two machines are not mixed into one series; {cure}"
+            problems.append(Problem("broken", message, f"{folder.name}/machine.json", why))
+            name = folder.name
+        shown = {
+            str(key): str(value) for key, value in facts[folder].items() if key not in ("machine", "version") and value
+        }
+        found[folder] = Machine(name, shown)
+    return found
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    :raises ValueError: saying what is wrong with it.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"it cannot be read ({error})") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"it holds a {type(data).__name__}, not an object")
+    return data
+
+
+def _result_file(path: Path, machine: Machine) -> ResultFile:
+    """:raises ValueError: saying what is wrong with the file."""
+    data = _load(path)
+    if data.get("version") != FORMAT:
+        raise ValueError(f"its format is {data.get('version')!r}, not {FORMAT}; `asv update` converts it")
+    missing = [key for key in _NEEDED if key not in data]
+    if missing:
+        raise ValueError(f"it has no {', '.join(missing)}")
+    for key, kind in _NEEDED.items():
+        if not isinstance(data[key], kind):
+            raise ValueError(f"its {key} is a {type(data[key]).__name__}, not what asv writes ({kind.__name__})")
+    try:
+        Commit(0, data["commit_hash"], data["date"]).day  # noqa: B018
+    except (OverflowError, ValueError, OSError) as error:
+        raise ValueError(f"its date {data['date']} is no time in milliseconds since 1970 ({error})") from error
+    environment = str(data.get("env_name", ""))
+    return ResultFile(
+        path, machine, environment, data["commit_hash"], data["date"], data["result_columns"], data["results"]
+    )
