@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pytest_ddl.bench.tracked import Tracked
 
 QUICK = "DDL_BENCH_QUICK"
@@ -22,8 +24,8 @@ RECORDS = "DDL_BENCH_RECORDS"
 """A folder where the launches of each suite are written to as well, one JSON file for a suite and commit."""
 _OVERHEAD = 60.0
 """Seconds for everything that is not a launch: importing TensorFlow once, above all."""
-_made: dict[tuple[str, str], int] = {}
-"""(module, name) of the suites made in this process -> the line that made it."""
+_made: dict[str, tuple[object, dict[str, int]]] = {}
+"""Module -> its spec, which is a new one where it is imported again, and the line that the cache of each suite has."""
 
 
 def training_suite(
@@ -56,22 +58,16 @@ def training_suite(
     :param metrics: names of those to track, all by default; see :func:`pytest_ddl.bench.tracked.tracked`.
     :param how: fields of :class:`~pytest_ddl.bench.BenchSpec`: ``batch_per_replica=`` or ``global_batch_size=``,
         ``seconds=``, ``pin=`` …
-    :raises ValueError: for an argument that cannot be used, or a second suite of that name in one file.
+    :raises ValueError: for an argument that cannot be used, or a second suite of that name in one module.
     """
     from pytest_ddl.bench.spec import BenchSpec
     from pytest_ddl.bench.tracked import tracked
 
     caller = sys._getframe(1)
-    module, line = str(caller.f_globals["__name__"]), caller.f_lineno
+    module = str(caller.f_globals["__name__"])
     caller_package = caller.f_globals.get("__package__") or module.rpartition(".")[0]
     if isinstance(train, str) and not all(train.partition(":")):
         raise ValueError(f'train={train!r} must be of the form "module:function", or a function')
-    # Imported again by the same line (asv does so), it is the same suite.
-    if _made.setdefault((module, name), line) != line:
-        raise ValueError(
-            f"name={name!r}: {module} has a suite of that name already, in line {_made[module, name]}, and asv would "
-            f'mix their results up; give this one another: GateCnn, DashCnn = training_suite(train, …, name="Cnn")'
-        )
     if launches < 1:
         raise ValueError(f"launches={launches!r} must be at least 1")
     spec = BenchSpec(**how)
@@ -86,7 +82,7 @@ def training_suite(
         function = _imported(train, caller_package) if isinstance(train, str) else train
         return measure_cells(function, cells, spec, launches, title=f"{module.rpartition('.')[2]}{name}")
 
-    setup_cache = _found_by_asv(measured, module, line)
+    setup_cache = _found_by_asv(measured, module, _line_of_cache(caller, name))
     setup_cache.timeout = len(cells) * launches * spec.timeout + _OVERHEAD
 
     def made(kind: str, gated: bool) -> type:
@@ -122,9 +118,13 @@ def measure_cells(
     """
     from dataclasses import replace
 
+    from pytest_ddl.bench.asv_origin import FromSource, Source
     from pytest_ddl.bench.matrix import measure
     from pytest_ddl.harness import process_harness
 
+    source = Source.told()
+    if source is not None:
+        train = FromSource(train, source)
     if is_quick():
         spec, launches = replace(spec, warm_up=3, steps_per_block=2, blocks=5, seconds=0.05), 1
     registry = process_harness().registry
@@ -208,6 +208,29 @@ def _variant(registry: Any, strategy: str, replicas: int) -> str | None:
 
 def _key(strategy: str, replicas: int) -> str:
     return f"{strategy} {replicas}"
+
+
+def _line_of_cache(caller: FrameType, name: str) -> int:
+    """The line at which asv is to find the ``setup_cache`` of a suite: of each suite in a module another.
+
+    :raises ValueError: where the module has made a suite of that name.
+    """
+    module, spec = str(caller.f_globals["__name__"]), caller.f_globals.get("__spec__")
+    if module not in _made or _made[module][0] is not spec:
+        _made[module] = (spec, {})
+    lines = _made[module][1]
+    if name in lines:
+        raise ValueError(
+            f"name={name!r}: {module} has a suite of that name already (line {caller.f_lineno} makes it again), and "
+            "asv would mix their results up; give this one another: "
+            'GateCnn, DashCnn = training_suite(train, …, name="Cnn")'
+        )
+    line = caller.f_lineno
+    if line in lines.values():
+        # Of a loop; nothing else of the file can be past its end.
+        line = max(*lines.values(), len(linecache.getlines(caller.f_code.co_filename))) + 1
+    lines[name] = line
+    return line
 
 
 def _found_by_asv(measured: Callable[[], dict[str, Any]], module: str, line: int) -> Any:

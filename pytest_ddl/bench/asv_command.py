@@ -4,7 +4,8 @@ asv alone does all of this too; the command avoids what it does in silence: resu
 are not saved without ``--set-commit-hash`` (asv 0.6.6, exit status 0), a machine file without GPUs, a
 ``build_command`` that stops at the first dependency, gains that are listed as regressions.
 
-Exit status of ``run``: asv's own, 2 where a benchmark failed; 1 where nothing was saved, or it cannot be run.
+Exit status of ``run``: asv's own, 2 where a benchmark failed; 1 where nothing was saved, or it cannot be run; 130
+where it was interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.asv import QUICK
+from pytest_ddl.bench.asv_origin import Source
+from pytest_ddl.bench.asv_process import INTERRUPTED, call
+from pytest_ddl.bench.interruption import interruptible
 from pytest_ddl.bench.machine import machine_facts
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")
@@ -65,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--machine", metavar="NAME", default=platform.node(), help="(%(default)s)")
     run = actions.add_parser("run", help="measure the checked-out commit in this environment, and keep the result")
     run.add_argument("--config", type=Path, metavar="FILE", help="asv.conf.json; default: the one of this folder")
-    run.add_argument("--commit", default="HEAD", metavar="REV", help="that the results are of (%(default)s)")
+    run.add_argument("--commit", default="HEAD", metavar="REV", help="that is checked out (%(default)s)")
     run.add_argument("--python", default="same", metavar="PYTHON", help="interpreter of the environment (this one)")
     run.add_argument("--path", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)")
     run.add_argument("--machine", metavar="NAME", default=platform.node(), help="(%(default)s)")
@@ -83,10 +87,14 @@ def main(options: argparse.Namespace) -> int:
             facts = describe_machine(options.machine)
             print_out(json.dumps(facts, indent=1))
             return 0
-        return run(options)
+        with interruptible():
+            return run(options)
     except AsvError as error:
         sys.stderr.write(f"pytest-ddl asv: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("pytest-ddl asv: interrupted; nothing is left running\n")
+        return INTERRUPTED
 
 
 def print_out(text: str) -> None:
@@ -153,39 +161,60 @@ def run(options: argparse.Namespace) -> int:
         raise AsvError(f"no {config or CONFIGURATIONS[0]} here: pytest-ddl asv init MODULE:FUNCTION writes one")
     folder = config.resolve().parent
     commit = _git(folder, "rev-parse", "--verify", f"{options.commit}^{{commit}}")
-    if _git(folder, "status", "--porcelain", "--untracked-files=no"):
-        sys.stderr.write(f"pytest-ddl asv: files differ from {commit[:8]}, and the result is kept as that commit's\n")
+    benchmarks, results, pages = (folder / name for name in _folders(config))
+    source = Source.of(commit, _paths(options), folder, benchmarks, (results, pages))
+    _check(source, commit, options)
     describe_machine(options.machine)
-    results = _results(config)
     before = _saved(results / options.machine, commit)
-    status = subprocess.call(command(config, commit, options), cwd=folder, env=_environment(options, commit))
+    status = call(command(config, commit, options), folder, _environment(options, commit, source))
     if not options.quick and status in (0, 2) and _saved(results / options.machine, commit) <= before:
         raise AsvError(f"asv ended with {status} and saved nothing for {commit[:8]} in {results / options.machine}")
     return status
 
 
+def _check(source: Source, commit: str, options: argparse.Namespace) -> None:
+    """Refuse to keep what other files do as the commit's result.
+
+    :raises AsvError: naming the files.
+    """
+    measured, measuring = source.differences(commit)
+    shown = ", ".join(measured[:5]) + (" …" if len(measured) > 5 else "")
+    if measured and not options.quick:
+        raise AsvError(
+            f"--commit={options.commit}: files differ from {commit[:8]}, and asv would keep what they do as the result "
+            f"of that commit: {shown}. Commit or undo the changes, check that commit out, or give the folder of a "
+            "checkout of it as --path; --quick keeps nothing"
+        )
+    if measuring:
+        sys.stderr.write(f"pytest-ddl asv: benchmarks differ from {commit[:8]}: {', '.join(measuring[:5])}\n")
+
+
 def command(config: Path, commit: str, options: argparse.Namespace) -> list[str]:
-    """asv's command line for the options of ``run``."""
-    words = [sys.executable, "-m", "asv", "run", "--config", config.name, "-E", f"existing:{options.python}"]
+    """asv's arguments for the options of ``run``."""
+    words = ["run", "--config", config.name, "-E", f"existing:{options.python}"]
     words += ["--set-commit-hash", commit, "--machine", options.machine, "--launch-method", "spawn", "--show-stderr"]
     words += [word for regex in options.bench for word in ("--bench", regex)]
     return [*words, "--quick", "--dry-run"] if options.quick else words
 
 
-def _environment(options: argparse.Namespace, commit: str) -> dict[str, str]:
-    paths = [
-        str(Path(path).resolve()) for path in options.path or (path for path in (".", "src") if Path(path).is_dir())
-    ]
+def _paths(options: argparse.Namespace) -> list[Path]:
+    """Folders that modules are imported from."""
+    return [Path(path).resolve() for path in options.path or (path for path in (".", "src") if Path(path).is_dir())]
+
+
+def _environment(options: argparse.Namespace, commit: str, source: Source) -> dict[str, str]:
+    paths = os.pathsep.join(map(str, _paths(options)))
     # asv takes PYTHONPATH away, and honours this one. Benchmarks are not told the commit of an environment that exists.
-    environment = {**os.environ, "ASV_PYTHONPATH": os.pathsep.join(paths), "ASV_COMMIT": commit}
+    environment = {**os.environ, "ASV_PYTHONPATH": paths, "ASV_COMMIT": commit, **source.tell()}
     return {**environment, QUICK: "1"} if options.quick else environment
 
 
-def _results(config: Path) -> Path:
+def _folders(config: Path) -> tuple[str, str, str]:
+    """Of benchmarks, of results and of pages, as asv is configured."""
     from asv.config import Config
 
-    found: Path = config.resolve().parent / Config.load(str(config)).results_dir
-    return found
+    found = Config.load(str(config))
+    return found.benchmark_dir, found.results_dir, found.html_dir
 
 
 def _saved(folder: Path, commit: str) -> float:

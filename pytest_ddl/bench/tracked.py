@@ -10,6 +10,7 @@ from typing import Any
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics import METRICS, NoNumberError, baseline_of
 from pytest_ddl.bench.records import Counters, Launch
+from pytest_ddl.bench.retraces import SETTLED
 from pytest_ddl.bench.spec import BenchSpec
 
 SAMPLES = 10
@@ -29,7 +30,7 @@ class Tracked:
     meaning: str
     """What asv shows as the code of the benchmark: the formula, and its source."""
     exact: bool
-    """A counter: the same in every launch, so that any change is real."""
+    """Whether it is the same in every launch, so that any change is real."""
     read: Callable[[Matrix, str], Any]
     """The samples in the form that asv keeps, launch by launch, or a number that is the same in every launch.
 
@@ -98,16 +99,33 @@ def pieces(launch: Launch, number: int = SAMPLES) -> list[Launch]:
     ]
 
 
-def _count(name: str, unit: str, meaning: str, of: Callable[[Counters], int]) -> Tracked:
-    """A counter: exact, so that one number says all; of launches that differ, the largest."""
+def _count(
+    name: str,
+    unit: str,
+    meaning: str,
+    of: Callable[[Counters], int],
+    *,
+    exact: bool = True,
+    of_eager: bool = False,
+) -> Tracked:
+    """A counter, of which one number says all; of launches that differ, the largest.
+
+    :param exact: whether it is the same in every launch.
+    :param of_eager: whether steps that ran eagerly have it.
+    """
 
     def read(matrix: Matrix, variant: str) -> int:
         counters = [launch.counters for launch in matrix.of(variant)]
-        if any(one.eager for one in counters):
+        if any(one.eager for one in counters) and not of_eager:
             raise NoNumberError("steps ran eagerly: what they do is in no graph and was not counted")
         return max(of(one) for one in counters)
 
-    return Tracked(name, unit, False, True, meaning, True, read)
+    return Tracked(name, unit, False, True, meaning, exact, read)
+
+
+def _traces_on(counters: Counters) -> int:
+    """Whether a program may trace at any time, so that its ``retraces`` are up to chance: it has not settled."""
+    return int(counters.retraces > 0 or counters.traces > SETTLED)
 
 
 def _copies(counters: Counters) -> int:
@@ -121,10 +139,23 @@ _COUNTS = (
     _count(
         "reduced_bytes", "bytes", "bytes that one replica puts into reductions per step", lambda one: one.reduced_bytes
     ),
+    # What more reduced bytes may be explained by.
+    _count("parameter_bytes", "bytes", "bytes of trainable variables", lambda one: one.parameter_bytes),
     _count("unpacked", "", "reductions per step that carry a single tensor", lambda one: one.unpacked),
     _count("nodes", "", "operations in the graphs of a step", lambda one: one.nodes),
     _count("traces", "", "functions traced up to the first steady step", lambda one: one.traces),
-    _count("retraces", "", "traces within the steady steps; of a correct program 0", lambda one: one.retraces),
+    # Of ragged batches they are up to chance; whether there are any at all is not.
+    _count(
+        "retraces", "", "traces within the steady steps; of a correct program 0", lambda one: one.retraces, exact=False
+    ),
+    _count(
+        "traces_on",
+        "",
+        f"1 where functions were traced within the steady steps, or more than {SETTLED} before them; else 0",
+        _traces_on,
+    ),
+    # Every cell that was measured has it: where a step is no longer compiled, the other counters end.
+    _count("eager", "", "1 where steps ran eagerly, else 0", lambda one: int(one.eager), of_eager=True),
     _count("copies", "", "tensors per step that are copied between host and devices", _copies),
     _count("misplaced", "", "variables that are not on a device of their replica", lambda one: len(one.misplaced)),
 )

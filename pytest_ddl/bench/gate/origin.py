@@ -13,7 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote, urlparse
 
-_NOT_SEARCHED = frozenset(["node_modules", "third_party", "vendor", "vendored", "external"])
+_INSTALLED = frozenset(["site-packages", "dist-packages"])
+_NOT_SEARCHED = _INSTALLED | {"node_modules", "third_party", "vendor", "vendored", "external"}
 """Folders that hold copies of other projects: numpy/ in one of them does not make NumPy this project's own."""
 _SOURCES = frozenset([".py", ".pyx", ".so", ".pyd", ".c", ".cc", ".cpp", ".cxx", ".cu", ".rs"])
 """What a module is written in, or built to, that may lie beside other files under its name."""
@@ -42,9 +43,7 @@ def foreign_modules(
 
     :param installed: in place of what is installed for this interpreter.
     """
-    elsewhere = {
-        name: path for name, path in _files(modules) if not path.is_relative_to(root) and not _is_standard(path)
-    }
+    elsewhere = {name: path for name, path in _files(modules) if not lies_in(path, root) and not _is_standard(path)}
     holders, names = _searched(root, paths, {name.split(".")[0] for name in elsewhere})
     owned = set(_owned(distributions() if installed is None else installed, names, checkout, root))
     return {
@@ -66,8 +65,13 @@ def _files(modules: Iterable[ModuleType]) -> Iterator[tuple[str, Path]]:
             yield name, Path(file)
 
 
+def lies_in(path: Path, folder: Path) -> bool:
+    """Whether a file is of a folder itself, and not of an environment that lies in it."""
+    return path.is_relative_to(folder) and not _is_installed(path.relative_to(folder))
+
+
 def _is_installed(path: Path) -> bool:
-    return any(part in ("site-packages", "dist-packages") for part in path.parts)
+    return not _INSTALLED.isdisjoint(path.parts)
 
 
 def _is_standard(path: Path) -> bool:

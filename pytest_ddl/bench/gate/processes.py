@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ TAG = "DDL_GATE_LAUNCH"
 """Environment variable that marks every process of a launch, those that left its process group included."""
 GRACE = 3.0
 """Seconds that a side has for ending its own processes in order."""
+_PR_SET_PDEATHSIG = 1
 
 
 class Processes:
@@ -27,10 +30,17 @@ class Processes:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(
-        self, command: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environ: Mapping[str, str],
+        log: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a process in a session of its own: a Ctrl-C is for the gate, which ends it in order."""
-        with log.open("ab") as output:
+        """Start a process in a session of its own: a Ctrl-C is for the gate, which ends it in order.
+
+        :param log: the file for what it prints, which is shown by default.
+        """
+        with log.open("ab") if log is not None else contextlib.nullcontext() as output:
             process = subprocess.Popen(
                 list(command),
                 cwd=folder,
@@ -75,6 +85,14 @@ class Processes:
 
     def __exit__(self, *_exception: object) -> None:
         self.end()
+
+
+def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            sys.exit(f"process {parent} has ended, which this one was started by")
 
 
 def tagged(mark: str) -> list[int]:

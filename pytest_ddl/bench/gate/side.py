@@ -5,9 +5,7 @@ The gate says when blocks of steps run; this process only starts the ranks and w
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import signal
 import sys
 import traceback
@@ -16,12 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pytest_ddl.bench.gate.processes import die_with
 from pytest_ddl.bench.gate.target import FromVersion, Target
 from pytest_ddl.bench.spec import BenchSpec
 
 PROTOCOL = 1
 """Of :class:`SideOrder` and the report. Raised when they change: BASE's own pytest-ddl may be an older one."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Launch what the file given as the only argument says; 0 where there is a launch in the report."""
     (path,) = sys.argv[1:] if arguments is None else arguments
     order = json.loads(Path(path).read_text(encoding="utf-8"))
-    _die_with(int(order["parent"]))
+    # Its zygote and ranks end with it.
+    die_with(int(order["parent"]))
     signal.signal(signal.SIGTERM, _leave)
     try:
         if order["protocol"] != PROTOCOL:
@@ -113,14 +112,6 @@ def _package_file() -> str:
     import pytest_ddl
 
     return str(Path(pytest_ddl.__file__).resolve())
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel end this process when the gate dies; its zygote and ranks end with it (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            sys.exit("the gate has ended")
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from asv_runner.discovery import disc_benchmarks, list_benchmarks
 from pytest_ddl.bench import BenchSpec, Counters, Matrix
 from pytest_ddl.bench.answers import BenchError
 from pytest_ddl.bench.asv import measure_cells, training_suite
+from pytest_ddl.bench.asv_origin import Source
 from pytest_ddl.bench.tracked import SAMPLES, pieces, tracked
 from tests.bench import made
 
@@ -74,21 +76,38 @@ def test_samples_of_launches_stay_in_order() -> None:
 
 @pytest.mark.parametrize(("blocks", "expected"), [(10, [1] * 10), (25, [2, 3] * 5), (3, [1, 1, 1])])
 def test_a_launch_is_cut_into_equal_pieces(blocks: int, expected: list[int]) -> None:
-    from dataclasses import replace
-
     launch = made.launch("one_device", 0.01)
     longer = replace(launch, ranks=(replace(launch.ranks[0], blocks=(1.0,) * blocks),))
     assert [len(piece.ranks[0].blocks) for piece in pieces(longer)] == expected
 
 
 def test_counters_are_plain_numbers() -> None:
-    counters = Counters(collectives={"all_reduce": 2, "all_gather": 1}, reduced_bytes=400, traces=1, copies={"a": 3})
+    counters = Counters(collectives={"all_reduce": 2, "all_gather": 1}, reduced_bytes=400, parameter_bytes=200, traces=1, copies={"a": 3})
     gate, _ = suite("Counters")
     data = cache(weak(counters=counters))
     assert gate.track_collectives(data, "mirrored", 2) == 3
     assert gate.track_reduced_bytes(data, "mirrored", 2) == 400
+    assert gate.track_parameter_bytes(data, "mirrored", 2) == 200
     assert gate.track_retraces(data, "mirrored", 2) == 0
     assert gate.track_copies(data, "mirrored", 2) == 3
+    assert gate.track_eager(data, "mirrored", 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("launches", "expected"),
+    [([(1, 0), (2, 0)], 0), ([(1, 0), (1, 3)], 1), ([(51, 8)], 1), ([(51, 0)], 1)],
+    ids=["settled", "retraces", "ragged", "ragged-by-luck"],
+)
+def test_what_is_the_same_in_every_run_of_retraces(launches: list[tuple[int, int]], expected: int) -> None:
+    """Their number is not where batches are ragged."""
+    one = weak().launches[1]
+    counted = [Counters(traces=traces, retraces=retraces) for traces, retraces in launches]
+    data = cache(Matrix(tuple(replace(one, counters=counters) for counters in counted), {}, "weak"))
+    gate = suite(f"Retraces{launches}")[0]
+    assert gate.track_traces_on(data, "mirrored", 2) == expected
+    assert gate.track_retraces(data, "mirrored", 2) == max(retraces for _, retraces in launches)
+    assert gate.track_traces_on.deterministic
+    assert not gate.track_retraces.deterministic
 
 
 # ----- what has no number -----
@@ -133,6 +152,8 @@ def test_eager_steps_have_no_counters_and_absent_energy_a_reason() -> None:
     gate, dash = suite("Eager", energy=True)
     data = cache(weak(counters=Counters(eager=True)))
     assert "ran eagerly" in skipped(gate.track_collectives, data, "mirrored", 2)
+    assert gate.track_eager(data, "mirrored", 2) == 1
+    assert gate.track_eager.deterministic
     assert "copies between host and devices were not counted" in skipped(
         suite("Uncounted")[0].track_copies, cache(weak()), "mirrored", 2
     )
@@ -144,7 +165,7 @@ def test_eager_steps_have_no_counters_and_absent_energy_a_reason() -> None:
 
 @pytest.fixture
 def discovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What asv writes to its benchmarks.json for a folder with two suites in one file, and one in another."""
+    """What asv writes to its benchmarks.json for a folder with two suites in one file, one in another, and a loop."""
     folder = tmp_path / "benchmarks_of_this_test"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -152,6 +173,12 @@ def discovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
         "from pytest_ddl.bench.asv import training_suite\n"
         'GateA, DashA = training_suite("m:a", name="A", batch_per_replica=8)\n'
         'GateB, DashB = training_suite("m:b", name="B", batch_per_replica=8, launches=3)\n'
+    )
+    (folder / "loop.py").write_text(
+        "from pytest_ddl.bench.asv import training_suite\n"
+        'for name in ("C", "D", "E"):\n'
+        '    globals()["Gate" + name], _ = training_suite(f"m:{name}", name=name)\n'
+        'GateF, _ = training_suite("m:f", name="F")\n'
     )
     (folder / "one.py").write_text(
         'from pytest_ddl.bench.asv import training_suite\nGate, Dash = training_suite("m:c")\n'
@@ -167,7 +194,8 @@ def discovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
 
 def test_asv_finds_the_suites_and_their_pinned_versions(discovered: dict[str, Any]) -> None:
     assert {name.rpartition(".")[0] for name in discovered} == {
-        "several.GateA", "several.DashA", "several.GateB", "several.DashB", "one.Gate", "one.Dash"
+        "several.GateA", "several.DashA", "several.GateB", "several.DashB", "one.Gate", "one.Dash",
+        "loop.GateC", "loop.GateD", "loop.GateE", "loop.GateF"
     }  # fmt: skip
     assert {entry["version"] for entry in discovered.values()} == {"1"}
     assert {entry["type"] for entry in discovered.values()} == {"track"}
@@ -198,6 +226,9 @@ def test_each_suite_has_a_cache_of_its_own_and_shares_it_between_its_classes(dis
     assert keys["several.GateA"] == keys["several.DashA"] == "several:2"
     assert keys["several.GateB"] == keys["several.DashB"] == "several:3"
     assert keys["one.Gate"] == "one:2"
+    of_loop = [keys[f"loop.Gate{name}"] for name in "CDEF"]
+    assert len(set(of_loop)) == 4
+    assert (of_loop[0], of_loop[3]) == ("loop:3", "loop:4")
 
 
 def test_the_suite_of_this_project_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +270,28 @@ def test_a_second_suite_of_the_same_name_in_a_file_is_refused() -> None:
         training_suite("training:train", name="Twice")
 
 
+def test_suites_of_the_same_name_in_a_loop_are_refused() -> None:
+    def looped() -> None:
+        for one in ("training:small", "training:large"):
+            training_suite(one, name="Looped")
+
+    with pytest.raises(ValueError, match=r"name='Looped'.*has a suite of that name already"):
+        looped()
+
+
+def test_a_module_that_is_imported_again_makes_its_suites_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_again.py").write_text(
+        'from pytest_ddl.bench.asv import training_suite\nGate, Dash = training_suite("m:a")\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    first = importlib.import_module("made_again")
+    assert importlib.reload(first).Gate().track_step_time.unit == "seconds"
+    del sys.modules["made_again"]
+    importlib.import_module("made_again")
+
+
 @pytest.mark.parametrize(
     ("train", "given", "words"),
     [
@@ -262,6 +315,23 @@ def test_chosen_metrics_alone_are_tracked() -> None:
 def test_whatever_is_gated_is_better_when_lower() -> None:
     for spec in (BenchSpec(batch_per_replica=8, energy=True), BenchSpec(global_batch_size=8), BenchSpec()):
         assert not [one.name for one in tracked(spec) if one.gated and one.higher_is_better]
+
+
+def test_under_pytest_ddl_asv_run_what_is_measured_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def measure(train: Any, *_given: Any, **_how: Any) -> Matrix:
+        measured.append(train)
+        return weak()
+
+    monkeypatch.setattr("pytest_ddl.bench.matrix.measure", measure)
+    measure_cells(print, [("one_device", 1)], BenchSpec())
+    source = Source(("/tree",), ("/tree/src",), "/tree/benchmarks")
+    for name, value in source.tell().items():
+        monkeypatch.setenv(name, value)
+    measure_cells(print, [("one_device", 1)], BenchSpec())
+    assert measured[0] is print
+    assert (measured[1].func, measured[1].source) == (print, source)
 
 
 # ----- a real launch -----

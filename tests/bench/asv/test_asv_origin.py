@@ -1,0 +1,94 @@
+"""What ``pytest-ddl asv run`` measures is the checked-out code: stale copies are noticed, and correct set-ups work."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ddl.bench import asv_origin
+from pytest_ddl.bench.asv_origin import FromSource, Source, StrangerError
+from pytest_ddl.bench.remote import source_of
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A repository with a package in ``python/``, which is not imported from there by itself."""
+    folder = tmp_path / "project"
+    write(folder / "python" / "mypkg" / "__init__.py", "")
+    write(folder / "python" / "mypkg" / "train.py", "slow\n")
+    write(folder / "benchmarks" / "models.py", "now\n")
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    subprocess.run(["git", "-C", str(folder), "add", "--all"], check=True)
+    return folder
+
+
+def write(file: Path, text: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def module(name: str, file: Path) -> ModuleType:
+    made = ModuleType(name)
+    made.__file__ = str(file)
+    return made
+
+
+def strangers(tree: Path, name: str, file: Path) -> dict[str, Path]:
+    source = Source((str(tree),), (str(tree),), str(tree / "benchmarks"))
+    assert Source.told(source.tell()) == source
+    return source.strangers([module(name, file)])
+
+
+@pytest.mark.parametrize("site", ["elsewhere/site-packages", "project/.venv/lib/site-packages", "second-clone/python"])
+def test_a_copy_that_differs_is_a_stranger(tree: Path, site: str) -> None:
+    """Also one in an environment within the checkout."""
+    stale = write(tree.parent / site / "mypkg" / "train.py", "fast\n")
+    assert strangers(tree, "mypkg.train", stale) == {"mypkg.train": stale}
+
+
+@pytest.mark.parametrize("site", ["elsewhere/site-packages", "project/.venv/lib/site-packages"])
+def test_what_was_installed_from_this_very_source_is_not(tree: Path, site: str) -> None:
+    """Installed anew for each commit, generated and compiled modules included."""
+    site_packages = tree.parent / site / "mypkg"
+    assert strangers(tree, "mypkg.train", write(site_packages / "train.py", "slow\r\n")) == {}
+    assert strangers(tree, "mypkg._version", write(site_packages / "_version.py", "1.2.3")) == {}
+    assert strangers(tree, "mypkg.fast", write(site_packages / "fast.cpython-311-x86_64-linux-gnu.so", "")) == {}
+
+
+def test_the_checkout_itself_and_other_projects_are_none(tree: Path) -> None:
+    assert strangers(tree, "mypkg.train", tree / "python" / "mypkg" / "train.py") == {}
+    other = write(tree.parent / "site-packages" / "other" / "train.py", "")
+    assert strangers(tree, "other.train", other) == {}
+    assert strangers(tree, "numpy", write(tree / "venv/lib/site-packages/numpy/__init__.py", "")) == {}
+
+
+def test_benchmarks_may_be_of_another_checkout_than_what_they_measure(tree: Path) -> None:
+    later = write(tree.parent / "main" / "benchmarks" / "models.py", "later\n")
+    source = Source((str(tree),), (str(tree),), str(later.parent))
+    assert source.strangers([module("benchmarks.models", later)]) == {}
+
+
+def test_without_pytest_ddl_asv_nothing_is_checked() -> None:
+    assert Source.told({}) is None
+
+
+def test_a_function_that_imports_a_stranger_fails_and_tells_the_cure(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = write(tree.parent / "site-packages" / "mypkg" / "train.py", "fast\n")
+    loaded: dict[str, ModuleType] = {}
+
+    def train(run: Any) -> None:
+        # Where the function imports it, and not where its module is imported.
+        loaded["mypkg.train"] = module("mypkg.train", stale)
+
+    monkeypatch.setattr(asv_origin, "sys", SimpleNamespace(modules=loaded))
+    proven = FromSource(train, Source((str(tree),), (str(tree),), ""))
+    assert source_of(proven) == str(Path(__file__).resolve())
+    with pytest.raises(StrangerError, match=r"mypkg.train from .*site-packages.*--path"):
+        proven(None)
