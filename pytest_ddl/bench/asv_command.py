@@ -23,7 +23,7 @@ from pytest_ddl.bench.asv import QUICK
 from pytest_ddl.bench.asv_origin import Source
 from pytest_ddl.bench.asv_process import INTERRUPTED, call
 from pytest_ddl.bench.interruption import interruptible
-from pytest_ddl.bench.machine import machine_facts
+from pytest_ddl.bench.machine import business, machine_facts
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")
 ASV_RUNNER = "0.3.2"
@@ -165,6 +165,9 @@ def run(options: argparse.Namespace) -> int:
     source = Source.of(commit, _paths(options), folder, benchmarks, (results, pages))
     _check(source, commit, options)
     describe_machine(options.machine)
+    found = business()
+    if found:
+        sys.stderr.write(f"pytest-ddl asv: the machine is busy ({found}): only counters will be right, and no times\n")
     before = _saved(results / options.machine, commit)
     status = call(command(config, commit, options), folder, _environment(options, commit, source))
     if not options.quick and status in (0, 2) and _saved(results / options.machine, commit) <= before:

@@ -8,6 +8,16 @@ from functools import cache
 from pathlib import Path
 
 
+CALM = 0.5
+"""1-minute load per usable core above which others use a machine as well."""
+
+
+def business() -> str:
+    """How busy this machine is with other work, in words; empty where it is calm. To be asked before measuring."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    return f"load {load:.1f} on {cores} cores" if load > CALM * cores else ""
+
+
 def machine_facts() -> dict[str, str]:
     """``host``, ``os``, ``cpu``, ``cores`` (usable ones), ``gpu`` and ``load`` (1-minute average), as text."""
     return {**_fixed(), "load": f"{os.getloadavg()[0]:.2f}"}

@@ -18,6 +18,7 @@ from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment
 from pytest_ddl.bench.experiment.training import train_mnist
 from pytest_ddl.bench.interruption import interruptible
+from pytest_ddl.bench.machine import business
 from pytest_ddl.bench.pinning import cores_per_replica
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
@@ -26,8 +27,6 @@ from pytest_ddl.strategies.spec import StrategySpec
 OK, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses: measured; the training is wrong, or nothing was measured or written; a wrong option; Ctrl-C."""
 QUICK_EPOCHS = 3
-BUSY = 0.5
-"""1-minute load per core above which a machine is not calm."""
 SYNCHRONOUS = ("mirrored", "multi_worker_mirrored")
 """Strategies with a number of replicas in sync to scale with, and a program that is the same on one device."""
 
@@ -215,11 +214,8 @@ def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
 
 def _busy() -> list[str]:
     """Say that others were using the machine before this command did."""
-    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load <= BUSY * cores:
-        return []
-    told = f"The machine was busy when this began (load {load:.1f} on {cores} cores)"
-    return [f"{told}: these times are not to be relied on."]
+    found = business()
+    return [f"The machine was busy when this began ({found}): these times are not to be relied on."] if found else []
 
 
 def _short(plan: measuring.Plan) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench import asv_command
+from pytest_ddl.bench import asv_command, machine
 from pytest_ddl.bench.asv_command import AsvError, command, describe_machine, init
 from pytest_ddl.cli import main
 
@@ -143,6 +143,18 @@ def test_the_exit_status_is_that_of_asv(status: int, repository: Path, monkeypat
     init("train:train", Path())
     with_asv(monkeypatch, status, saves=True)
     assert main(["asv", "run", "--machine", "m"]) == status
+
+
+@pytest.mark.parametrize(("load", "is_told"), [(0.9, False), (3.2, True)])
+def test_a_busy_machine_is_told(
+    load: float, is_told: bool, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine.os, "getloadavg", lambda: (load, 0, 0))
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _pid: {0, 1})
+    init("train:train", repository)
+    with_asv(monkeypatch, 0, saves=True)
+    assert main(["asv", "run", "--machine", "m"]) == 0
+    assert ("the machine is busy (load 3.2 on 2 cores): only counters" in capsys.readouterr().err) is is_told
 
 
 def test_a_run_that_saved_nothing_is_an_error(

@@ -82,7 +82,13 @@ def test_a_launch_is_cut_into_equal_pieces(blocks: int, expected: list[int]) -> 
 
 
 def test_counters_are_plain_numbers() -> None:
-    counters = Counters(collectives={"all_reduce": 2, "all_gather": 1}, reduced_bytes=400, parameter_bytes=200, traces=1, copies={"a": 3})
+    counters = Counters(
+        collectives={"all_reduce": 2, "all_gather": 1},
+        reduced_bytes=400,
+        parameter_bytes=200,
+        traces=1,
+        copies={"a": 3},
+    )
     gate, _ = suite("Counters")
     data = cache(weak(counters=counters))
     assert gate.track_collectives(data, "mirrored", 2) == 3

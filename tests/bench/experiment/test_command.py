@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_ddl.bench import machine
 from pytest_ddl.bench.experiment import command, measuring, plots
 from tests.bench.experiment.synthetic import experiment, training
 
@@ -135,8 +136,8 @@ def test_options_reach_the_plan(measured: list[measuring.Plan], tmp_path: Path) 
 def test_a_busy_machine_is_told(
     measured: list[measuring.Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, busy: bool
 ) -> None:
-    monkeypatch.setattr(command.os, "getloadavg", lambda: (load, 0, 0))
-    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _pid: {0, 1})
+    monkeypatch.setattr(machine.os, "getloadavg", lambda: (load, 0, 0))
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _pid: {0, 1})
     command.main(options(tmp_path))
     assert ("these times are not to be relied on" in (tmp_path / "out" / "table.md").read_text()) is busy
 
