@@ -7,7 +7,6 @@ import platform
 from functools import cache
 from pathlib import Path
 
-
 CALM = 0.5
 """1-minute load per usable core above which others use a machine as well."""
 

@@ -203,7 +203,7 @@ def test_an_older_commit_is_measured_in_a_checkout_of_it(
     monkeypatch.setattr(asv_command, "call", lambda _words, _folder, _environ: 3)
     assert main(["asv", "run", "--machine", "m", "--commit", "HEAD~1", "--path", str(old)]) == 3
     assert main(["asv", "run", "--machine", "m"]) == 3
-    assert capsys.readouterr().err == ""
+    assert "differ from" not in capsys.readouterr().err
     (repository / "benchmarks" / "training.py").write_text("")
     assert main(["asv", "run", "--machine", "m"]) == 3
     assert "benchmarks differ from" in capsys.readouterr().err
