@@ -200,7 +200,7 @@ class Rapl:
 
 
 class EnergyMeter:
-    """Reads energy counters at the start and at the end of a window.
+    """Reads energy counters at the start of a window, between its parts and at its end; not all parts count.
 
     :param sources: tried in order, the first that opens is read; by default NVML where TensorFlow of this process
         has a GPU, else RAPL. Never both: their sum would depend on who may read what.
@@ -212,7 +212,8 @@ class EnergyMeter:
         self._source: Source | None = None
         self._reasons: list[str] = []
         self._before: list[float] = []
-        self._started = 0.0
+        self._since = self._seconds = self._joules = 0.0
+        self._problem = ""
         self._reading: EnergyReading | None = None
 
     def start(self) -> None:
@@ -225,10 +226,26 @@ class EnergyMeter:
                 continue
             self._source, self._before = source, source.read()
             break
-        self._started = self._clock()
+        self._since = self._clock()
+
+    def end_part(self, counts: bool = True) -> None:
+        """End a part of the window, and begin the next.
+
+        :param counts: whether its seconds and its energy are of the window.
+        """
+        now = self._clock()
+        seconds, self._since = now - self._since, now
+        self._seconds += seconds if counts else 0.0
+        if self._source is None or self._problem:
+            return
+        try:
+            before, self._before = self._before, self._source.read()
+            self._joules += self._source.used(before, self._before, seconds) if counts else 0.0
+        except UnreadableError as error:
+            self._problem = str(error)
 
     def stop(self) -> EnergyReading:
-        """End the window; called again, it tells the same.
+        """End the window with its last part, which counts; called again, it tells the same.
 
         A window that is shorter than the counter's update period gives no number but the reason.
         """
@@ -237,21 +254,17 @@ class EnergyMeter:
         return self._reading
 
     def _read(self) -> EnergyReading:
-        source, seconds = self._source, self._clock() - self._started
+        self.end_part()
+        source, seconds = self._source, self._seconds
         if source is None:
             return EnergyReading(None, seconds, reason="; ".join(self._reasons) or "the meter was not started")
-        try:
-            after = source.read()
-            if seconds < source.period:
-                raise UnreadableError(
-                    f"a window of {seconds:.3f} s is shorter than the counter's update period "
-                    f"({source.period} s): measure longer, seconds={10 * source.period:g} or more"
-                )
-            return EnergyReading(source.used(self._before, after, seconds), seconds, source.covers)
-        except UnreadableError as error:
-            return EnergyReading(None, seconds, source.covers, str(error))
-        finally:
-            source.close()
+        source.close()
+        if not self._problem and seconds < source.period:
+            self._problem = (
+                f"a window of {seconds:.3f} s is shorter than the counter's update period "
+                f"({source.period} s): measure longer, seconds={10 * source.period:g} or more"
+            )
+        return EnergyReading(None if self._problem else self._joules, seconds, source.covers, self._problem)
 
 
 def default_sources() -> list[Source]:

@@ -24,6 +24,12 @@ class Executions:
         self._steps: list[Counter[int]] = []
         self._running_eagerly = self._was_eager = False
         self._seen: WeakSet[Any] = WeakSet()
+        self._batches: Counter[int] = Counter()
+        """Of each graph, by its key: the batches that it takes."""
+        self._unclear: set[int] = set()
+        """Keys of graphs that take batches in a loop or a branch."""
+        self._running_batches = 0
+        self._batches_of_steps: list[int | None] = []
         self._watching = ExitStack()
         self.is_possible = False
         """Whether this TensorFlow release lets executions be watched."""
@@ -52,6 +58,16 @@ class Executions:
         """Whether ``strategy.run`` was called outside any ``tf.function`` in the last step of the warm-up."""
         return self._was_eager
 
+    @property
+    def batches_of_step(self) -> int | None:
+        """Batches that a step takes from its iterators; ``None`` where steps differ, or loops and branches take them.
+
+        1 where none was seen to be taken.
+        """
+        found = set(self._batches_of_steps[1:] or self._batches_of_steps)
+        number = found.pop() if len(found) == 1 else None if found else 1
+        return None if number is None else max(1, number)
+
     @contextmanager
     def watched(self, strategy: Any) -> Iterator[None]:
         """Watch a program from here on; :meth:`finish` ends what a steady step would pay for."""
@@ -68,6 +84,7 @@ class Executions:
         def traced() -> None:
             self.functions += 1
 
+        self._watching.enter_context(adapter.taken_batches(self._taken))
         self.is_possible = self._watching.enter_context(adapter.executed_functions(self._executed))
         strategy.run = run
         try:
@@ -81,7 +98,10 @@ class Executions:
         """A step of the warm-up has ended."""
         with self._lock:
             self._steps.append(self._running)
-            self._running = Counter()
+            in_graphs = sum(self._batches[key] * times for key, times in self._running.items())
+            is_clear = self._unclear.isdisjoint(self._running)
+            self._batches_of_steps.append(self._running_batches + in_graphs if is_clear else None)
+            self._running, self._running_batches = Counter(), 0
             self._was_eager, self._running_eagerly = self._running_eagerly, False
 
     def finish(self) -> None:
@@ -94,6 +114,17 @@ class Executions:
             self._graphs[key] = graph  # kept alive: ids are used again
             self._partitions.setdefault(key, []).extend(partitions)
             self._running[key] += 1
+
+    def _taken(self, graph: Any, once: bool) -> None:
+        with self._lock:
+            if graph is None:
+                self._running_batches += 1
+                return
+            key = id(graph)
+            self._graphs[key] = graph
+            self._batches[key] += 1
+            if not once:
+                self._unclear.add(key)
 
     def _dispatched(self, function: Any) -> None:
         if adapter.is_of_strategy(function):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.answers import PARTING, BenchError, all_of
+from pytest_ddl.bench.answers import GIVEN_UP, PARTING, BenchError, all_of
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.pacing import LATE_TRACES as LATE_TRACES
 from pytest_ddl.bench.pacing import Lane, Pacer, PacingError
@@ -24,6 +26,9 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Answer
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
+
+TAG = "DDL_BENCH_LAUNCH"
+"""Environment variable that marks every program that the ranks of a launch start, wherever it goes."""
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
@@ -53,7 +58,7 @@ def launch(
     mark = DdlMark(device=bench.device, isolation="fresh")
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=harness.folder))
     try:
-        environ = thread_environ(harness.registry[spec.name], spec, cores_per_replica)
+        environ = {**thread_environ(harness.registry[spec.name], spec, cores_per_replica), TAG: str(folder)}
         with ExitStack() as stack:
             cluster = stack.enter_context(harness.cluster(spec, mark, fresh=True, environ=environ))
             replicas = cluster.num_replicas
@@ -73,12 +78,13 @@ def launch(
                 Kind.CALL,
                 ship.pack(measure_training, (train, settings, orders)),
                 deadline=deadline,
-                patience=lambda _body: PARTING,
+                patience=lambda body: PARTING if ship.unpack(body).finished else GIVEN_UP,
             )
             # A lease that another user could get would not be fresh.
             cluster.retired = cluster.retired or "it was measured in"
             device = harness.device_for(spec, mark)
     finally:
+        _end_started_by_ranks(folder)
         shutil.rmtree(folder, ignore_errors=True)
     results = _results(answers, driver.failure if driver is not None else None)
     return Launch(
@@ -94,6 +100,15 @@ def launch(
         machine=machine_facts(),
         versions=results[0].versions,
     )
+
+
+def _end_started_by_ranks(folder: Path) -> None:
+    """Kill what the ranks started in sessions of their own: the ranks' process groups have ended with them."""
+    from pytest_ddl.bench.gate.processes import tagged
+
+    for pid in tagged(f"{TAG}={folder}"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
 
 class _Driver(threading.Thread):
@@ -113,7 +128,8 @@ class _Driver(threading.Thread):
         try:
             lane = self._pacer.accept(self._ranks, self._deadline)
             drive(lane, self._bench, self._deadline)
-        except PacingError as error:
+        except (PacingError, OSError, ValueError) as error:
+            # The last two: the launch has ended, and closed the connection that was waited for.
             self.failure = str(error)
 
     def __enter__(self) -> _Driver:
@@ -137,18 +153,23 @@ def drive(lane: Lane, bench: BenchSpec, deadline: float) -> None:
 
 
 def _results(answers: list[Answer], pacing: str | None) -> list[RankResult]:
-    results: list[RankResult] = all_of(answers, "while it was measured")
-    for result in results:
-        if not result.steady:
-            raise BenchError(
-                f"the training function ended on {result.timing.task} after {result.steps} step(s), before its warm-up "
-                "did: nothing was measured. It has to train with run.steps, run.batches or run.fit until these end "
-                "(data is repeated for it); a steps= of its own must leave room, or lower warm_up="
-            )
+    results: list[RankResult] = all_of(answers, "while it was measured", _ended_early)
     if pacing is not None:
-        steps = results[0].steps
-        raise BenchError(
-            f"the training function ended after {steps} steps, before the measurement did ({pacing}); remove the "
-            "steps= or epochs= of its own loop, or measure fewer blocks"
-        )
+        raise BenchError(f"the ranks ended, but not the measurement: {pacing}")
     return results
+
+
+def _ended_early(result: RankResult) -> str:
+    ended = f"the training function ended on {result.timing.task} after {result.steps} step(s), before"
+    if not result.steady:
+        return (
+            f"{ended} its warm-up did: nothing was measured. It has to train on every rank with run.steps, run.batches "
+            "or run.fit until these end (data is repeated for it); a steps= of its own must leave room, or lower "
+            "warm_up="
+        )
+    if not result.finished:
+        return (
+            f"{ended} the measurement did; remove the steps= or epochs= of its own loop, let no except: hide an error, "
+            "or measure fewer blocks"
+        )
+    return ""

@@ -90,8 +90,10 @@ class RankTiming:
     """Of the last steady step, where the program tells one."""
     program: str = ""
     """File that the training function was imported from."""
+    remarks: tuple[str, ...] = ()
+    """What the times do not tell of, as that of several loops only some were measured."""
     examples: int | None = None
-    """Rows of the batch that this rank's replicas took in a step, seen after the last one; ``None`` where not seen."""
+    """Rows that this rank's replicas took in a step: of its batches, seen after the last; ``None`` where not seen."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Launch:
     ranks: tuple[RankTiming, ...]
     counters: Counters
     global_batch_size: int | None
-    """Examples per step over all replicas."""
+    """Examples per step over all replicas, as declared: what the program was asked to take."""
     steps_per_block: int
     wall_seconds: float
     """From asking for processes to having their answers, everything included."""
@@ -131,14 +133,30 @@ class Launch:
 
     @property
     def throughput(self) -> float | None:
-        """Examples per second, from the median step; ``None`` where the global batch size is not known."""
-        return None if self.global_batch_size is None else self.global_batch_size / self.median_step_seconds
+        """Examples per second, from the median step; ``None`` where there is no time, or a :attr:`batch_problem`."""
+        if self.global_batch_size is None or self.batch_problem or not self.median_step_seconds > 0:
+            return None
+        return self.global_batch_size / self.median_step_seconds
 
     @property
     def examples_per_step(self) -> int | None:
         """Rows that all replicas took in a step, as counted; ``None`` where a rank did not see its batches."""
         seen = [rank.examples for rank in self.ranks]
         return None if None in seen else sum(rows or 0 for rows in seen)
+
+    @property
+    def batch_problem(self) -> str:
+        """Why it is not known how many examples a step takes: none were declared, or another number was counted."""
+        declared, counted = self.global_batch_size, self.examples_per_step
+        if declared is None:
+            return "the global batch size is not known: give batch_per_replica= or global_batch_size="
+        if counted is None or counted == declared:
+            return ""
+        return (
+            f"{counted} examples were counted in a step where batch_per_replica= or global_batch_size= declares "
+            f"{declared}: batch the data with run.global_batch_size, mind that there is enough of it for one batch, or "
+            "declare what the program takes"
+        )
 
     @property
     def measured_seconds(self) -> float:
@@ -165,6 +183,7 @@ class Launch:
                 **{
                     **_known(RankTiming, rank),
                     "blocks": tuple(rank["blocks"]),
+                    "remarks": tuple(rank.get("remarks", ())),
                     "energy": EnergyReading(**_known(EnergyReading, rank["energy"])),
                 }
             )

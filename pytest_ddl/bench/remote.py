@@ -43,6 +43,8 @@ class RankResult:
     """Steps that were run, warm-up included."""
     steady: bool
     """Whether the warm-up was completed: nothing was measured where not."""
+    finished: bool = True
+    """Whether it was the measurement that ended the steps, and not the program."""
 
 
 def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders: Orders) -> RankResult:
@@ -71,6 +73,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
             orders.address,
             orders.warm_up,
             on_steady=meter.start if meter is not None else lambda: None,
+            on_block=meter.end_part if meter is not None else lambda _counts: None,
             on_stopped=stopped,
         )
         stack.callback(watch.close)
@@ -91,9 +94,10 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
         energy=reading,
         loss=watch.loss,
         program=source_of(train),
+        remarks=watch.remarks,
         examples=watch.examples,
     )
-    return RankResult(timing, counters, environment.versions(), watch.completed, watch.is_steady)
+    return RankResult(timing, counters, environment.versions(), watch.completed, watch.is_steady, watch.reached_limit)
 
 
 _kept: list[Any] = []

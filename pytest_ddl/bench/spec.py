@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SEED = 20_201
+LONGEST = 1_000_000.0
+"""Seconds: what waits for processes counts milliseconds in 32 bits, which is twice as much."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,10 @@ class BenchSpec:
                 "give one of them (the first for weak scaling, the second for strong scaling)"
             )
         for name in ("seconds", "timeout"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a positive number of seconds")
+            if not 0 < getattr(self, name) <= LONGEST:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} must be a positive number of seconds, at most {LONGEST:.0f}"
+                )
 
     @property
     def scaling(self) -> str:

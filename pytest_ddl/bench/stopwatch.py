@@ -38,10 +38,11 @@ class Stopwatch(Recorder):
         warm_up: int,
         on_steady: Callable[[], Any],
         on_stopped: Callable[[], Any] = lambda: None,
+        on_block: Callable[[bool], Any] = lambda _counts: None,
     ) -> None:
         super().__init__(settings, context)
         self._address, self._warm_up = address, warm_up
-        self._on_steady, self._on_stopped = on_steady, on_stopped
+        self._on_steady, self._on_stopped, self._on_block = on_steady, on_stopped, on_block
         self._rank = context.rank
         self._paced: Paced | None = None
         self._left = 0
@@ -61,7 +62,8 @@ class Stopwatch(Recorder):
         self._traced_before = self._traced_by_then = 0
         self.loss: float | None = None
         self.examples: int | None = None
-        """Rows of a batch on this rank, over its replicas: of the larger of two batches, as one may be partial."""
+        """Rows that a step takes on this rank, over its replicas: of larger batches than a last, partial one."""
+        self._partial = ""
         self.executions = Executions(self.note)
 
     @property
@@ -124,8 +126,13 @@ class Stopwatch(Recorder):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the reader of the result has to know, once each."""
+        return (*self._notes, *self.remarks)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Of the notes, those that are of times."""
         told = loops_note(self._loops, set().union(*self._loops_of_blocks), self._warm_loop)
-        return (*self._notes, *([told] if told else []))
+        return tuple(filter(None, (told, self._partial)))
 
     def variables(self) -> tuple[Watched, ...]:
         """What the program watches."""
@@ -148,11 +155,12 @@ class Stopwatch(Recorder):
     def result(self, name: str, value: Any) -> None:
         """What ``fit`` and ``evaluate`` return is not kept."""
 
-    def end_of_steps(self, iterator: Any) -> None:
-        """Make sure that there was something to train on.
+    def end_of_steps(self, iterator: Any, batches: int | None = None) -> None:
+        """Make sure that there was something to train on, and count it.
 
         Two batches are looked at, on every rank alike: of a last, partial one this rank may have no example.
 
+        :param batches: that a step takes; by default as many as steps of the warm-up were seen to take.
         :raises EmptyPipelineError: where batches hold no example.
         """
         if self._paced is None:
@@ -160,20 +168,37 @@ class Stopwatch(Recorder):
         import tensorflow as tf
 
         tensors: list[Any] = []
+        rows: dict[int, list[int]] = {}
+        has_ended = False
         for _ in range(2):
             try:
                 batch = next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
-                return
-            items = [[part for part in self._local(item) if _has_rows(part)] for item in tf.nest.flatten(batch)]
-            tensors += [part for item in items for part in item]
-            rows = [sum(int(tf.shape(part)[0]) for part in item) for item in items if item]
-            self.examples = max(self.examples or 0, rows[0]) if rows else self.examples
-        if tensors and all(int(tf.size(tensor)) == 0 for tensor in tensors):
+                has_ended = True
+                break
+            for place, item in enumerate(tf.nest.flatten(batch)):
+                parts = [part for part in self._local(item) if _has_rows(part)]
+                tensors += parts
+                if parts:
+                    rows.setdefault(place, []).append(sum(int(tf.shape(part)[0]) for part in parts))
+        number = batches or self.executions.batches_of_step
+        if rows and number is not None:
+            seen = self._examples_in([[found * number for found in each] for each in rows.values()])
+            self.examples = max(self.examples or 0, *seen)
+            self._partial = self._partial or partial_note(min(seen), max(seen))
+        if tensors and not has_ended and all(int(tf.size(tensor)) == 0 for tensor in tensors):
             raise EmptyPipelineError(
                 "the steps that were measured had no examples: every batch of this rank is empty. Look at what the "
                 "dataset filters, takes and shards, and at the global batch size"
             )
+
+    def _examples_in(self, rows: list[list[int]]) -> list[int]:
+        """Which rows are the examples: this rank's share of the declared batch, where a tensor has as many.
+
+        The first tensor may have time first, or the nodes of all graphs.
+        """
+        declared = self._settings.global_batch_size
+        return next((found for found in rows if max(found) * self._context.num_ranks == declared), rows[0])
 
     def _local(self, value: Any) -> tuple[Any, ...]:
         found: tuple[Any, ...] = tuple(self._context.strategy.experimental_local_results(value))
@@ -234,6 +259,8 @@ class Stopwatch(Recorder):
     def _take_order(self) -> None:
         assert self._paced is not None
         order = self._paced.order()
+        if self._ordered:
+            self._on_block(not order.drop)
         if order.drop:
             self.blocks.pop()
             self._steps_of_blocks.pop()
@@ -279,6 +306,17 @@ def loops_note(loops: int, measured: set[int], warm: int) -> str:
     return f"{told}{counted}. Measure each loop in a training function of its own"
 
 
+def partial_note(fewest: int, most: int) -> str:
+    """What to say of the batches seen on a rank after the measurement, of which one may be the last of the data set."""
+    if fewest == most:
+        return ""
+    return (
+        f"batches of {fewest} and of {most} examples were seen, and all are counted as {most}: throughput is too high "
+        "where the data set is small, as its last, partial batch comes often (more data, or "
+        "batch(…, drop_remainder=True))"
+    )
+
+
 def _has_rows(value: Any) -> bool:
     import tensorflow as tf
 
@@ -288,12 +326,16 @@ def _has_rows(value: Any) -> bool:
 def synchronise(loss: Any = None) -> None:
     """Wait until every device of this process has done what it was given.
 
-    On CPUs a call of a ``tf.function`` returns when it is done; GPUs are given work that is still to be done.
+    On CPUs a call of a ``tf.function`` returns when it is done, unless the program chose asynchronous execution:
+    leaving a ``tf.experimental.async_scope`` waits for all calls. GPUs are given work that is still to be done.
     ``tf.test.experimental.sync_devices`` waits for the device in whose scope it is called; without one, a
     worker of several (TF 2.21) would ask a peer.
     """
     import tensorflow as tf
 
+    if not tf.config.experimental.get_synchronous_execution():
+        with tf.experimental.async_scope():
+            pass
     for device in tf.config.list_logical_devices("GPU"):
         with tf.device(device.name):
             tf.test.experimental.sync_devices()

@@ -101,7 +101,26 @@ def _uncertainty(matrix: Matrix) -> str:
 
 def _warnings(matrix: Matrix) -> list[str]:
     """What makes the numbers worth less."""
-    return [*_tracing(matrix), *_overload(matrix)]
+    return [*_eager(matrix), *_remarks(matrix), *_tracing(matrix), *_overload(matrix)]
+
+
+def _eager(matrix: Matrix) -> list[str]:
+    eager = dict.fromkeys(item.strategy for item in matrix.launches if item.counters.eager)
+    return [
+        f"{variant}: steps ran eagerly, operation by operation, or ran no function at all: its time is mostly Python's "
+        "(have a tf.function take the step)"
+        for variant in eager
+    ]
+
+
+def _remarks(matrix: Matrix) -> list[str]:
+    """The same of all variants, as loops are the program's, is told once."""
+    told: dict[str, dict[str, None]] = {}
+    for item in matrix.launches:
+        for remark in (remark for rank in item.ranks for remark in rank.remarks):
+            told.setdefault(remark, {})[item.strategy] = None
+    everywhere = len(matrix.variants)
+    return [remark if len(found) == everywhere else f"{', '.join(found)}: {remark}" for remark, found in told.items()]
 
 
 def _overload(matrix: Matrix) -> list[str]:
@@ -136,11 +155,14 @@ def _not_measured(matrix: Matrix) -> list[str]:
 
 def _measuring(matrix: Matrix) -> str:
     wall = sum(item.wall_seconds for item in matrix.launches)
-    share = sum(item.measured_seconds for item in matrix.launches) / wall
+    share = sum(item.measured_seconds for item in matrix.launches) / wall if wall > 0 else 0.0
     rule = {
         "weak": "batch per replica fixed (weak scaling)",
         "strong": "global batch fixed (strong scaling)",
-    }.get(matrix.scaling, "no batch size given")
+    }.get(matrix.scaling)
+    if rule is not None and any(item.batch_problem for item in matrix.launches):
+        rule = f"declared: {rule}; counted: another batch"
+    rule = rule or "no batch size given"
     return f"{wall:.1f} s, {share:.0%} of it in measured steps; {rule}."
 
 

@@ -316,6 +316,37 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
         context.disable_graph_collection()
 
 
+@contextmanager
+def taken_batches(seen: Callable[[Any, bool], None]) -> Iterator[None]:
+    """Call ``seen(graph, once)`` whenever a program takes a batch from a distributed iterator.
+
+    ``graph`` is the outermost that is being traced, ``None`` in eager mode; ``once`` is whether an execution of it
+    takes the batch once for certain, outside loops, branches and functions within it.
+    ``DistributedIteratorBase.get_next`` (TF 2.4 to 2.21) is what ``next`` calls: publicly an iterator does not tell
+    how far it has come, and a wrapper of one is no argument for a ``tf.function``.
+    """
+    try:
+        import tensorflow as tf
+        from tensorflow.python.distribute.input_lib import DistributedIteratorBase
+
+        original = DistributedIteratorBase.get_next
+    except (ImportError, AttributeError):
+        yield
+        return
+
+    def get_next(self: Any, *args: Any, **kwargs: Any) -> Any:
+        graph = outermost_graph()
+        seen(graph, graph is None or graph is tf.compat.v1.get_default_graph())
+        return original(self, *args, **kwargs)
+
+    # A program that calls it by name within a tf.function would have AutoGraph convert it.
+    DistributedIteratorBase.get_next = tf.autograph.experimental.do_not_convert(get_next)
+    try:
+        yield
+    finally:
+        DistributedIteratorBase.get_next = original
+
+
 def read_xspace(data: bytes) -> Any:
     """A profile, as ``tf.profiler`` writes it (``*.xplane.pb``).
 

@@ -11,12 +11,15 @@ import numpy as np
 
 from pytest_ddl.training import values
 from pytest_ddl.training.coordinator import uses_coordinator
-from pytest_ddl.training.data import prepare, prepare_arrays
+from pytest_ddl.training.data import distribute, prepare, prepare_arrays
 from pytest_ddl.training.recorder import Recorder, traces_of
 from pytest_ddl.training.settings import RunSettings
 
 RUNNING_MEAN = "loss (running mean)"
 """Name of the loss that Keras shows after a batch: the mean over the epoch so far, not the batch's own."""
+
+KERAS_BATCH = 32
+"""Rows of a batch of arrays, where ``batch_size`` is not given (Keras 2.0 to 3.15)."""
 
 _ENDLESS = 1_000_000
 """Epochs of a run that is told when to stop."""
@@ -49,7 +52,12 @@ class Fitting:
                     "tells only when an epoch has ended. Measure a loop: run.steps(train_step, dataset)"
                 )
             options["epochs"] = _ENDLESS
-        history = model.fit(_given(self._settings, data, lambda: recorder.completed), **options)
+        given = _given(self._settings, data, lambda: recorder.completed)
+        history = model.fit(given, **options)
+        if recorder.times_steps:
+            batches = _batches(given, options, self._strategy)
+            if batches is not None:
+                recorder.end_of_steps(iter(batches), batches=1)
         series = {name: [_plain(value) for value in found] for name, found in history.history.items()}
         recorder.result("fit", series)
         return history
@@ -83,6 +91,22 @@ def _given(settings: RunSettings, data: Any, completed: Callable[[], int] | None
     import tensorflow as tf
 
     return prepare(data, settings, completed) if isinstance(data, tf.data.Dataset) else prepare_arrays(data, settings)
+
+
+def _batches(given: Any, options: Mapping[str, Any], strategy: Any) -> Any:
+    """The batches that ``fit`` makes of its data, from the first one on; ``None`` where Keras alone knows them.
+
+    Of arrays the places of their rows stand for the rows.
+    """
+    import tensorflow as tf
+
+    if isinstance(given, tf.data.Dataset | tf.distribute.DistributedDataset):
+        return distribute(strategy, given)
+    rows = [len(item) for item in tf.nest.flatten(given) if isinstance(item, np.ndarray) and item.ndim]
+    size = options.get("batch_size")
+    if not rows or (size is None and options.get("steps_per_epoch")):  # tf_keras divides the rows by its steps
+        return None
+    return distribute(strategy, tf.data.Dataset.range(rows[0]).batch(size or KERAS_BATCH).repeat())
 
 
 def _as_list(callbacks: Any) -> list[Any]:

@@ -147,8 +147,11 @@ class Recorder:
                 with self._context.strategy.scope():
                     item.variable.assign(kept[item.record.index][0])
 
-    def end_of_steps(self, iterator: Any) -> None:
-        """A loop over batches ended because enough steps were run, and the data goes on."""
+    def end_of_steps(self, iterator: Any, batches: int | None = None) -> None:
+        """A loop over batches ended because enough steps were run, and the data goes on.
+
+        :param batches: that a step takes, where the loop knows; a program's own step may take several.
+        """
 
     def end_without_step(self) -> None:
         """Forget what was observed since the last step: the data ended within it."""

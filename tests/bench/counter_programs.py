@@ -271,6 +271,20 @@ def dies(run):
     train(run)
 
 
+def starts_a_program(run, file):
+    """One that leaves the rank's process group, which a rank is killed with."""
+    import subprocess
+    from pathlib import Path
+
+    Path(file).write_text(str(subprocess.Popen(["sleep", "600"], start_new_session=True).pid))
+    train_some(run, steps=3)
+
+
+def trains_on_one_rank_alone(run):
+    if run.rank == 0:
+        train(run)
+
+
 def consumes_nothing(run):
     import tensorflow as tf
 

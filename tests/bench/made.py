@@ -18,7 +18,15 @@ def launch(strategy: str, step_seconds: float, replicas: int = 1, batch: int | N
     """A launch whose every step took the same time; further fields by name, of the launch or of its rank."""
     ranks = {
         key: given.pop(key)
-        for key in ("peak_memory_bytes", "device_peak_bytes", "energy", "build_seconds", "first_step_seconds")
+        for key in (
+            "peak_memory_bytes",
+            "device_peak_bytes",
+            "energy",
+            "build_seconds",
+            "first_step_seconds",
+            "examples",
+            "remarks",
+        )
         if key in given
     }
     timing = RankTiming(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.energy import EnergyMeter, Nvml, Rapl, Source
+from pytest_ddl.bench.energy import EnergyMeter, Nvml, Rapl, Source, UnreadableError
 from pytest_ddl.bench.records import EnergyReading
 
 
@@ -55,6 +55,49 @@ def read(source: Source, seconds: float = 10.0) -> EnergyReading:
     meter = EnergyMeter([source], clock=iter([100.0, 100.0 + seconds]).__next__)
     meter.start()
     return meter.stop()
+
+
+class Counter:
+    """A made-up counter of so many joules at each reading."""
+
+    period, covers = 0.001, "made up"
+
+    def __init__(self, *joules: float) -> None:
+        self.joules, self.closed = iter(joules), 0
+
+    def open(self) -> None:
+        pass
+
+    def read(self) -> list[float]:
+        found = next(self.joules)
+        if found < 0:
+            raise UnreadableError("it is gone")
+        return [found]
+
+    def used(self, before: list[float], after: list[float], _seconds: float) -> float:
+        return after[0] - before[0]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_energy_of_parts_that_do_not_count_is_left_out() -> None:
+    clock = iter([0.0, 9.0, 10.0, 15.0, 16.0, 16.0]).__next__
+    meter = EnergyMeter([Counter(5.0, 905.0, 906.0, 950.0, 952.0, 952.0)], clock)
+    meter.start()
+    for counts in (False, True, False, True):
+        meter.end_part(counts)
+    assert meter.stop() == meter.stop() == EnergyReading(3.0, 2.0, "made up")
+
+
+def test_counter_that_is_lost_between_parts_gives_the_reason_and_ends_no_run() -> None:
+    source = Counter(5.0, -1.0)
+    meter = EnergyMeter([source], iter([0.0, 1.0, 2.0, 3.0]).__next__)
+    meter.start()
+    meter.end_part()
+    meter.end_part()
+    assert meter.stop() == EnergyReading(None, 3.0, "made up", "it is gone")
+    assert source.closed == 1
 
 
 # -- NVML: a counter is read when it is opened, at the start, at the end -----------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from functools import partial
@@ -70,7 +71,9 @@ def test_a_program_that_ends_within_its_warm_up_is_told_how_long_it_has_to_be():
 
 @pytest.mark.slow
 def test_a_program_that_ends_between_blocks_is_told_what_to_change():
-    with pytest.raises(BenchError, match=r"ended after 20 steps, before the measurement did .*remove the steps="):
+    with pytest.raises(
+        BenchError, match=r"ended on worker:0 after 20 step\(s\), before the measurement did; remove the steps="
+    ):
         measure(programs.ends_between, ["one_device"], **{**SMALL, "blocks": 50})
 
 
@@ -89,6 +92,24 @@ def test_a_rank_that_dies_is_named():
 
 
 @pytest.mark.slow
+def test_a_rank_that_returns_at_once_is_named_and_not_the_one_that_waits_for_it():
+    words = r"(?s)ended on worker:1 after 0 step\(s\), before its warm-up did.*\nworker:0 waited for it in vain"
+    with pytest.raises(BenchError, match=words):
+        measure(programs.trains_on_one_rank_alone, ["multi_worker_mirrored"], **SMALL)
+
+
+def test_what_a_rank_has_started_ends_with_the_launch(tmp_path):
+    psutil = pytest.importorskip("psutil")
+    file = tmp_path / "pid"
+    with pytest.raises(BenchError, match="before its warm-up did"):
+        measure(partial(programs.starts_a_program, file=str(file)), ["one_device"], **SMALL)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        started = psutil.Process(int(file.read_text()))
+        psutil.wait_procs([started], timeout=3)
+        assert started.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
 def test_steps_without_examples_are_refused():
     with pytest.raises(BenchError, match=r"EmptyPipelineError: the steps that were measured had no examples"):
         measure(programs.consumes_nothing, ["one_device"], **SMALL)
@@ -100,8 +121,8 @@ def test_every_kind_of_loop_is_measured_and_data_that_ends_is_repeated(monkeypat
     folders = []
 
     class Recorded(Pacer):
-        def __init__(self):
-            super().__init__()
+        def __init__(self, parent):
+            super().__init__(parent)
             folders.append(Path(self.address).parent)
 
     monkeypatch.setattr(launching, "Pacer", Recorded)
@@ -112,6 +133,7 @@ def test_every_kind_of_loop_is_measured_and_data_that_ends_is_repeated(monkeypat
     (launch,) = measure(program, ["mirrored"], **SMALL).launches
     assert len(launch.step_seconds) == 2
     assert launch.counters.steady_steps == 6
+    assert launch.examples_per_step == 8
     assert launch.counters.retraces == 0
     assert all(seconds > 0 for seconds in launch.step_seconds)
     (rank,) = launch.ranks

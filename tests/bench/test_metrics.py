@@ -109,6 +109,8 @@ def test_measured_share() -> None:
         ("energy_per_step", {}, "not asked for"),
         ("energy_per_step", {"energy": EnergyReading(0.0, 0.2, "rapl: 1 package")}, "did not advance"),
         ("retraces", {"counters": Counters(eager=True)}, "eagerly"),
+        ("throughput", {"batch": 64, "examples": 2}, "2 examples were counted .* declares 64"),
+        ("seconds_per_1k_examples", {"batch": 64, "examples": 128}, "128 examples were counted"),
     ],
 )
 def test_no_number_says_why(name: str, given: dict[str, object], words: str) -> None:
@@ -130,6 +132,29 @@ def test_rule_follows_the_batch() -> None:
         of_pair.strong_scaling_efficiency(one, weak)
     with pytest.raises(NoNumberError, match="batch per replica was not kept"):
         of_pair.weak_scaling_efficiency(one, strong)
+
+
+def test_rule_follows_the_batch_that_was_counted() -> None:
+    def pair(counted: tuple[int, int], batches: tuple[int, int]) -> tuple[object, object]:
+        times = (("one_device", 0.10, 1), ("mirrored", 0.10, 2))
+        first, second = (
+            launch(*each, batch, examples=n) for each, batch, n in zip(times, batches, counted, strict=True)
+        )
+        return first, second
+
+    # A program that takes 2 examples, however many are declared: the work is that of strong scaling.
+    words = r"per replica was not kept \(global batch 64 on 1 .*, as declared; 2 and 2, as counted"
+    with pytest.raises(NoNumberError, match=words):
+        of_pair.weak_scaling_efficiency(*pair((2, 2), (64, 128)))  # type: ignore[arg-type]
+    with pytest.raises(NoNumberError, match="equal batches per replica"):
+        of_pair.communication_time(*pair((2, 2), (64, 128)))  # type: ignore[arg-type]
+    with pytest.raises(NoNumberError, match="2 examples were counted"):
+        of_pair.speed_up(*pair((2, 2), (64, 128)))  # type: ignore[arg-type]
+    assert of_pair.strong_scaling_efficiency(*pair((2, 2), (64, 64))) == pytest.approx(0.5)  # type: ignore[arg-type]
+    with pytest.raises(NoNumberError, match="global batch was not kept"):
+        of_pair.strong_scaling_efficiency(*pair((2, 4), (64, 64)))  # type: ignore[arg-type]
+    # Graphs of nodes, say: what is counted is no example, and yet as many on each replica.
+    assert of_pair.weak_scaling_efficiency(*pair((7, 14), (64, 128))) == 1  # type: ignore[arg-type]
 
 
 def test_communication_is_what_two_replicas_take_longer() -> None:

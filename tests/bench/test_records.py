@@ -56,7 +56,17 @@ def launch(**given):
 def test_a_launch_comes_back_from_json_as_it_was():
     energy = EnergyReading(12.5, 3.0, "nvml: 2 GPUs")
     one = launch(
-        ranks=(timing(0, (1.0,), energy=energy, loss=0.25, device_peak_bytes={"GPU:0": 7}, program="train.py"),),
+        ranks=(
+            timing(
+                0,
+                (1.0,),
+                energy=energy,
+                loss=0.25,
+                remarks=("a remark",),
+                device_peak_bytes={"GPU:0": 7},
+                program="train.py",
+            ),
+        ),
         device="gpu",
         pinned=True,
         machine={"host": "h"},
@@ -106,3 +116,24 @@ def test_ranks_that_measured_another_number_of_blocks_do_not_go_together():
 
 def test_without_a_batch_size_there_is_no_throughput():
     assert launch(global_batch_size=None).throughput is None
+
+
+def test_examples_that_are_not_those_declared_give_no_throughput():
+    seen = {rank: timing(rank, (1.0,), examples=rows) for rank, rows in ((0, 8), (1, 8))}
+    right = launch(ranks=tuple(seen.values()))
+    assert (right.examples_per_step, right.batch_problem) == (16, "")
+    assert right.throughput == pytest.approx(160)
+    wrong = launch(ranks=tuple(seen.values()), global_batch_size=128)
+    assert "16 examples were counted in a step where" in wrong.batch_problem
+    assert "declares 128" in wrong.batch_problem
+    assert wrong.throughput is None
+
+
+def test_blocks_without_time_have_no_throughput():
+    assert launch(ranks=(timing(0, (0.0,)),)).throughput is None
+
+
+def test_a_rank_that_did_not_count_leaves_what_was_declared():
+    one = launch(ranks=(timing(0, (1.0,), examples=3), timing(1, (1.0,))))
+    assert (one.examples_per_step, one.batch_problem) == (None, "")
+    assert one.throughput == pytest.approx(160)

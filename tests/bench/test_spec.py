@@ -22,10 +22,14 @@ def test_a_batch_size_is_a_positive_whole_number(name, value):
 
 
 @pytest.mark.parametrize("name", ["seconds", "timeout"])
-@pytest.mark.parametrize("value", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), 1e10])
 def test_a_time_is_positive(name, value):
     with pytest.raises(ValueError, match=f"{name}={value!r} must be a positive number of seconds"):
         BenchSpec(**{name: value})
+
+
+def test_a_time_may_be_long():
+    assert BenchSpec(seconds=7200, timeout=86_400).timeout == 86_400
 
 
 def test_only_one_batch_size_can_be_kept():

@@ -129,6 +129,15 @@ def test_a_block_that_is_dropped_counts_as_warm_up(monkeypatch):
     assert program.controller.done_blocks == [(18, 2), (2, 2), (2, 2)]
 
 
+def test_it_is_told_of_each_block_whether_it_counts(monkeypatch):
+    program = Program(monkeypatch, Order(2), Order(2, drop=True), Order(2), Order(2, drop=True), Order(0), warm_up=1)
+    told = []
+    program.watch._on_block = told.append
+    program.watch._on_stopped = lambda: told.append("stopped")
+    program.steps(9)
+    assert told == [False, True, False, True, "stopped"]
+
+
 def test_traces_within_blocks_that_are_kept_are_retraces(monkeypatch):
     program = Program(monkeypatch, Order(2), Order(2), Order(0), warm_up=1)
     program.watch.begin()

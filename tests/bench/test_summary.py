@@ -70,6 +70,25 @@ def test_tracing_within_steady_steps_is_told() -> None:
     assert "one_device traced 3 more function(s) within its steady steps" in text
 
 
+def test_eager_steps_are_told() -> None:
+    text = str(Matrix((launch("one_device", 0.1, 1, 8, counters=Counters(eager=True)),), {}, "weak"))
+    assert "one_device: steps ran eagerly" in text
+    assert "eagerly" not in str(matrix({"one_device": [0.1]}))
+
+
+def test_loops_that_were_not_measured_are_told_once() -> None:
+    told = "of the program's 2 loops only loop 1 was measured"
+    assert str(matrix({"one_device": [0.1] * 3, TWO: [0.1] * 3}, remarks=(told,))).splitlines().count(told) == 1
+    one = (launch("one_device", 0.1, 1, 8, remarks=(told,)), launch(TWO, 0.1, 2, 16))
+    assert f"one_device: {told}" in str(Matrix(one, {}, "weak"))
+
+
+def test_no_time_at_all_gives_no_number() -> None:
+    text = str(matrix({"one_device": [0.0], TWO: [0.0]}))
+    assert row(text, TWO)[1:6] == ["[1]"] * 5
+    assert "[1] blocks of 20 step(s) took 0 s: give a larger steps_per_block=" in text
+
+
 def test_busy_machine_is_told() -> None:
     busy = matrix({"one_device": [0.1]}, machine={"cores": "2", "load": "13.50"})
     assert "the machine was busy (load 13.50 on 2 cores)" in str(busy)
@@ -83,6 +102,14 @@ def test_energy_and_machine() -> None:
     assert row(text, "one_device")[-1] == "2"
     assert "cpu of lab, EPYC, 2 cores, one core or more for each replica, load 0.31." in text
     assert "50% of it in measured steps" in text
+
+
+def test_another_batch_than_the_declared_is_told() -> None:
+    text = str(matrix({"one_device": [0.1], TWO: [0.1]}, examples=2))
+    assert row(text, "one_device")[2] == "[1]"
+    assert row(text, TWO)[2:6] == ["[3]", "[4]", "[4]", "[5]"]
+    assert "[1] 2 examples were counted in a step" in text
+    assert "declared: batch per replica fixed (weak scaling); counted: another batch." in " ".join(text.split())
 
 
 def test_nothing_measured() -> None:

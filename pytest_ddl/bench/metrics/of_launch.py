@@ -14,7 +14,14 @@ def step_time(launch: Launch) -> float:
     A synchronous step ends with its slowest rank. Devices are synchronised at both ends of a block; steps before
     the warm-up's end, traced ones among them, are not in it. The median, as one interrupted block is not the program.
     Source: Kalibera and Jones 2013 (steady state and unit of repetition); arXiv 2007.10899.
+
+    :raises NoNumberError: where the clock saw no time pass.
     """
+    if not launch.median_step_seconds > 0:
+        raise NoNumberError(
+            f"blocks of {launch.steps_per_block} step(s) took {launch.median_step_seconds:g} s: give a larger "
+            "steps_per_block="
+        )
     return launch.median_step_seconds
 
 
@@ -23,17 +30,17 @@ def throughput(launch: Launch) -> float:
 
     Source: images/sec of tf_cnn_benchmarks, from the median instead of the mean.
 
-    :raises NoNumberError: where the global batch size is not known.
+    :raises NoNumberError: where the global batch size is not known, or other batches were counted than declared.
     """
-    return _batch(launch) / launch.median_step_seconds
+    return _batch(launch) / step_time(launch)
 
 
 def seconds_per_1k_examples(launch: Launch) -> float:
     """Seconds that 1000 examples take: ``1000 * step time / global batch``. The dual of :func:`throughput`.
 
-    :raises NoNumberError: where the global batch size is not known.
+    :raises NoNumberError: as throughput.
     """
-    return 1000.0 * launch.median_step_seconds / _batch(launch)
+    return 1000.0 * step_time(launch) / _batch(launch)
 
 
 def time_to_first_step(launch: Launch) -> float:
@@ -95,7 +102,7 @@ def energy_per_step(launch: Launch) -> float:
 def joules_per_example(launch: Launch) -> float:
     """Joules per example: ``energy per step / global batch``. The dual of :func:`examples_per_joule`.
 
-    :raises NoNumberError: where no energy was read, or the global batch size is not known.
+    :raises NoNumberError: where no energy was read, and as throughput.
     """
     return energy_per_step(launch) / _batch(launch)
 
@@ -103,7 +110,7 @@ def joules_per_example(launch: Launch) -> float:
 def examples_per_joule(launch: Launch) -> float:
     """Examples per joule: ``global batch / energy per step``. Source: MLPerf power rules, per example.
 
-    :raises NoNumberError: where no energy was read, or the global batch size is not known.
+    :raises NoNumberError: where no energy was read, and as throughput.
     """
     return 1.0 / joules_per_example(launch)
 
@@ -118,13 +125,17 @@ def measured_share(launch: Launch) -> float:
 
 
 def cost_of_measuring(launch: Launch) -> float:
-    """Wall seconds per second of measured steps. The dual of :func:`measured_share`; 1 is ideal."""
-    return 1.0 / measured_share(launch)
+    """Wall seconds per second of measured steps. The dual of :func:`measured_share`; 1 is ideal.
+
+    :raises NoNumberError: where the clock saw no time pass.
+    """
+    step_time(launch)
+    return launch.wall_seconds / launch.measured_seconds
 
 
 def _batch(launch: Launch) -> int:
-    if launch.global_batch_size is None:
-        raise NoNumberError("the global batch size is not known: give batch_per_replica= or global_batch_size=")
+    if launch.global_batch_size is None or launch.batch_problem:
+        raise NoNumberError(launch.batch_problem)
     return launch.global_batch_size
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.metrics import scaling
+from pytest_ddl.bench.metrics import of_launch, scaling
 from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.records import Launch
 
@@ -23,7 +23,7 @@ def weak_scaling_efficiency(one: Launch, many: Launch) -> float:
         raise NoNumberError(
             f"the batch per replica was not kept ({_batches(one, many)}): measure with batch_per_replica="
         )
-    return scaling.weak_scaling_efficiency(one.median_step_seconds, many.median_step_seconds)
+    return scaling.weak_scaling_efficiency(of_launch.step_time(one), of_launch.step_time(many))
 
 
 def weak_scaling_overhead(one: Launch, many: Launch) -> float:
@@ -37,9 +37,9 @@ def strong_scaling_efficiency(one: Launch, many: Launch) -> float:
     :raises NoNumberError: where the global batch was not kept, or the strategy has no replicas to scale with.
     """
     _check(one, many)
-    if one.global_batch_size is None or one.global_batch_size != many.global_batch_size:
+    if not _same_global(one, many):
         raise NoNumberError(f"the global batch was not kept ({_batches(one, many)}): measure with global_batch_size=")
-    return scaling.strong_scaling_efficiency(one.median_step_seconds, many.median_step_seconds, many.replicas)
+    return scaling.strong_scaling_efficiency(of_launch.step_time(one), of_launch.step_time(many), many.replicas)
 
 
 def strong_scaling_overhead(one: Launch, many: Launch) -> float:
@@ -50,14 +50,10 @@ def strong_scaling_overhead(one: Launch, many: Launch) -> float:
 def speed_up(one: Launch, many: Launch) -> float:
     """:func:`~pytest_ddl.bench.metrics.scaling.speed_up` over the times of one example: the ratio of throughputs.
 
-    :raises NoNumberError: where a global batch size is not known, or the strategy has no replicas to scale with.
+    :raises NoNumberError: where one of them has no throughput, or the strategy has no replicas to scale with.
     """
     _check(one, many)
-    if one.global_batch_size is None or many.global_batch_size is None:
-        raise NoNumberError("the global batch size is not known: give batch_per_replica= or global_batch_size=")
-    return scaling.speed_up(
-        one.median_step_seconds / one.global_batch_size, many.median_step_seconds / many.global_batch_size
-    )
+    return scaling.speed_up(of_launch.seconds_per_1k_examples(one), of_launch.seconds_per_1k_examples(many))
 
 
 def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
@@ -90,12 +86,12 @@ def communication_time(one: Launch, many: Launch) -> float:
         raise NoNumberError(
             f"t_N - t_1 needs equal batches per replica ({_batches(one, many)}): measure with batch_per_replica="
         )
-    return many.median_step_seconds - one.median_step_seconds
+    return of_launch.step_time(many) - of_launch.step_time(one)
 
 
 def communication_share(one: Launch, many: Launch) -> float:
     """``communication time / step time``: 0 for none; with the same errors, and the same limits, as the time."""
-    return communication_time(one, many) / many.median_step_seconds
+    return communication_time(one, many) / of_launch.step_time(many)
 
 
 def _check(one: Launch, many: Launch) -> None:
@@ -109,9 +105,28 @@ def _check(one: Launch, many: Launch) -> None:
 
 
 def _same_per_replica(one: Launch, many: Launch) -> bool:
-    first, second = one.global_batch_size, many.global_batch_size
-    return first is not None and second is not None and first * many.replicas == second
+    return all(first * many.replicas == second for first, second in _known_batches(one, many))
+
+
+def _same_global(one: Launch, many: Launch) -> bool:
+    return all(first == second for first, second in _known_batches(one, many))
+
+
+def _known_batches(one: Launch, many: Launch) -> list[tuple[int, int]]:
+    """The batches of both as they were declared, and as they were counted where both were.
+
+    Both have to be kept, and need not agree: times of steps compare whatever a step takes.
+
+    :raises NoNumberError: where none was declared.
+    """
+    pairs = [(one.global_batch_size, many.global_batch_size), (one.examples_per_step, many.examples_per_step)]
+    if None in pairs[0]:
+        raise NoNumberError(next(each.batch_problem for each in (one, many) if each.global_batch_size is None))
+    return [(first, second) for first, second in pairs if first is not None and second is not None]
 
 
 def _batches(one: Launch, many: Launch) -> str:
-    return f"global batch {one.global_batch_size} on 1 replica, {many.global_batch_size} on {many.replicas}"
+    told = f"global batch {one.global_batch_size} on 1 replica, {many.global_batch_size} on {many.replicas}"
+    if one.examples_per_step is None or many.examples_per_step is None:
+        return told
+    return f"{told}, as declared; {one.examples_per_step} and {many.examples_per_step}, as counted"
