@@ -18,6 +18,7 @@ from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.pacing import LATE_TRACES as LATE_TRACES
 from pytest_ddl.bench.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.pinning import thread_environ
+from pytest_ddl.bench.processes import tagged
 from pytest_ddl.bench.ranks import of_all_ranks
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.remote import Orders, RankResult, measure_training
@@ -27,12 +28,12 @@ from pytest_ddl.cluster.cluster import Answer
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
 
-TAG = "DDL_BENCH_LAUNCH"
-"""Environment variable that marks every program that the ranks of a launch start, wherever it goes."""
-
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
+
+TAG = "DDL_BENCH_LAUNCH"
+"""Environment variable that marks every program that the ranks of a launch start, wherever it goes."""
 
 
 def launch(
@@ -104,8 +105,6 @@ def launch(
 
 def _end_started_by_ranks(folder: Path) -> None:
     """Kill what the ranks started in sessions of their own: the ranks' process groups have ended with them."""
-    from pytest_ddl.bench.gate.processes import tagged
-
     for pid in tagged(f"{TAG}={folder}"):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

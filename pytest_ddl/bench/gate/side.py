@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pytest_ddl.bench.gate.processes import die_with
 from pytest_ddl.bench.gate.target import FromVersion, Target
+from pytest_ddl.bench.processes import die_with
 from pytest_ddl.bench.spec import BenchSpec
 
 PROTOCOL = 1

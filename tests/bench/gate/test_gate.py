@@ -12,9 +12,9 @@ import pytest
 from pytest_ddl.bench.gate import GatePlan, Verdict, run_gate
 from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.lockstep import launch_pair
-from pytest_ddl.bench.gate.processes import TAG
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.worktrees import Repository
+from pytest_ddl.bench.processes import TAG
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.cli import main
 from tests.bench.gate.repositories import git

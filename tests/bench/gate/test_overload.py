@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench.gate.overload import Load, Reading
-from pytest_ddl.bench.gate.processes import Processes
+from pytest_ddl.bench.processes import Processes
 
 TICKS = os.sysconf("SC_CLK_TCK")
 OWN = 4_000_001

@@ -158,7 +158,7 @@ def test_a_target_that_a_version_lacks_could_not_be_measured(project: Path, caps
     assert command("HEAD~1", "HEAD", "--repository", str(project), "--quiet") == 4
     out = capsys.readouterr().out
     assert "COULD NOT MEASURE: BASE (" in out
-    assert "has no training, so there is nothing to compare" in out
+    assert "have no training, so there is nothing to compare" in out
 
 
 def test_plans_without_anything_to_measure_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The two sides as processes: started together, ended together, and nothing left whatever happens."""
+"""Processes that a command starts: ended together, with all that they have started, whatever happens."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-TAG = "DDL_GATE_LAUNCH"
-"""Environment variable that marks every process of a launch, those that left its process group included."""
+TAG = "DDL_STARTED_BY"
+"""Environment variable that marks them all, those that left their process group included."""
 GRACE = 3.0
-"""Seconds that a side has for ending its own processes in order."""
+"""Seconds that a process has for ending its own in order."""
 _PR_SET_PDEATHSIG = 1
 
 
 class Processes:
-    """All processes of one launch. A context manager: leaving it ends them.
+    """A context manager: leaving it ends them.
 
-    :param tag: a text that no other launch on this machine has.
+    :param tag: a text that nothing else on this machine has.
     """
 
     def __init__(self, tag: str) -> None:
@@ -36,7 +36,7 @@ class Processes:
         environ: Mapping[str, str],
         log: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a process in a session of its own: a Ctrl-C is for the gate, which ends it in order.
+        """Start a process in a session of its own: a Ctrl-C is for the command, which ends it in order.
 
         :param log: the file for what it prints, which is shown by default.
         """
@@ -54,7 +54,7 @@ class Processes:
         return process
 
     def pids(self) -> list[int]:
-        """All processes of this launch that live, descendants included."""
+        """Those that live, descendants included."""
         return tagged(f"{TAG}={self._tag}")
 
     def end(self) -> None:
