@@ -21,8 +21,8 @@ from typing import Any
 
 from pytest_ddl.bench.asv import QUICK
 from pytest_ddl.bench.asv_origin import Source
-from pytest_ddl.bench.asv_process import INTERRUPTED, call
-from pytest_ddl.bench.interruption import interruptible
+from pytest_ddl.bench.asv_process import call
+from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
 from pytest_ddl.bench.machine import business, machine_facts
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")

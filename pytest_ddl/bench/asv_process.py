@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest_ddl
+from pytest_ddl.bench.interruption import INTERRUPTED
 from pytest_ddl.bench.processes import GRACE, Processes, die_with
 
-INTERRUPTED = 130
 _START = f"from {__name__} import main; sys.exit(main())"
 
 

@@ -17,15 +17,15 @@ from pytest_ddl.bench.experiment import images, measuring, numbers, page, table
 from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment
 from pytest_ddl.bench.experiment.training import train_mnist
-from pytest_ddl.bench.interruption import interruptible
+from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
 from pytest_ddl.bench.machine import business
 from pytest_ddl.bench.pinning import cores_per_replica
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec
 
-OK, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
-"""Exit statuses: measured; the training is wrong, or nothing was measured or written; a wrong option; Ctrl-C."""
+OK, WRONG, USAGE = 0, 1, 2
+"""Exit statuses: measured; the training is wrong, or nothing was measured or written; a wrong option."""
 QUICK_EPOCHS = 3
 SYNCHRONOUS = ("mirrored", "multi_worker_mirrored")
 """Strategies with a number of replicas in sync to scale with, and a program that is the same on one device."""

@@ -14,12 +14,11 @@ from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
 from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
-from pytest_ddl.bench.interruption import interruptible
+from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
 from pytest_ddl.bench.spec import BenchSpec
 
 USAGE = 2
 NOT_MEASURED = 4
-INTERRUPTED = 130
 STATUSES = """\
 exit status:
   0    every cell passed: no counter is worse, and a slowdown beyond the margin is ruled out

@@ -19,8 +19,9 @@ from pytest_ddl.bench.history.model import History, Problem
 from pytest_ddl.bench.history.page import write_page
 from pytest_ddl.bench.history.places import ConfigurationError, Places, check_outputs, places_of
 from pytest_ddl.bench.history.read import NoResultsError, read_results
-from pytest_ddl.bench.history.report import FAILED, INTERRUPTED, USAGE, Report
+from pytest_ddl.bench.history.report import FAILED, USAGE, Report
 from pytest_ddl.bench.history.words import github_annotations, step_summary, told
+from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
 from pytest_ddl.bench.metrics.absent import MissingPackageError
 
 STATUSES = """\
@@ -83,7 +84,9 @@ def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
     :param confirm: re-runs a candidate, instead of the gate.
     """
     try:
-        return _run(options, confirm)
+        # A re-run has processes and worktrees to remove.
+        with interruptible():
+            return _run(options, confirm)
     except (ConfigurationError, NoResultsError, GitError, MissingPackageError) as error:
         return _failed(str(error), USAGE)
     except KeyboardInterrupt:

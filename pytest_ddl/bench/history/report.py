@@ -11,9 +11,9 @@ from pytest_ddl.bench.history.detect import Change
 from pytest_ddl.bench.history.meaning import FAMILIES, family, whole_workload
 from pytest_ddl.bench.history.model import Commit, History, Problem
 
-OK, REGRESSION, USAGE, INCOMPLETE, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+OK, REGRESSION, USAGE, INCOMPLETE, FAILED = 0, 1, 2, 3, 4
 """Exit statuses of ``pytest-ddl history``: nothing certain; a confirmed regression stands; nothing could be read; the
-history is less than it seems (results dropped, unreadable, failed or gone); the command itself failed; Ctrl-C."""
+history is less than it seems (results dropped, unreadable, failed or gone); the command itself failed."""
 
 PRIMARY = ("step", "throughput", "counters")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from pytest_ddl.bench.history import command
 from pytest_ddl.bench.history.confirm import Confirm
 from pytest_ddl.bench.history.detect import Verdict
 from pytest_ddl.bench.history.model import Series
-from pytest_ddl.bench.history.report import FAILED, INCOMPLETE, INTERRUPTED, OK, REGRESSION, USAGE
+from pytest_ddl.bench.history.report import FAILED, INCOMPLETE, OK, REGRESSION, USAGE
+from pytest_ddl.bench.interruption import INTERRUPTED
 from tests.bench.history.synthetic import Bench, commit_hashes, noisy, repository, write_results
 
 STEP = "training.Gate.track_step_time"
@@ -257,6 +259,22 @@ def test_no_error_has_the_status_of_a_regression(
 
     assert run(*given(tmp_path), confirm=failing) == status
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_cancelled_re_run_can_remove_what_it_made(tmp_path: Path, number: signal.Signals) -> None:
+    results(tmp_path)
+    removed = []
+
+    def cancelled(*_: object) -> Verdict:
+        try:
+            signal.raise_signal(number)
+        finally:
+            removed.append(number)
+        raise AssertionError
+
+    assert run(*given(tmp_path), confirm=cancelled) == INTERRUPTED
+    assert removed == [number]
 
 
 def test_a_history_that_is_not_on_the_branch_is_nothing_to_read(
