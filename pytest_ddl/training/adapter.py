@@ -139,6 +139,14 @@ def weights_of(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "_trainable_variables", ()))
 
 
+def checkpoint_prefix(manager: Any) -> str:
+    """The path that a ``tf.train.CheckpointManager`` numbers.
+
+    ``_prefix`` (TF 2.0 to 2.21): ``directory`` is public, the ``checkpoint_name`` in it is not.
+    """
+    return str(getattr(manager, "_prefix", os.path.join(manager.directory, "ckpt")))
+
+
 def outermost_graph() -> Any:
     """The graph of the function that was called eagerly, while it is traced; ``None`` in eager mode.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_ddl.training import adapter
 from pytest_ddl.training.replacing import Replacements
 
 
@@ -28,6 +30,8 @@ class Call:
 
 
 Listener = Callable[[Call], Any]
+_NUMBERED = ("Checkpoint.save", "CheckpointManager.save")
+"""Calls that return the path that they wrote: the prefix and a number."""
 
 
 def _points() -> Iterator[tuple[Any, str, str, bool]]:
@@ -64,22 +68,37 @@ def told(listener: Listener) -> Iterator[None]:
 
 
 def _telling(original: Callable[..., Any], name: str, writes: bool, listener: Listener) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+    numbered = name.endswith(_NUMBERED)
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = [*args, *kwargs.values()]
-        path = given[1] if len(given) > 1 else ""
+        try:
+            given = signature.bind(*args, **kwargs).arguments  # in the order of the signature
+        except TypeError:
+            return original(*args, **kwargs)  # which raises its own
+        subject, path = [*given.values(), ""][:2]
         try:
             result = original(*args, **kwargs)
         except Exception:
-            if writes and isinstance(path, str | os.PathLike):
+            if writes:
                 with suppress(Exception):
-                    listener(Call(name, os.fspath(path), writes, given[0], kwargs, failed=True))
+                    tried = _numbered_path(subject, given) if numbered else os.fspath(path)
+                    listener(Call(name, tried, writes, subject, kwargs, failed=True))
             raise
-        numbered = name.endswith(("Checkpoint.save", "CheckpointManager.save"))
         with suppress(Exception):  # it must never become an error of the program
             if not numbered or result:  # a manager may find that it is too early to save
-                subject = getattr(given[0], "checkpoint", given[0]) if "Manager" in name else given[0]
-                listener(Call(name, str(result if numbered else path), writes, subject, kwargs, result))
+                saved = getattr(subject, "checkpoint", subject) if "Manager" in name else subject
+                listener(Call(name, str(result if numbered else path), writes, saved, kwargs, result))
         return result
 
     return call
+
+
+def _numbered_path(subject: Any, given: Mapping[str, Any]) -> str:
+    """The path that a numbered call would have returned: both count before they write."""
+    if "file_prefix" in given:
+        return f"{os.fspath(given['file_prefix'])}-{int(subject.save_counter)}"
+    number = given.get("checkpoint_number")
+    prefix = adapter.checkpoint_prefix(subject)
+    return f"{prefix}-{int(subject.checkpoint.save_counter if number is None else number)}"
