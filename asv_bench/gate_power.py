@@ -28,7 +28,7 @@ from typing import Any
 import pytest_ddl
 from pytest_ddl.bench.gate.cell import Cell, measure_cell
 from pytest_ddl.bench.gate.checkout import write_instrument
-from pytest_ddl.bench.gate.lockstep import GROUPS, launch_pair
+from pytest_ddl.bench.gate.lockstep import GROUPS, LAUNCHES, Pair
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import Side
@@ -104,15 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = time.monotonic() + options.minutes * 60
     with busy(options.load):
         # Cells and effects take turns, so that all of them see the same machine.
-        for number in range(options.launches):
+        for number in range(LAUNCHES, options.launches + LAUNCHES, LAUNCHES):
             for cell in options.cell:
                 for effect in options.effect:
-                    kept = read(options.results, cell, effect)
-                    if len(kept) <= number and time.monotonic() < end:
-                        one = collect(cell, effect, number, options.batch_per_replica, options.groups)
-                        with file_of(options.results, cell, effect).open("a", encoding="utf-8") as file:
-                            file.write(json.dumps(one) + "\n")
-                        print(told(one), flush=True)
+                    kept = len(read(options.results, cell, effect))
+                    numbers = range(kept, min(number, options.launches))
+                    if numbers and time.monotonic() < end:
+                        for one in collect(cell, effect, numbers, options.batch_per_replica, options.groups):
+                            with file_of(options.results, cell, effect).open("a", encoding="utf-8") as file:
+                                file.write(json.dumps(one) + "\n")
+                            print(told(one), flush=True)
         for number in range(options.gates):
             for cell in options.cell:
                 for effect in options.effect:
@@ -161,14 +162,14 @@ def both_sides(effect: int) -> Iterator[list[Side]]:
         yield sides
 
 
-def collect(cell: str, effect: int, number: int, batch: int, groups: int) -> dict[str, Any]:
-    """One launch of both versions; what the gate would keep of it."""
-    with both_sides(effect) as sides:
-        bench = BenchSpec(batch_per_replica=batch)
-        one = launch_pair(*sides, TARGET, cell, RANKS[cell], bench, number=number, groups=groups)
-    told = one.as_json()
-    del told["provenance"]
-    return {"cell": cell, "effect": effect, "number": number, "cores": os.cpu_count(), **told}
+def collect(cell: str, effect: int, numbers: Iterable[int], batch: int, groups: int) -> Iterator[dict[str, Any]]:
+    """Launches of both versions, in turn, as the gate makes them; what it would keep of each."""
+    bench = BenchSpec(batch_per_replica=batch)
+    with both_sides(effect) as sides, Pair(*sides, TARGET, cell, RANKS[cell], bench, groups=groups) as pair:
+        for number in numbers:
+            told = pair.launch(number).as_json()
+            del told["provenance"]
+            yield {"cell": cell, "effect": effect, "number": number, "cores": os.cpu_count(), **told}
 
 
 def run_gate(cell: str, effect: int, batch: int) -> CellResult:

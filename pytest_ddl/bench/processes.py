@@ -35,17 +35,21 @@ class Processes:
         folder: Path,
         environ: Mapping[str, str],
         log: Path | None = None,
+        *,
+        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
         """Start a process in a session of its own: a Ctrl-C is for the command, which ends it in order.
 
         :param log: the file for what it prints, which is shown by default.
+        :param stdin: as of :class:`subprocess.Popen`.
         """
         with log.open("ab") if log is not None else contextlib.nullcontext() as output:
             process = subprocess.Popen(
                 list(command),
                 cwd=folder,
                 env={**environ, TAG: self._tag},
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
+                bufsize=0,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -60,6 +64,8 @@ class Processes:
     def end(self) -> None:
         """End them: in order where they do so soon, else by force."""
         for process in self._started:
+            if process.stdin is not None:
+                process.stdin.close()
             if process.poll() is None:
                 process.terminate()
         deadline = time.monotonic() + GRACE

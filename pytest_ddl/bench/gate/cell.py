@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_ddl.bench.counter_gate import Change, compare_launches, uncounted
-from pytest_ddl.bench.gate.lockstep import GROUPS, Paired, launch_pair
+from pytest_ddl.bench.gate.lockstep import GROUPS, Pair, Paired
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
 from pytest_ddl.bench.gate.target import Target
@@ -38,19 +38,15 @@ class Cell:
     counters_only: bool = False
     cores_per_replica: int = 0
 
-    def launch(self, number: int) -> Paired:
-        """One launch of both versions.
-
-        :raises MeasurementError: where a side fails.
-        """
-        return launch_pair(
+    def pair(self) -> Pair:
+        """Both versions, ready to be launched; a context manager."""
+        return Pair(
             self.base,
             self.head,
             self.target,
             self.strategy,
             self.ranks,
             self.bench,
-            number=number,
             groups=1 if self.counters_only else GROUPS,
             cores_per_replica=self.cores_per_replica,
         )
@@ -64,8 +60,11 @@ def measure_cell(
     Counters are compared first, and decide alone where they are worse: they are exact on any machine.
 
     :param tell: gets a line for each launch.
-    :param launch: in place of :meth:`Cell.launch`.
+    :param launch: in place of that of :meth:`Cell.pair`.
     """
+    if launch is None:
+        with cell.pair() as pair:
+            return measure_cell(cell, tell, pair.launch)
     started = time.monotonic()
     made: list[Paired] = []
 
@@ -86,7 +85,7 @@ def measure_cell(
 
     while True:
         try:
-            made.append((launch or cell.launch)(len(made)))
+            made.append(launch(len(made)))
         except MeasurementError as error:
             return result(Verdict.ERROR, str(error))
         calm = [one for one in made if not one.load.problem]

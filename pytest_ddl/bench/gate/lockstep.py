@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -16,14 +17,18 @@ from pytest_ddl.bench.gate.folders import held_folder
 from pytest_ddl.bench.gate.overload import Load, Reading, foreign_gpu_processes
 from pytest_ddl.bench.gate.sides import Running, Side, Watch, explained, provenance
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.gate.turns import take_turns
+from pytest_ddl.bench.gate.turns import Turns, take_turns
 from pytest_ddl.bench.pacing import Pacer, PacingError
 from pytest_ddl.bench.processes import Processes
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.spec import BenchSpec
 
-GROUPS = 150
-"""ABBA groups of a launch, where the time allows: their median is what the launch says."""
+GROUPS = 25
+"""ABBA groups of a launch, where the time allows: their median is what the launch says. On two shared cores (72 and
+66 launches of a 1 ms step, and of a 5 ms step of two workers) it is then about as sharp as launches differ anyway."""
+LAUNCHES = 4
+"""Launches for which interpreters last. Between interpreters, nothing was found (one-way analysis of variance, 12 x 6
+launches: p = .35 and .50), but a program whose order of work hangs on hashes would differ."""
 
 
 @dataclass(frozen=True)
@@ -63,65 +68,97 @@ class Paired:
         }
 
 
-def launch_pair(
-    base: Side,
-    head: Side,
-    target: Target,
-    strategy: str,
-    ranks: int,
-    bench: BenchSpec,
-    *,
-    number: int = 0,
-    groups: int = GROUPS,
-    cores_per_replica: int = 0,
-) -> Paired:
-    """Launch both versions in fresh interpreters and let them take turns.
+class Pair:
+    """Both versions, each in an interpreter of its own. A context manager: leaving it ends them.
 
-    The unit of the gate's statistics: memory layout, placement and hash seeds are drawn anew.
+    Interpreters import TensorFlow and last for several launches, whose ranks are processes of their own, forked
+    from them. Both have the same hash seed: the order of a set must not look like a difference of the versions.
 
-    :param number: of the launch; sides are started, and turns begun, by BASE and by HEAD in turn.
-    :param groups: ABBA groups to run.
-    :raises MeasurementError: where a side fails.
+    :param ranks: of one launch of one version.
+    :param groups: ABBA groups of a launch, where the time allows.
     """
-    started = time.monotonic()
-    deadline = started + bench.timeout
-    load_average = os.getloadavg()[0]
-    with ExitStack() as stack:
-        folder = stack.enter_context(held_folder("launch-"))
-        processes = stack.enter_context(Processes(folder.name))
-        runs = [
-            Running(side, folder / side.name, processes, stack.enter_context(Pacer(folder)), deadline)
-            for side in (base, head)
-        ]
-        for run in runs if number % 2 == 0 else reversed(runs):
-            run.start(target, strategy, bench, cores_per_replica)
-        watch = Watch(runs)
-        stack.callback(watch.end)
-        try:
-            lanes = [run.pacer.accept(ranks, deadline) for run in runs]
-            own = processes.pids()
-            before = Reading.take(own)
-            turns = take_turns(lanes[0], lanes[1], bench.steps_per_block, deadline, groups, head_first=number % 2 == 1)
-            load = before.until(Reading.take(own), load_average)
-            gpu = foreign_gpu_processes(own)
-        except PacingError as error:
+
+    def __init__(
+        self,
+        base: Side,
+        head: Side,
+        target: Target,
+        strategy: str,
+        ranks: int,
+        bench: BenchSpec,
+        *,
+        groups: int = GROUPS,
+        cores_per_replica: int = 0,
+    ) -> None:
+        self._sides, self._ranks, self._bench, self._groups = (base, head), ranks, bench, groups
+        self._asked = (target, strategy, bench, cores_per_replica)
+        self._stack = ExitStack()
+        self._left = 0
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    def launch(self, number: int = 0) -> Paired:
+        """Launch both versions in fresh processes and let them take turns.
+
+        The unit of the gate's statistics: memory and placement are drawn anew.
+
+        :param number: of the launch; sides are started, and turns begun, by BASE and by HEAD in turn.
+        :raises MeasurementError: where a side fails; there is no further launch then.
+        """
+        started = time.monotonic()
+        deadline = started + self._bench.timeout
+        load_average = os.getloadavg()[0]
+        head_first = number % 2 == 1
+        if not self._left:
+            self._renew()
+        self._left -= 1
+        with ExitStack() as stack:
+            for run in reversed(self._runs) if head_first else self._runs:
+                run.ask(stack.enter_context(Pacer(self._folder)), *self._asked)
+            watch = Watch(self._runs)
+            stack.callback(watch.end)
+            try:
+                lanes = [run.pacer.accept(self._ranks, deadline) for run in self._runs]
+                own = self._processes.pids()
+                before = Reading.take(own)
+                steps = self._bench.steps_per_block
+                turns = take_turns(lanes[0], lanes[1], steps, deadline, self._groups, head_first=head_first)
+                load = before.until(Reading.take(own), load_average)
+                gpu = foreign_gpu_processes(own)
+            except PacingError as error:
+                watch.end()
+                raise explained(self._runs, error, time.monotonic() > deadline) from None
             watch.end()
-            raise explained(runs, error, time.monotonic() > deadline) from None
-        watch.end()
-        for lane in lanes:
-            lane.stop()
-        reports = [run.report(deadline + PARTING) for run in runs]
-    launches = [Launch.from_json(report["launch"]) for report in reports]
-    return Paired(
-        log_ratio=statistics.median(turns.ratios),
-        ratios=tuple(turns.ratios),
-        base=launches[0],
-        head=launches[1],
-        provenance={run.side.name: provenance(run.side, report) for run, report in zip(runs, reports, strict=True)},
-        load=replace(load, foreign_gpu=gpu),
-        steps_per_block=turns.steps,
-        seconds=time.monotonic() - started,
-        dropped_blocks=(turns.base_dropped, turns.head_dropped),
-        total_ratio=turns.total_ratio,
-        step_seconds=(statistics.median(turns.base_steps), statistics.median(turns.head_steps)),
-    )
+            for lane in lanes:
+                lane.stop()
+            reports = [run.report(deadline + PARTING) for run in self._runs]
+        return self._paired(turns, reports, replace(load, foreign_gpu=gpu), time.monotonic() - started)
+
+    def _renew(self) -> None:
+        """End the interpreters there are; fresh ones are started when they are asked."""
+        self._stack.close()
+        self._folder = self._stack.enter_context(held_folder("launch-"))
+        self._processes = self._stack.enter_context(Processes(self._folder.name))
+        hash_seed = random.SystemRandom().randrange(1, 2**32)
+        self._runs = [Running(side, self._folder / side.name, self._processes, hash_seed) for side in self._sides]
+        self._left = LAUNCHES
+
+    def _paired(self, turns: Turns, reports: Sequence[Mapping[str, Any]], load: Load, seconds: float) -> Paired:
+        base, head = (Launch.from_json(report["launch"]) for report in reports)
+        return Paired(
+            log_ratio=statistics.median(turns.ratios),
+            ratios=tuple(turns.ratios),
+            base=base,
+            head=head,
+            provenance={side.name: provenance(side, report) for side, report in zip(self._sides, reports, strict=True)},
+            load=load,
+            steps_per_block=turns.steps,
+            seconds=seconds,
+            dropped_blocks=(turns.base_dropped, turns.head_dropped),
+            total_ratio=turns.total_ratio,
+            step_seconds=(statistics.median(turns.base_steps), statistics.median(turns.head_steps)),
+        )

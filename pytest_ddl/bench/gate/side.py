@@ -1,6 +1,7 @@
-"""One side of the gate: a fresh interpreter that launches one version of the training function, and reports.
+"""One side of the gate: an interpreter that launches one version of the training function, again and again.
 
-The gate says when blocks of steps run; this process only starts the ranks and waits for them.
+The gate says when to launch and when blocks of steps run; this process only starts the ranks, waits for them, and
+reports.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pytest_ddl.bench.gate.target import FromVersion, Target
 from pytest_ddl.bench.processes import die_with
 from pytest_ddl.bench.spec import BenchSpec
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Of :class:`SideOrder` and the report. Raised when they change: BASE's own pytest-ddl may be an older one."""
 
 
@@ -47,12 +48,30 @@ class SideOrder:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Launch what the file given as the only argument says; 0 where there is a launch in the report."""
+    """Launch what the file given as the only argument says, then what those say whose names come on standard input.
+
+    0 where each launch is in its report; the first that failed is the last.
+    """
     (path,) = sys.argv[1:] if arguments is None else arguments
-    order = json.loads(Path(path).read_text(encoding="utf-8"))
+    order = _read(path)
     # Its zygote and ranks end with it.
     die_with(int(order["parent"]))
     signal.signal(signal.SIGTERM, _leave)
+    while _carry_out(order):
+        path = sys.stdin.readline().rstrip("\n")
+        if not path:
+            return 0
+        order = _read(path)
+    return 1
+
+
+def _read(path: str) -> dict[str, Any]:
+    order: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return order
+
+
+def _carry_out(order: dict[str, Any]) -> bool:
+    """Launch once and report; whether there is a launch in the report."""
     try:
         if order["protocol"] != PROTOCOL:
             raise RuntimeError(
@@ -67,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     part = whole.with_suffix(".part")
     part.write_text(json.dumps(report), encoding="utf-8")
     part.replace(whole)
-    return 1 if "error" in report else 0
+    return "error" not in report
 
 
 def _launch(order: SideOrder) -> dict[str, Any]:

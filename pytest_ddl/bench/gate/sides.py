@@ -51,9 +51,10 @@ class Side:
     def command(self, order: Path) -> list[str]:
         return [self.python, str(self.instrument / SCRIPT), str(order)]
 
-    def environ(self, folder: Path) -> dict[str, str]:
+    def environ(self, folder: Path, hash_seed: int) -> dict[str, str]:
         """The environment of its processes."""
         environ = dict(os.environ)
+        environ.setdefault("PYTHONHASHSEED", str(hash_seed))
         # Both sides are on the same GPUs; by default the first would take all their memory.
         environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -65,20 +66,29 @@ class Side:
 
 
 class Running:
-    """A side that has been started."""
+    """A side's interpreter, and the launch that it was asked for last.
 
-    process: subprocess.Popen[bytes]
+    It imports TensorFlow once, for all launches; the ranks of each are processes of their own, forked from it.
+    """
 
-    def __init__(self, side: Side, folder: Path, processes: Processes, pacer: Pacer, deadline: float) -> None:
-        self.side, self.pacer = side, pacer
-        self._folder, self._processes, self._deadline = folder, processes, deadline
+    process: subprocess.Popen[bytes] | None = None
+    pacer: Pacer
 
-    def start(self, target: Target, strategy: str, bench: BenchSpec, cores_per_replica: int) -> None:
-        """Start it; its ranks come to the pacer when they are warm."""
-        self._folder.mkdir()
+    def __init__(self, side: Side, folder: Path, processes: Processes, hash_seed: int) -> None:
+        self.side = side
+        self._folder, self._processes, self._hash_seed = folder, processes, hash_seed
+        self._launches = 0
+
+    def ask(self, pacer: Pacer, target: Target, strategy: str, bench: BenchSpec, cores_per_replica: int) -> None:
+        """Ask it for a launch; its ranks come to the pacer when they are warm.
+
+        :raises MeasurementError: where the interpreter cannot be started, or has ended since the last launch.
+        """
+        self.pacer, self._bench = pacer, bench
+        self._launches += 1
+        self._folder.mkdir(exist_ok=True)
         file = target.find(self.side.root, self.side.paths)
         assert file is not None
-        self._bench = bench
         order = SideOrder(
             target=str(target),
             file=str(file),
@@ -86,28 +96,55 @@ class Running:
             paths=tuple(map(str, self.side.paths)),
             checkout=str(self.side.checkout),
             strategy=strategy,
-            address=self.pacer.address,
-            report=str(self._folder / "report.json"),
+            address=pacer.address,
+            report=str(self._report),
             bench=asdict(bench),
             parent=os.getpid(),
             cores_per_replica=cores_per_replica,
         )
-        path = self._folder / "order.json"
+        path = self._folder / f"order-{self._launches}.json"
         order.save(path)
+        if self.process is None:
+            self.process = self._start(path)
+        else:
+            self._send(self.process, path)
+
+    def _start(self, order: Path) -> subprocess.Popen[bytes]:
+        command, environ = self.side.command(order), self.side.environ(self._folder, self._hash_seed)
         try:
-            self.process = self._processes.start(
-                self.side.command(path), self.side.root, self.side.environ(self._folder), self._folder / "log"
-            )
+            log = self._folder / "log"
+            return self._processes.start(command, self.side.root, environ, log, stdin=subprocess.PIPE)
         except OSError as error:
             raise MeasurementError(f"{self.side.name}: {self.side.python} cannot be started: {error}") from None
 
+    def _send(self, process: subprocess.Popen[bytes], order: Path) -> None:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(os.fsencode(order) + b"\n")
+        except BrokenPipeError:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)  # its end of the pipe is closed before its status can be read
+            raise MeasurementError(f"{self.described} {self.ending()}") from None
+
+    @property
+    def _report(self) -> Path:
+        return self._folder / f"report-{self._launches}.json"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the launch is over: the interpreter has reported, or is gone."""
+        return self.is_gone or self._report.exists()
+
+    @property
+    def is_gone(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
     def report(self, deadline: float) -> dict[str, Any]:
-        """What the side reports; it may still be ending its processes then.
+        """What the side reports; its ranks have ended then.
 
         :raises MeasurementError: where that is a failure, or nothing.
         """
-        path = self._folder / "report.json"
-        while not path.exists() and self.process.poll() is None and time.monotonic() < deadline:
+        while not self.has_ended and time.monotonic() < deadline:
             time.sleep(0.01)
         told = self.told()
         if told is None:
@@ -117,9 +154,9 @@ class Running:
         return told
 
     def told(self) -> dict[str, Any] | None:
-        """What it has reported up to now."""
+        """What it has reported of this launch up to now."""
         with contextlib.suppress(OSError, json.JSONDecodeError):
-            found: dict[str, Any] = json.loads((self._folder / "report.json").read_text(encoding="utf-8"))
+            found: dict[str, Any] = json.loads(self._report.read_text(encoding="utf-8"))
             return found
         return None
 
@@ -129,7 +166,7 @@ class Running:
 
     def ending(self) -> str:
         """How it ended, with the last lines that it printed."""
-        status = self.process.poll()
+        status = self.process.poll() if self.process is not None else None
         how = "did not end in time" if status is None else f"ended with status {status} and no report"
         if status is not None and status < 0:
             how = f"was killed by signal {-status}, and left no report"
@@ -141,7 +178,7 @@ class Running:
 
 
 class Watch(threading.Thread):
-    """Closes the pacers when a side ends before its time, so that nobody waits for its ranks."""
+    """Closes the pacers when the launch of a side ends before its time, so that nobody waits for its ranks."""
 
     def __init__(self, runs: Sequence[Running]) -> None:
         super().__init__(name="ddl-gate-watch", daemon=True)
@@ -150,7 +187,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(0.05):
-            if any(run.process.poll() is not None for run in self._runs):
+            if any(run.has_ended for run in self._runs):
                 for run in self._runs:
                     run.pacer.close()
                 return
@@ -164,7 +201,7 @@ class Watch(threading.Thread):
 def explained(runs: Sequence[Running], error: PacingError, late: bool) -> MeasurementError:
     """Why there are no blocks: what the side that failed says itself, rather than that its ranks are gone."""
     soon = time.monotonic() + (0.0 if late else PARTING)
-    while time.monotonic() < soon and not any(run.process.poll() is not None or run.told() for run in runs):
+    while time.monotonic() < soon and not any(run.has_ended for run in runs):
         time.sleep(0.05)
     for run in runs:
         told = run.told()
@@ -178,7 +215,7 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
                 "the gate says when it has enough. Remove the steps= or epochs= of its own loop; run.steps, "
                 "run.batches and run.fit end when the gate does"
             )
-        if run.process.poll() is not None:
+        if run.is_gone:
             return MeasurementError(f"{run.described} {run.ending()}")
     if late:
         return MeasurementError(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.gate import GatePlan, Verdict, run_gate
+from pytest_ddl.bench.gate import GatePlan, Verdict, lockstep, run_gate
 from pytest_ddl.bench.gate.checkout import both_sides
-from pytest_ddl.bench.gate.lockstep import launch_pair
+from pytest_ddl.bench.gate.lockstep import Pair
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.worktrees import Repository
 from pytest_ddl.bench.processes import TAG
@@ -22,6 +22,8 @@ from tests.bench.gate.repositories import git
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
+import os
+
 import tensorflow as tf
 from helper import FACTOR
 
@@ -49,6 +51,12 @@ def train(run):
 
 def broken(run):
     raise RuntimeError("a mistake of this version")
+
+
+def told(run):
+    with open(os.environ["TOLD"], "a") as file:
+        print(__file__.split("/")[-3], os.getpid(), os.getppid(), hash("name"), file=file)
+    train(run)
 """
 
 
@@ -110,13 +118,40 @@ def test_both_versions_take_turns_and_give_one_number(training: Path) -> None:
     plan = GatePlan("main~1", "WORKTREE", ("bench.training:train",), repository=training)
     with both_sides(plan, repository, base, head) as (one, other, _notes):
         bench = BenchSpec(batch_per_replica=4)
-        found = launch_pair(one, other, Target.parse("bench.training:train"), "one_device", 1, bench, groups=4)
+        with Pair(one, other, Target.parse("bench.training:train"), "one_device", 1, bench, groups=4) as pair:
+            found = pair.launch()
     assert len(found.ratios) == 4
     assert math.isfinite(found.log_ratio)
     assert min(found.step_seconds) > 0
     assert found.load.foreign_cores is None or found.load.foreign_cores >= 0
     assert found.base.counters.retraces == 0
     assert found.provenance["BASE"]["tensorflow"] == found.provenance["HEAD"]["tensorflow"]
+    assert left_behind(training) == []
+
+
+def test_launches_are_processes_of_their_own_and_interpreters_are_renewed(
+    training: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lockstep, "LAUNCHES", 2)
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    repository = Repository(training)
+    base, head = repository.version("main~1"), repository.version("main")
+    plan = GatePlan("main~1", "main", ("bench.training:told",), repository=training)
+    with both_sides(plan, repository, base, head) as (one, other, _notes):
+        bench = BenchSpec(batch_per_replica=4)
+        with Pair(one, other, Target.parse("bench.training:told"), "one_device", 1, bench, groups=1) as pair:
+            reports = [pair.launch(number) for number in range(3)]
+    rows = [line.split() for line in (tmp_path / "told").read_text().splitlines()]
+    assert sorted(row[0] for row in rows) == ["base"] * 3 + ["head"] * 3
+    assert len({process for _side, process, *_ in rows}) == 6
+    for side in ("base", "head"):
+        interpreters = [parent for name, _process, parent, _hash in rows if name == side]
+        assert interpreters[0] == interpreters[1] != interpreters[2]
+    hashes = [row[3] for row in rows]
+    assert len(set(hashes[:4])) == 1  # of both sides
+    assert len(set(hashes[4:])) == 1
+    assert hashes[0] != hashes[4]
+    assert len(reports) == 3
     assert left_behind(training) == []
 
 

@@ -16,6 +16,7 @@ import pytest
 from pytest_ddl.bench.gate import command
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.sides import MeasurementError, Running, Side, explained, provenance
+from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.pacing import Pacer, PacingError
 from pytest_ddl.bench.processes import Processes
 from pytest_ddl.bench.spec import BenchSpec
@@ -25,16 +26,15 @@ from tests.bench.gate.made import launch
 SIDE = Side("HEAD", "c" * 40, Path("/v"), (Path("/v"),), Path("/u"), Path("/i"), Path("/i/pytest_ddl/__init__.py"))
 
 
-def running(folder: Path, script: str, report: dict[str, Any] | None = None) -> Running:
+def running(folder: Path, script: str, report: dict[str, Any] | None = None, **given: Any) -> Running:
     """A side whose process runs a script instead, and has ended."""
-    run = Running(SIDE, folder / "HEAD", Processes("test-gate-sides"), Pacer(folder), 0.0)
-    run.pacer.close()
+    run = Running(SIDE, folder / "HEAD", Processes("test-gate-sides"), 1)
     (folder / "HEAD").mkdir()
     if report is not None:
-        (folder / "HEAD" / "report.json").write_text(json.dumps(report))
+        (folder / "HEAD" / "report-0.json").write_text(json.dumps(report))
     run._bench = BenchSpec()
     with (folder / "HEAD" / "log").open("wb") as log:
-        run.process = subprocess.Popen([sys.executable, "-c", script], stderr=log)
+        run.process = subprocess.Popen([sys.executable, "-c", script], stderr=log, bufsize=0, **given)
         run.process.wait(timeout=60)
     return run
 
@@ -69,6 +69,18 @@ def test_a_side_that_is_late_is_told_the_option(tmp_path: Path) -> None:
     assert "--timeout" in words
 
 
+def test_an_interpreter_that_dies_between_launches_is_told(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("def train(run): ...")
+    run = running(tmp_path, "raise SystemExit('last words')", stdin=subprocess.PIPE)
+    run.side = replace(SIDE, root=tmp_path, paths=(tmp_path,))
+    with Pacer(tmp_path) as pacer, pytest.raises(MeasurementError) as failure:
+        run.ask(pacer, Target("program", "train"), "one_device", BenchSpec(), 0)
+    assert str(failure.value) == "HEAD (cccccccccc) ended with status 1 and no report:\nlast words"
+    assert run.process is not None
+    assert run.process.stdin is not None
+    run.process.stdin.close()
+
+
 def report(program: str, package: str = "/i/pytest_ddl/__init__.py") -> dict[str, Any]:
     told = launch().as_json()
     told["ranks"][0]["program"] = program
@@ -84,10 +96,12 @@ def test_code_of_another_folder_is_no_measurement() -> None:
 
 
 def test_code_of_the_checkout_is_taken_from_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "checkout" / "src"), str(tmp_path / "tools")]))
-    environ = replace(SIDE, checkout=(tmp_path / "checkout").resolve()).environ(tmp_path)
+    environ = replace(SIDE, checkout=(tmp_path / "checkout").resolve()).environ(tmp_path, 7)
     assert environ["PYTHONPATH"] == os.pathsep.join(["/i", "/v", str(tmp_path / "tools")])
     assert environ["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert environ["PYTHONHASHSEED"] == "7"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
