@@ -22,7 +22,7 @@ CANNOT_START = 4
 """Exit status of a subcommand that cannot be imported; of the gate, that nothing could be measured."""
 COMMANDS: tuple[Command, ...] = (
     Command("gate", "Is HEAD slower than BASE? For CI.", "pytest_ddl.bench.gate.command"),
-    Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv_command"),
+    Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv.command"),
     Command("history", "Publish the performance history as one page.", "pytest_ddl.bench.history.command"),
     Command("experiment", "Reproduce a published experiment.", "pytest_ddl.bench.experiment.command"),
 )

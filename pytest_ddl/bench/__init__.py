@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pytest_ddl.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from pytest_ddl.bench.answers import BenchError
     from pytest_ddl.bench.collectives import measure_collectives
+    from pytest_ddl.bench.launching.answers import BenchError
     from pytest_ddl.bench.matrix import Matrix, measure
     from pytest_ddl.bench.metrics import METRICS, estimate
     from pytest_ddl.bench.records import Counters, EnergyReading, Launch, RankTiming
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "METRICS": "pytest_ddl.bench.metrics",
-    "BenchError": "pytest_ddl.bench.answers",
+    "BenchError": "pytest_ddl.bench.launching.answers",
     "BenchSpec": "pytest_ddl.bench.spec",
     "Counters": "pytest_ddl.bench.records",
     "EnergyReading": "pytest_ddl.bench.records",

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_ddl.bench.launching.pinning import cores_per_replica, pinned, thread_environ
+from pytest_ddl.bench.launching.stopwatch import synchronise
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.metrics.bandwidth import algorithm_bandwidth, bus_bandwidth
-from pytest_ddl.bench.pinning import cores_per_replica, pinned, thread_environ
 from pytest_ddl.bench.records import Launch
-from pytest_ddl.bench.stopwatch import synchronise
 from pytest_ddl.cluster.worker import current_rank
 
 KINDS = ("all_reduce", "all_gather")
@@ -102,7 +102,7 @@ def measure_collectives(
     :raises BenchError: where the variant cannot run here, or a rank fails.
     :raises ValueError: for an argument that cannot be used.
     """
-    from pytest_ddl.bench.answers import BenchError, all_of
+    from pytest_ddl.bench.launching.answers import BenchError, all_of
     from pytest_ddl.cluster import ship
     from pytest_ddl.cluster.protocol import Kind
     from pytest_ddl.harness import process_harness

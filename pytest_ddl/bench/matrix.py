@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.pinning import cores_per_replica
+from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.spec import BenchSpec
 
@@ -80,8 +80,8 @@ def measure(
     :raises ValueError: for an argument that cannot be used.
     """
     # Here, as it brings NumPy: what reads a matrix, in each of asv's many processes, does without.
-    from pytest_ddl.bench.answers import BenchError
-    from pytest_ddl.bench.launching import launch
+    from pytest_ddl.bench.launching.answers import BenchError
+    from pytest_ddl.bench.launching.launch import launch
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
 

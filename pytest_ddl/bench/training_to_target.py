@@ -139,7 +139,7 @@ def steps_to_target(
     :raises BenchError: where a trial fails.
     :raises ValueError: for an argument that cannot be used.
     """
-    from pytest_ddl.bench.answers import BenchError, all_of
+    from pytest_ddl.bench.launching.answers import BenchError, all_of
     from pytest_ddl.cluster import ship
     from pytest_ddl.cluster.protocol import Kind
     from pytest_ddl.harness import process_harness

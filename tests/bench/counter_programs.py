@@ -223,9 +223,9 @@ PROGRAMS = {
 
 def count(names, folder, batch=8, seed=7):
     """The counters of programs, measured one after the other on this rank; every rank paces itself alike."""
-    from pytest_ddl.bench.launching import drive
-    from pytest_ddl.bench.pacing import Pacer
-    from pytest_ddl.bench.remote import Orders, measure_training
+    from pytest_ddl.bench.launching.launch import drive
+    from pytest_ddl.bench.launching.pacing import Pacer
+    from pytest_ddl.bench.launching.remote import Orders, measure_training
     from pytest_ddl.bench.spec import BenchSpec
     from pytest_ddl.training.settings import RunSettings
 

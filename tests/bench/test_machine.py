@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from pytest_ddl.bench import machine, memory
+from pytest_ddl.bench import machine
+from pytest_ddl.bench.launching import memory
 
 
 def test_the_facts_are_texts_that_are_all_there():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddl.bench import BenchSpec, measure
-from pytest_ddl.bench.answers import BenchError
+from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.strategies.registry import UnknownStrategyError
 from tests.bench import made
@@ -86,7 +86,7 @@ def harness(monkeypatch):
         return made.launch(str(spec), 0.1)
 
     monkeypatch.setattr(module, "process_harness", lambda: fake)
-    monkeypatch.setattr("pytest_ddl.bench.launching.launch", launch)
+    monkeypatch.setattr("pytest_ddl.bench.launching.launch.launch", launch)
     return fake
 
 

@@ -12,14 +12,14 @@ from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
-from pytest_ddl.bench.answers import BenchError
 from pytest_ddl.bench.experiment import images, measuring, numbers, page, table
 from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment
 from pytest_ddl.bench.experiment.training import train_mnist
 from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
+from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.machine import business
-from pytest_ddl.bench.pinning import cores_per_replica
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.bench import memory
-from pytest_ddl.bench.energy import EnergyMeter
 from pytest_ddl.bench.experiment.images import scaled
 from pytest_ddl.bench.experiment.results import RankTraining
-from pytest_ddl.bench.pinning import pinned
+from pytest_ddl.bench.launching import memory
+from pytest_ddl.bench.launching.energy import EnergyMeter
+from pytest_ddl.bench.launching.pinning import pinned
+from pytest_ddl.bench.launching.stopwatch import synchronise
 from pytest_ddl.bench.records import EnergyReading
-from pytest_ddl.bench.stopwatch import synchronise
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.records import BatchRecord
 from pytest_ddl.strategies.base import RankContext

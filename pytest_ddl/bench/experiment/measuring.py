@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.answers import PARTING, BenchError, all_of
 from pytest_ddl.bench.experiment.epochs import Orders, RankAnswer, run_epochs
 from pytest_ddl.bench.experiment.results import Training
 from pytest_ddl.bench.experiment.training import train_mnist
+from pytest_ddl.bench.launching.answers import PARTING, BenchError, all_of
+from pytest_ddl.bench.launching.pinning import thread_environ
 from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.bench.pinning import thread_environ
 from pytest_ddl.bench.spec import SEED
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_ddl.bench.counter_gate import Change, compare_launches, uncounted
+from pytest_ddl.bench.counters.changes import Change, compare_launches, uncounted
 from pytest_ddl.bench.gate.lockstep import GROUPS, Pair, Paired
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side

@@ -110,7 +110,7 @@ def _check(plan: GatePlan) -> None:
     """Refuse now what would be found out after minutes of measuring."""
     if not plan.counters_only and find_spec("scipy") is None:
         raise GateUsageError("a verdict on time needs SciPy: pip install 'pytest-ddl[bench]', or give --counters-only")
-    from pytest_ddl.bench.counter_gate import compare
+    from pytest_ddl.bench.counters.changes import compare
     from pytest_ddl.bench.records import Counters
 
     try:
@@ -128,7 +128,7 @@ def _rule(plan: GatePlan) -> Rule:
 
 def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
     """Variant -> its ranks, cores for each replica, and why it cannot run here."""
-    from pytest_ddl.bench.pinning import cores_per_replica
+    from pytest_ddl.bench.launching.pinning import cores_per_replica
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.registry import UnknownStrategyError

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.counter_gate import Change
+from pytest_ddl.bench.counters.changes import Change
 from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.verdict import Decision, Verdict
 from pytest_ddl.bench.gate.worktrees import Version

@@ -90,7 +90,7 @@ def _carry_out(order: dict[str, Any]) -> bool:
 
 
 def _launch(order: SideOrder) -> dict[str, Any]:
-    from pytest_ddl.bench.launching import launch
+    from pytest_ddl.bench.launching.launch import launch
     from pytest_ddl.harness import process_harness
 
     harness = process_harness()

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.answers import PARTING
 from pytest_ddl.bench.gate.side import SideOrder
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.pacing import Pacer, PacingError
+from pytest_ddl.bench.launching.answers import PARTING
+from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.processes import Processes
 from pytest_ddl.bench.spec import BenchSpec
 

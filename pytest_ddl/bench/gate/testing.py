@@ -12,7 +12,7 @@ from pytest_ddl.bench.gate.gating import gate
 from pytest_ddl.bench.gate.result import GateResult
 from pytest_ddl.bench.gate.verdict import Verdict
 from pytest_ddl.bench.gate.worktrees import GateUsageError
-from pytest_ddl.bench.remote import source_of
+from pytest_ddl.bench.launching.remote import source_of
 
 
 class GateFailedError(AssertionError):

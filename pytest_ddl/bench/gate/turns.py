@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pytest_ddl.bench.launching import LATE_TRACES
+from pytest_ddl.bench.launching.launch import LATE_TRACES
 
 SETTLING = 8
 """A block is preceded by one that is so much shorter and does not count."""
@@ -23,7 +23,7 @@ LAUNCH_SECONDS = 5.0
 
 
 class Paced(Protocol):
-    """What runs a block of steps when it is told to: a :class:`pytest_ddl.bench.pacing.Lane`."""
+    """What runs a block of steps when it is told to: a :class:`pytest_ddl.bench.launching.pacing.Lane`."""
 
     traces: int
 
@@ -75,7 +75,7 @@ def take_turns(
     :param steps: of a block, as asked for; see :func:`calibrate`.
     :param deadline: ``time.monotonic`` at which to give up.
     :param head_first: BAAB instead of ABBA.
-    :raises pytest_ddl.bench.pacing.PacingError: when a rank leaves or is late.
+    :raises pytest_ddl.bench.launching.pacing.PacingError: when a rank leaves or is late.
     """
     try:
         return _take_turns(base, head, steps, deadline, groups, head_first)

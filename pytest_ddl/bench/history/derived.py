@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from pytest_ddl.bench.counter_gate import explained_bytes
+from pytest_ddl.bench.counters.changes import explained_bytes
 from pytest_ddl.bench.history.detect import Change, Verdict
 from pytest_ddl.bench.history.meaning import family, leaf, variant, whole_workload
 from pytest_ddl.bench.history.model import Series

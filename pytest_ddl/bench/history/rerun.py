@@ -144,7 +144,7 @@ def _run(
     given: Mapping[str, Any],
     repository: Path,
 ) -> Verdict:
-    from pytest_ddl.bench.counter_gate import NAMES
+    from pytest_ddl.bench.counters.changes import NAMES
     from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
 
     # A counter that became worse would end the gate before it has measured times.

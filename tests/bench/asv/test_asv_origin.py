@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench import asv_origin
-from pytest_ddl.bench.asv_origin import FromSource, Source, StrangerError
-from pytest_ddl.bench.remote import source_of
+from pytest_ddl.bench.asv import origin
+from pytest_ddl.bench.asv.origin import FromSource, Source, StrangerError
+from pytest_ddl.bench.launching.remote import source_of
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_function_that_imports_a_stranger_fails_and_tells_the_cure(
         # Where the function imports it, and not where its module is imported.
         loaded["mypkg.train"] = module("mypkg.train", stale)
 
-    monkeypatch.setattr(asv_origin, "sys", SimpleNamespace(modules=loaded))
+    monkeypatch.setattr(origin, "sys", SimpleNamespace(modules=loaded))
     proven = FromSource(train, Source((str(tree),), (str(tree),), ""))
     assert source_of(proven) == str(Path(__file__).resolve())
     with pytest.raises(StrangerError, match=r"mypkg.train from .*site-packages.*--path"):

@@ -15,10 +15,10 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.discovery import disc_benchmarks, list_benchmarks
 
 from pytest_ddl.bench import BenchSpec, Counters, Matrix
-from pytest_ddl.bench.answers import BenchError
-from pytest_ddl.bench.asv import measure_cells, training_suite
-from pytest_ddl.bench.asv_origin import Source
-from pytest_ddl.bench.tracked import SAMPLES, pieces, tracked
+from pytest_ddl.bench.asv.origin import Source
+from pytest_ddl.bench.asv.suite import measure_cells, training_suite
+from pytest_ddl.bench.asv.tracked import SAMPLES, pieces, tracked
+from pytest_ddl.bench.launching.answers import BenchError
 from tests.bench import made
 
 MIRRORED = "mirrored[replicas=2]"

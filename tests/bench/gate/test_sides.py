@@ -17,7 +17,7 @@ from pytest_ddl.bench.gate import command
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.sides import MeasurementError, Running, Side, explained, provenance
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.pacing import Pacer, PacingError
+from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.processes import Processes
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.cli import main

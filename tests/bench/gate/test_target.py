@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddl.bench.gate.target import FromVersion, Target, TargetError
 from pytest_ddl.bench.gate.worktrees import GateUsageError
-from pytest_ddl.bench.remote import source_of
+from pytest_ddl.bench.launching.remote import source_of
 
 PROGRAM = "def train(run):\n    run.append('ran')\n\nnumber = 3\n"
 

@@ -19,9 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.asv import QUICK
-from pytest_ddl.bench.asv_origin import Source
-from pytest_ddl.bench.asv_process import call
+from pytest_ddl.bench.asv.origin import Source
+from pytest_ddl.bench.asv.process import call
+from pytest_ddl.bench.asv.suite import QUICK
 from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
 from pytest_ddl.bench.machine import business, machine_facts
 

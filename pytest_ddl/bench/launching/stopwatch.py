@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_ddl.bench.executions import Executions
-from pytest_ddl.bench.pacing import Paced
+from pytest_ddl.bench.counters.executions import Executions
+from pytest_ddl.bench.launching.pacing import Paced
 from pytest_ddl.records import BatchRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from pytest_ddl.bench import remote
+from pytest_ddl.bench.launching import remote
 
 
 @pytest.mark.ddl(strategies=["mirrored", "multi_worker_mirrored"])

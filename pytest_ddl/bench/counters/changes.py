@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_ddl.bench.counters.retraces import retraces_more
 from pytest_ddl.bench.records import Counters
-from pytest_ddl.bench.retraces import retraces_more
 
 KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
 DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "between_tasks")
@@ -70,7 +70,7 @@ def compare_launches(
     """As :func:`compare`, of several launches, each as ``(base, head)``; of none, nothing changed.
 
     Counters are exact: those of the launch count that is worst. Only retraces may be up to chance, as where batches
-    are ragged: they are pooled over the launches (:mod:`pytest_ddl.bench.retraces`).
+    are ragged: they are pooled over the launches (:mod:`pytest_ddl.bench.counters.retraces`).
 
     :raises ValueError: as :func:`compare`.
     """

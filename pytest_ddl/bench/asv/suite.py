@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType
 
-    from pytest_ddl.bench.tracked import Tracked
+    from pytest_ddl.bench.asv.tracked import Tracked
 
 QUICK = "DDL_BENCH_QUICK"
 """Set to 1, a run measures shortly: it shows that everything works, and nothing that could be compared."""
@@ -60,8 +60,8 @@ def training_suite(
         ``seconds=``, ``pin=`` …
     :raises ValueError: for an argument that cannot be used, or a second suite of that name in one module.
     """
+    from pytest_ddl.bench.asv.tracked import tracked
     from pytest_ddl.bench.spec import BenchSpec
-    from pytest_ddl.bench.tracked import tracked
 
     caller = sys._getframe(1)
     module = str(caller.f_globals["__name__"])
@@ -118,7 +118,7 @@ def measure_cells(
     """
     from dataclasses import replace
 
-    from pytest_ddl.bench.asv_origin import FromSource, Source
+    from pytest_ddl.bench.asv.origin import FromSource, Source
     from pytest_ddl.bench.matrix import measure
     from pytest_ddl.harness import process_harness
 
@@ -144,7 +144,7 @@ def read(cache: dict[str, Any], metric: Tracked, strategy: str, replicas: int) -
     :raises BenchError: where a launch of the cell failed.
     :raises NoNumberError: where the cell cannot run here, or does not exist, or has no such metric: the reason.
     """
-    from pytest_ddl.bench.answers import BenchError
+    from pytest_ddl.bench.launching.answers import BenchError
     from pytest_ddl.bench.matrix import Matrix
     from pytest_ddl.bench.metrics import NoNumberError
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench import counting
-from pytest_ddl.bench.counter_gate import compare, uncounted
-from pytest_ddl.bench.counting import reduction_ratio, wire_bytes
+from pytest_ddl.bench.counters import counting
+from pytest_ddl.bench.counters.changes import compare, uncounted
+from pytest_ddl.bench.counters.counting import reduction_ratio, wire_bytes
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.harness import process_harness
@@ -20,7 +20,7 @@ from pytest_ddl.records import CollectiveRecord, GraphRecord
 from pytest_ddl.training.graphs import Executed
 
 # Ranks import the programs by name; under importmode=importlib no test folder is on the path by itself.
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import counter_programs as programs
 
 PARAMETERS = programs.LAYERS * programs.WIDTH**2 * 4

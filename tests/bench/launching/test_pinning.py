@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pytest_ddl.bench.pinning import cores_per_replica, pinned, thread_environ
+from pytest_ddl.bench.launching.pinning import cores_per_replica, pinned, thread_environ
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench import pacing
-from pytest_ddl.bench.pacing import LATE_TRACES, Lane, Order, Paced, Pacer, PacingError
+from pytest_ddl.bench.launching import pacing
+from pytest_ddl.bench.launching.pacing import LATE_TRACES, Lane, Order, Paced, Pacer, PacingError
 
 PAST = 0.0
 """A deadline that has gone by: nothing waits."""

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_ddl.bench import stopwatch
-from pytest_ddl.bench.pacing import Order
-from pytest_ddl.bench.stopwatch import Stopwatch
+from pytest_ddl.bench.launching import stopwatch
+from pytest_ddl.bench.launching.pacing import Order
+from pytest_ddl.bench.launching.stopwatch import Stopwatch
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import coordinator
 from pytest_ddl.training.settings import RunSettings

@@ -13,15 +13,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.answers import GIVEN_UP, PARTING, BenchError, all_of
+from pytest_ddl.bench.counters.ranks import of_all_ranks
+from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError, all_of
+from pytest_ddl.bench.launching.pacing import LATE_TRACES as LATE_TRACES
+from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
+from pytest_ddl.bench.launching.pinning import thread_environ
+from pytest_ddl.bench.launching.remote import Orders, RankResult, measure_training
 from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.bench.pacing import LATE_TRACES as LATE_TRACES
-from pytest_ddl.bench.pacing import Lane, Pacer, PacingError
-from pytest_ddl.bench.pinning import thread_environ
 from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.ranks import of_all_ranks
 from pytest_ddl.bench.records import Launch
-from pytest_ddl.bench.remote import Orders, RankResult, measure_training
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Answer
@@ -47,7 +47,7 @@ def launch(
 ) -> Launch:
     """Measure a training function under one variant, in fresh processes.
 
-    :param cores_per_replica: see :mod:`pytest_ddl.bench.pinning`; 0 pins nothing.
+    :param cores_per_replica: see :mod:`pytest_ddl.bench.launching.pinning`; 0 pins nothing.
     :param address: the pacer of somebody else, who then says when blocks run; by default blocks run
         one after the other until there are enough.
     :raises BenchError: when a rank fails, or the program ends before the measurement does.

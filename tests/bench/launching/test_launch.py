@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench import launching, measure
-from pytest_ddl.bench.answers import BenchError
-from pytest_ddl.bench.launching import drive
-from pytest_ddl.bench.pacing import Pacer
+from pytest_ddl.bench import measure
+from pytest_ddl.bench.launching import launch as launching
+from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.launch import drive
+from pytest_ddl.bench.launching.pacing import Pacer
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.harness import process_harness
 
 # Ranks import the programs by name; under importmode=importlib no test folder is on the path by itself.
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import counter_programs as programs
 
 SMALL = {"global_batch_size": 8, "warm_up": 4, "steps_per_block": 3, "blocks": 2, "seconds": 1e-9}

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pytest_ddl.bench import stopwatch
-from pytest_ddl.bench.pacing import Order
-from pytest_ddl.bench.stopwatch import EmptyPipelineError, Stopwatch
+from pytest_ddl.bench.launching import stopwatch
+from pytest_ddl.bench.launching.pacing import Order
+from pytest_ddl.bench.launching.stopwatch import EmptyPipelineError, Stopwatch
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings

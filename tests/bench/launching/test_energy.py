@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.energy import EnergyMeter, Nvml, Rapl, Source, UnreadableError
+from pytest_ddl.bench.launching.energy import EnergyMeter, Nvml, Rapl, Source, UnreadableError
 from pytest_ddl.bench.records import EnergyReading
 
 

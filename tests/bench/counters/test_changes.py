@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddl.bench.counter_gate import NAMES, REFUSED, compare, compare_launches, explained_bytes, uncounted
+from pytest_ddl.bench.counters.changes import NAMES, REFUSED, compare, compare_launches, explained_bytes, uncounted
 from pytest_ddl.bench.records import Counters
 
 BASE = Counters(

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench import counting, memory
-from pytest_ddl.bench.energy import EnergyMeter
-from pytest_ddl.bench.pinning import pinned
+from pytest_ddl.bench.counters import counting
+from pytest_ddl.bench.launching import memory
+from pytest_ddl.bench.launching.energy import EnergyMeter
+from pytest_ddl.bench.launching.pinning import pinned
+from pytest_ddl.bench.launching.stopwatch import Stopwatch
 from pytest_ddl.bench.records import Counters, EnergyReading, RankTiming
-from pytest_ddl.bench.stopwatch import Stopwatch
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.training import environment
 from pytest_ddl.training.run import Run

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from pytest_ddl.bench.counters.retraces import SETTLED
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics import METRICS, NoNumberError, baseline_of
 from pytest_ddl.bench.records import Counters, Launch
-from pytest_ddl.bench.retraces import SETTLED
 from pytest_ddl.bench.spec import BenchSpec
 
 SAMPLES = 10
@@ -81,7 +81,7 @@ def _of_metric(name: str) -> Tracked:
 
 
 def _baseline(matrix: Matrix) -> list[Launch]:
-    from pytest_ddl.bench.answers import BenchError
+    from pytest_ddl.bench.launching.answers import BenchError
 
     if "one_device" in matrix.failed:
         raise BenchError(f"there is no baseline, as one_device failed: {matrix.failed['one_device']}")

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_ddl.bench.copies import copies_of
-from pytest_ddl.bench.placement import misplaced
+from pytest_ddl.bench.counters.copies import copies_of
+from pytest_ddl.bench.counters.placement import misplaced
+from pytest_ddl.bench.launching.stopwatch import Stopwatch
 from pytest_ddl.bench.records import Counters
-from pytest_ddl.bench.stopwatch import Stopwatch
 from pytest_ddl.records import CollectiveRecord, VariableKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import graphs

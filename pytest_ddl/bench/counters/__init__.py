@@ -1,0 +1,26 @@
+"""Counters of what a step does, exact on any machine: counted in the graphs that ran, and compared.
+
+The names below are loaded on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_ddl.lazy import loaded_on_use
+
+if TYPE_CHECKING:
+    from pytest_ddl.bench.counters.changes import Change, compare, compare_launches, uncounted
+    from pytest_ddl.bench.counters.counting import reduction_ratio
+
+_HOMES = {
+    "Change": "pytest_ddl.bench.counters.changes",
+    "compare": "pytest_ddl.bench.counters.changes",
+    "compare_launches": "pytest_ddl.bench.counters.changes",
+    "reduction_ratio": "pytest_ddl.bench.counters.counting",
+    "uncounted": "pytest_ddl.bench.counters.changes",
+}
+
+__all__ = ["Change", "compare", "compare_launches", "reduction_ratio", "uncounted"]
+
+__getattr__, __dir__ = loaded_on_use(__name__, _HOMES)
