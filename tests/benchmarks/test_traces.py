@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def clusters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:

@@ -44,6 +44,7 @@ def test_example_passes(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 def test_mistake_fails_as_shown(pytester: pytest.Pytester) -> None:
     found = blocks()
     program = with_the_mistake(found["example: test_train.py"], found["example: the mistake"])

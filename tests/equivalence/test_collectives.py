@@ -13,11 +13,12 @@ import collective_programs as programs
 
 from pytest_ddl import check_training
 
+pytestmark = pytest.mark.slow
+
 # Far beyond what any of them takes: whoever waits for the deadline fails by its cause.
 GIVEN = {"global_batch_size": 12, "steps": 3, "timeout": 90}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "cause"),
     [
@@ -34,7 +35,6 @@ def test_a_hang_is_named_without_waiting_for_the_deadline(program, cause):
     assert report.distributed.seconds < GIVEN["timeout"] / 2
 
 
-@pytest.mark.slow
 def test_an_exception_of_one_worker_stays_its_own():
     report = check_training(programs.one_worker_raises, "multi_worker_mirrored", **GIVEN)
     finding = report.findings[0]

@@ -97,6 +97,7 @@ def test_a_program_that_records_nothing_does_not_pass():
     assert check_training(programs.watches_nothing, "mirrored", **GIVEN).verdict == "inconclusive"
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_in_a_fresh_cluster():
     report = check_training(programs.restarts_after_two_steps, "mirrored", **GIVEN)
     assert report.passed, str(report)
@@ -109,6 +110,7 @@ def test_reduced_precision_is_held_against_its_own_rounding():
     assert report.verdict != "fail", str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", "parameter_server", "multi_worker_mirrored"])
 def test_the_end_of_the_data_changes_nothing(strategy):
     report = check_training(programs.weight_decay_over_two_passes, strategy, global_batch_size=12, timeout=60)
@@ -122,6 +124,7 @@ def test_weights_changed_after_the_last_step_are_seen():
     assert "changed after the last recorded step" in report.findings[0].message
 
 
+@pytest.mark.slow
 def test_a_restart_on_one_rank_alone_is_an_error():
     report = check_training(programs.restarts_on_one_rank, "multi_worker_mirrored", **GIVEN)
     assert report.findings[0].cause == "worker-raised"

@@ -14,7 +14,7 @@ import nonfinite_programs as programs
 from pytest_ddl import check_training
 from pytest_ddl.checks.findings import Outcome
 
-SLOW = pytest.mark.slow
+pytestmark = pytest.mark.slow
 
 
 def compare(program, strategy="mirrored", **given):
@@ -27,11 +27,11 @@ def compare(program, strategy="mirrored", **given):
     ("program", "strategy"),
     [
         ("right_by_hand", "mirrored"),
-        pytest.param("right_by_hand", "multi_worker_mirrored", marks=SLOW),
-        pytest.param("right_without_a_scale", "mirrored", marks=SLOW),
-        pytest.param("right_in_tf_keras", "mirrored", marks=SLOW),
-        pytest.param("right_in_legacy_tf_keras", "mirrored", marks=SLOW),
-        pytest.param("fits_in_tf_keras", "mirrored", marks=SLOW),
+        ("right_by_hand", "multi_worker_mirrored"),
+        ("right_without_a_scale", "mirrored"),
+        ("right_in_tf_keras", "mirrored"),
+        ("right_in_legacy_tf_keras", "mirrored"),
+        ("fits_in_tf_keras", "mirrored"),
     ],
 )
 def test_right_programs_pass_with_infinities_planted(program, strategy):
@@ -43,7 +43,7 @@ def test_right_programs_pass_with_infinities_planted(program, strategy):
 
 @pytest.mark.parametrize(
     "program",
-    ["right_in_keras", *(pytest.param(name, marks=SLOW) for name in ("fits_in_keras", "fits_in_mixed_precision"))],
+    ["right_in_keras", "fits_in_keras", "fits_in_mixed_precision"],
 )
 def test_what_keras_decides_is_no_false_alarm(program):
     report, result = compare(program)
@@ -51,7 +51,6 @@ def test_what_keras_decides_is_no_false_alarm(program):
     assert result.outcome is Outcome.NOT_APPLICABLE
 
 
-@pytest.mark.slow
 def test_what_keras_decides_is_shown_where_it_is_asked_for():
     report, _result = compare("right_in_keras", checks=["NONFINITE"])
     assert report.findings[0].cause == "non-finite-not-synchronised"
@@ -70,9 +69,9 @@ def test_updating_with_anything_on_one_device_too_is_not_judged():
         ("each_replica_decides_for_itself", "non-finite-not-synchronised"),
         ("each_replica_scales_for_itself", "loss-scale-not-synchronised"),
         ("forgets_to_scale_in_keras", "gradient-unscaled-without-scale"),
-        pytest.param("zeros_before_the_sum", "non-finite-not-synchronised", marks=SLOW),
-        pytest.param("zeros_its_own_gradient", "non-finite-not-synchronised", marks=SLOW),
-        pytest.param("forgets_to_scale_in_tf_keras", "gradient-unscaled-without-scale", marks=SLOW),
+        ("zeros_before_the_sum", "non-finite-not-synchronised"),
+        ("zeros_its_own_gradient", "non-finite-not-synchronised"),
+        ("forgets_to_scale_in_tf_keras", "gradient-unscaled-without-scale"),
     ],
 )
 def test_wrong_programs_fail_with_their_cause_first(program, cause):

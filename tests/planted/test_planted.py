@@ -18,7 +18,6 @@ QUICK = {
     ("loss_is_a_mean_per_replica", "mirrored"),
     ("gradients_are_applied_without_aggregation", "multi_worker_mirrored"),
     ("global_norm_is_clipped_before_the_reduction", "mirrored"),
-    ("running_mean_is_the_replicas_own", "mirrored"),
     ("every_worker_reads_everything", "multi_worker_mirrored"),
 }
 """What the quick loop runs; the others are marked slow."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = """
     import keras, numpy as np, tensorflow as tf
 
@@ -165,7 +167,6 @@ def test_inconclusive_skips_and_fails_in_strict_mode(run: Any) -> None:
     assert run["test_inconclusive_strict" + LABEL].outcome == "failed"
 
 
-@pytest.mark.slow
 def test_the_order_of_tests_changes_no_result(project: Any, run: Any) -> None:
     names = ["test_right_again", "test_wrong_is_caught", "test_inconclusive", "test_wrong", "test_right"]
     backwards = project.pytest("--ddl-strict", *[f"test_equivalence.py::{name}" for name in names])
@@ -175,7 +176,6 @@ def test_the_order_of_tests_changes_no_result(project: Any, run: Any) -> None:
     assert backwards.outcomes == expected
 
 
-@pytest.mark.slow
 def test_check_training_in_a_script_closes_cleanly(project: Any) -> None:
     project.write(
         "script.py",

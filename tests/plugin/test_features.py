@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROJECT = {
     "conftest.py": """
         import pytest, pytest_ddl

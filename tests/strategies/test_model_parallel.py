@@ -106,6 +106,7 @@ def assert_equal_to_one_device(report: Any) -> None:
     assert {name: case["drift"] for name, case in report.items() if case["drift"] != 0.0} == {}
 
 
+@pytest.mark.slow
 def test_momentum_trains_a_replicated_bias_behind_a_sharded_kernel() -> None:
     report = training_report("batch:1;model:2", "sharded", "momentum")
     assert_equal_to_one_device(report)

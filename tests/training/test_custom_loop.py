@@ -33,9 +33,9 @@ def assert_same(reference, distributed, replicas):
 @pytest.mark.parametrize(
     "program",
     [
-        "custom_loop",
         "contract",
-        "dataset_loop",
+        pytest.param("custom_loop", marks=SLOW),
+        pytest.param("dataset_loop", marks=SLOW),
         pytest.param("embedding", marks=SLOW),
         pytest.param("tf_keras_loop", marks=SLOW),
     ],
@@ -67,6 +67,7 @@ def test_more_replicas_than_examples(records, strategy):
         assert sizes in ([1, 0], [1], [0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 def test_observing_adds_no_trace_and_changes_nothing(ranks, strategy):
     (observed,) = ranks(strategy, programs.custom_loop, **GIVEN)
@@ -81,6 +82,7 @@ def test_observing_adds_no_trace_and_changes_nothing(ranks, strategy):
     assert any("not observed" in note for note in plain.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["one_device", "central_storage", "mirrored", "parameter_server"])
 def test_layers_built_by_the_first_batch(ranks, strategy):
     (record,) = ranks(strategy, programs.late_tf_keras_layers, **GIVEN)
@@ -93,6 +95,7 @@ def test_layers_built_by_the_first_batch(ranks, strategy):
         np.testing.assert_array_equal(record.initial[item.index][0], record.steps[0].snapshot[item.index][0])
 
 
+@pytest.mark.slow
 def test_layers_built_under_mirrored_by_keras_3_are_an_error_of_the_record(records):
     (record,) = records("mirrored", programs.late_layers, **GIVEN)
     assert record.error.type.endswith("InvalidArgumentError")
@@ -120,6 +123,7 @@ def test_parameter_server_has_no_batches(records):
     assert "Use run.steps" in record.error.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored", "multi_worker_mirrored"])
 def test_loops_that_record_by_themselves(ranks, strategy):
     for record in ranks(strategy, programs.plain_variables, **GIVEN):

@@ -43,6 +43,7 @@ def test_every_way_to_draw_is_seen_once(ranks, program, positions):
         assert {draw.size for draw in draws.values()} == {24}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [programs.stateless, programs.legacy, programs.in_a_loop, programs.every_kind])
 def test_observing_changes_nothing(ranks, program):
     observed = ranks("mirrored", program, **GIVEN)[0]
@@ -51,6 +52,7 @@ def test_observing_changes_nothing(ranks, program):
     assert not any(step.draws for step in plain.steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [programs.stateless, programs.legacy, programs.in_a_loop, programs.eager])
 def test_with_the_randomness_off_replicas_compute_what_one_device_does(ranks, program):
     off = {**GIVEN, "neutralise": (RANDOM,)}

@@ -9,9 +9,10 @@ import tape_programs as programs
 from pytest_ddl.records import GradientStage
 from pytest_ddl.training.settings import Injection
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"global_batch_size": 8, "steps": 2}
 COMPUTED, APPLIED = GradientStage.COMPUTED, GradientStage.APPLIED
-SLOW = pytest.mark.slow
 
 
 def calls(records, stage, step=1):
@@ -41,9 +42,9 @@ def assert_all_close(left, right):
     ("strategy", "replicas"),
     [
         ("mirrored", [0, 1]),
-        pytest.param("central_storage", [0, 1], marks=SLOW),
-        pytest.param("multi_worker_mirrored", [0, 1], marks=SLOW),
-        pytest.param("parameter_server", [0], marks=SLOW),
+        ("central_storage", [0, 1]),
+        ("multi_worker_mirrored", [0, 1]),
+        ("parameter_server", [0]),
     ],
 )
 def test_replicas_add_up_to_one_device_and_explain_the_update(ranks, strategy, replicas):
@@ -61,7 +62,7 @@ def test_replicas_add_up_to_one_device_and_explain_the_update(ranks, strategy, r
 
 @pytest.mark.parametrize(
     "program",
-    ["eager", "fits", *(pytest.param(name, marks=SLOW) for name in ("fits_tf_keras", "fits_legacy", "penalty"))],
+    ["eager", "fits", "fits_tf_keras", "fits_legacy", "penalty"],
 )
 def test_however_the_program_steps(ranks, program):
     (record,) = ranks("mirrored", getattr(programs, program), **GIVEN)
@@ -119,7 +120,6 @@ def test_sparse_gradients_are_densified_for_the_record_alone(ranks):
     assert_all_close(summed(found, COMPUTED), summed(reference, COMPUTED))
 
 
-@pytest.mark.slow
 def test_a_gradient_that_is_differentiated_again(ranks):
     plain, watched = (
         ranks("one_device", programs.second_order, observe=observe, **GIVEN)[0] for observe in (False, True)

@@ -83,6 +83,7 @@ def test_exit_is_an_error(records):
     assert (record.error.type, record.error.message) == ("SystemExit", "exit with status 3")
 
 
+@pytest.mark.slow
 def test_restart(ranks):
     given = {"global_batch_size": 8, "steps": 4}
     (first,) = ranks("mirrored", programs.restarts, **given)
@@ -122,6 +123,7 @@ def test_the_process_is_left_as_it_was(ranks):
     assert before.steps[0].values["floatx"] == 1.0
 
 
+@pytest.mark.slow
 def test_runs_repeat_bit_for_bit(ranks):
     (first,) = ranks("mirrored", programs.batch_norm, **GIVEN)
     (second,) = ranks("mirrored", programs.batch_norm, **GIVEN)

@@ -75,19 +75,21 @@ def test_what_a_right_step_does(counts, strategy):
     assert reduction_ratio(right) == pytest.approx(1, rel=0.02)
 
 
+INJECTED = [
+    ("right", "extra all-reduce", {"collectives.all_reduce", "reduced_bytes", "unpacked"}),
+    ("right", "one by one", {"collectives.all_reduce", "unpacked"}),
+    ("right", "retrace", {"retraces"}),
+    ("half", "cast before reduce", {"reduced_bytes"}),
+    ("right", "reduced twice", {"collectives.all_reduce", "reduced_bytes"}),
+    ("right", "python in the step", {"host_calls"}),
+    ("right", "print in the step", {"host_calls"}),
+    ("right", "summary in the step", {"host_calls"}),
+    ("right", "eager", {"eager"}),
+]
+
+
 @pytest.mark.parametrize(
-    ("base", "head", "caught"),
-    [
-        ("right", "extra all-reduce", {"collectives.all_reduce", "reduced_bytes", "unpacked"}),
-        ("right", "one by one", {"collectives.all_reduce", "unpacked"}),
-        ("right", "retrace", {"retraces"}),
-        ("half", "cast before reduce", {"reduced_bytes"}),
-        ("right", "reduced twice", {"collectives.all_reduce", "reduced_bytes"}),
-        ("right", "python in the step", {"host_calls"}),
-        ("right", "print in the step", {"host_calls"}),
-        ("right", "summary in the step", {"host_calls"}),
-        ("right", "eager", {"eager"}),
-    ],
+    ("base", "head", "caught"), [INJECTED[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in INJECTED[1:])]
 )
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_an_injected_defect_moves_its_counters_and_no_other(counts, strategy, base, head, caught):
@@ -97,6 +99,7 @@ def test_an_injected_defect_moves_its_counters_and_no_other(counts, strategy, ba
     assert found - {"copies.device_to_device"} == caught
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "caught"),
     [
@@ -111,6 +114,7 @@ def test_what_lies_or_runs_on_another_device_is_caught_where_there_is_one(counts
         assert after.misplaced == ("dense_last: CPU:0",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["right", "renamed", "partial batches", "batches"])
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_an_equivalent_program_changes_nothing_that_is_gated(counts, strategy, head):
@@ -120,6 +124,7 @@ def test_an_equivalent_program_changes_nothing_that_is_gated(counts, strategy, h
         assert compare(before, after) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_another_batch_size_and_seed_change_nothing(counts, strategy):
     (before,) = counts(strategy, "right")
@@ -128,6 +133,7 @@ def test_another_batch_size_and_seed_change_nothing(counts, strategy):
         assert compare(before, after) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_a_larger_model_is_told_and_passes(counts, strategy):
     before, after = counts(strategy, "right", "wider")
@@ -136,6 +142,7 @@ def test_a_larger_model_is_told_and_passes(counts, strategy):
     assert not [change for change in found if change.is_regression]
 
 
+@pytest.mark.slow
 def test_a_function_that_is_traced_once_more_after_the_warm_up_costs_a_block_and_is_no_retrace(counts):
     (late,) = counts("mirrored", "late trace")
     _counters, blocks, _loss = counts.known[("mirrored",)]["late trace"]
@@ -148,6 +155,7 @@ def test_a_shape_that_comes_once_an_epoch_is_traced_once_and_is_no_retrace(count
     assert (partial.traces, partial.retraces, partial.steady_steps) == (2, 0, 8)
 
 
+@pytest.mark.slow
 def test_a_program_that_traces_on_is_measured_so_and_every_retrace_is_counted(counts):
     (retrace,) = counts("mirrored", "retrace")
     assert (retrace.retraces, retrace.steady_steps) == (8, 8)
@@ -161,6 +169,7 @@ def test_a_helper_that_is_traced_in_every_step_is_caught_though_it_is_no_step(co
     assert regressions(before, after) == {"retraces"}
 
 
+@pytest.mark.slow
 def test_functions_of_one_name_are_both_counted_and_a_function_of_two_shapes_once(counts):
     (both,) = counts("mirrored", "two functions")
     assert both.collectives == {"all_reduce": 2}

@@ -56,7 +56,10 @@ def test_what_cannot_be_gated_fails_with_the_reason(suite: pytest.Pytester) -> N
     result.stdout.fnmatch_lines(["*ddl_gate: 'main' is no commit of*"])
 
 
-PROCESSES = pytest.mark.parametrize("processes", [["-p", "no:xdist"], ["-n", "2"]], ids=["one", "xdist"])
+PROCESSES = pytest.mark.parametrize(
+    "processes",
+    [pytest.param(["-p", "no:xdist"], id="one"), pytest.param(["-n", "2"], id="xdist", marks=pytest.mark.slow)],
+)
 """With xdist the workers measure, and the controller gives the exit status."""
 
 

@@ -61,6 +61,7 @@ def test_a_system_without_proc_tells_nothing(tmp_path: Path) -> None:
     assert load.problem == ""
 
 
+@pytest.mark.slow
 def test_all_processes_of_a_launch_are_ended_with_those_in_other_sessions(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with Processes("test-gate-processes") as processes:

@@ -64,6 +64,7 @@ def test_ranks_are_let_go_after_an_error():
     assert lane.stopped
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_within_its_warm_up_is_told_how_long_it_has_to_be():
     words = r"ended on worker:0 after 3 step\(s\), before its warm-up did: nothing was measured.*must leave room"
     with pytest.raises(BenchError, match=words):
@@ -99,6 +100,7 @@ def test_a_rank_that_returns_at_once_is_named_and_not_the_one_that_waits_for_it(
         measure(programs.trains_on_one_rank_alone, ["multi_worker_mirrored"], **SMALL)
 
 
+@pytest.mark.slow
 def test_what_a_rank_has_started_ends_with_the_launch(tmp_path):
     psutil = pytest.importorskip("psutil")
     file = tmp_path / "pid"
