@@ -38,7 +38,8 @@ from pytest_ddl.bench.spec import BenchSpec
 
 DRAWS = 2000
 """Gates of launches drawn with replacement (the bootstrap; Efron 1979): what the rule makes of such launches, sharper
-than the few runs that they can be cut into, and blind to what the launches have not shown."""
+than the few runs that they can be cut into, and blind to what the launches have not shown. Those of one pair of
+interpreters are drawn together."""
 TARGET = Target.parse("program:train")
 RANKS = {"one_device": 1, "multi_worker_mirrored": 2, "mirrored": 1}
 PROGRAM = '''
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     kept = len(read(options.results, cell, effect))
                     numbers = range(kept, min(number, options.launches))
                     if numbers and time.monotonic() < end:
-                        for one in collect(cell, effect, numbers, options.batch_per_replica, options.groups):
+                        for one in collect(cell, effect, numbers, options.batch_per_replica, options.groups, end):
                             with file_of(options.results, cell, effect).open("a", encoding="utf-8") as file:
                                 file.write(json.dumps(one) + "\n")
                             print(told(one), flush=True)
@@ -162,14 +163,22 @@ def both_sides(effect: int) -> Iterator[list[Side]]:
         yield sides
 
 
-def collect(cell: str, effect: int, numbers: Iterable[int], batch: int, groups: int) -> Iterator[dict[str, Any]]:
-    """Launches of both versions, in turn, as the gate makes them; what it would keep of each."""
+def collect(
+    cell: str, effect: int, numbers: Sequence[int], batch: int, groups: int, end: float = math.inf
+) -> Iterator[dict[str, Any]]:
+    """Launches of both versions, in turn, as the gate makes them; what it would keep of each.
+
+    :param numbers: of the launches, at most as many as interpreters last for: ``pair`` tells those of others.
+    :param end: ``time.monotonic`` after which none is begun.
+    """
     bench = BenchSpec(batch_per_replica=batch)
     with both_sides(effect) as sides, Pair(*sides, TARGET, cell, RANKS[cell], bench, groups=groups) as pair:
         for number in numbers:
-            told = pair.launch(number).as_json()
-            del told["provenance"]
-            yield {"cell": cell, "effect": effect, "number": number, "cores": os.cpu_count(), **told}
+            if time.monotonic() < end:
+                told = pair.launch(number).as_json()
+                del told["provenance"]
+                fixed = {"cell": cell, "effect": effect, "number": number, "pair": numbers[0], "cores": os.cpu_count()}
+                yield {**fixed, **told}
 
 
 def run_gate(cell: str, effect: int, batch: int) -> CellResult:
@@ -189,7 +198,7 @@ def told(one: dict[str, Any]) -> str:
 
 
 def gate_runs(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verdict, int]]:
-    """Cut launches into disjoint runs of the gate, each as long as it would have been.
+    """Cut launches into disjoint runs of the gate, each as long as it would have been, with interpreters of its own.
 
     Launches on an overloaded machine are set aside, as the gate does; a run that the launches do not suffice
     for is left out.
@@ -204,15 +213,40 @@ def gate_runs(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verd
             decision = decide_launches(medians, totals, rule)
             if decision.verdict is not Verdict.INCONCLUSIVE or look == rule.looks[-1]:
                 runs.append((decision.verdict, look))
-                left = left[look:]
+                last = left[look - 1]["pair"]
+                left = [one for one in left[look:] if one["pair"] != last]
                 break
     return runs
 
 
+def pairs_of(launches: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The launches of each pair of interpreters."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for one in launches:
+        found.setdefault(one["pair"], []).append(one)
+    return list(found.values())
+
+
 def drawn(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verdict, int]]:
-    """Runs of the gate on launches drawn with replacement."""
-    chance = random.Random(0)
-    return [gate_runs(chance.choices(launches, k=rule.looks[-1]), rule)[0] for _ in range(DRAWS)]
+    """Runs of the gate on launches drawn with replacement: all those of a pair of interpreters together."""
+    chance, pairs, runs = random.Random(0), pairs_of(launches), []
+    for _ in range(DRAWS):
+        chosen: list[dict[str, Any]] = []
+        while len(chosen) < rule.looks[-1]:
+            chosen += chance.choice(pairs)
+        runs.append(gate_runs(chosen, rule)[0])
+    return runs
+
+
+def between_pairs(launches: Sequence[dict[str, Any]]) -> str:
+    """How launches of one pair of interpreters differ, and pairs (one-way analysis of variance; Fisher 1925)."""
+    from scipy.stats import f_oneway
+
+    groups = [[one["log_ratio"] for one in pair] for pair in pairs_of(launches) if len(pair) > 1]
+    if len(groups) < 2:
+        return "too few"
+    within = math.sqrt(statistics.fmean(statistics.variance(group) for group in groups))
+    return f"sd {within * 100:.2f} % within {len(groups)} pairs, p = {f_oneway(*groups).pvalue:.2f} for equal means"
 
 
 def slower(one: dict[str, Any], by: float = 1.05) -> dict[str, Any]:
@@ -248,6 +282,7 @@ def show(folder: Path, cells: Sequence[str], effects: Sequence[int], calm: bool)
                 f"min {math.expm1(min(values)) * 100:+.2f} %, max {math.expm1(max(values)) * 100:+.2f} %, "
                 f"{statistics.median(seconds):.1f} s a launch"
             )
+            print(f"  of one pair of interpreters: {between_pairs(launches)}")
             print(f"  in the order measured, disjoint: {rates(gate_runs(launches, rule))}")
             calm_ones = [one for one in launches if not one["load"]["problem"]]
             if len(calm_ones) >= rule.looks[-1]:

@@ -63,6 +63,12 @@ class Processes:
 
     def end(self) -> None:
         """End them: in order where they do so soon, else by force."""
+        try:
+            self._ask_to_end()
+        finally:
+            self._kill()
+
+    def _ask_to_end(self) -> None:
         for process in self._started:
             if process.stdin is not None:
                 process.stdin.close()
@@ -72,6 +78,8 @@ class Processes:
         for process in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
+
+    def _kill(self) -> None:
         # What is started while others are ended is found at the next look.
         for _ in range(10):
             left = self.pids()

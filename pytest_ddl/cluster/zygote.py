@@ -30,6 +30,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -192,6 +193,7 @@ class Zygote:
         sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         os.environ.clear()
         os.environ.update(request["environ"])
+        tempfile.tempdir = None  # looked up in this environment, and not in the zygote's
         os.chdir(request["cwd"])
         sys.path[:] = request["path"]
         sys.argv[:] = request["argv"]

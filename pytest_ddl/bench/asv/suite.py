@@ -55,7 +55,7 @@ def training_suite(
         asv finds them faster where they are assigned to variables of the same names.
     :param launches: launches of each cell; 1 is right for a history, as asv makes one run per commit.
     :param version: change it to start the history anew; edits of the suite's source do not.
-    :param metrics: names of those to track, all by default; see :func:`pytest_ddl.bench.tracked.tracked`.
+    :param metrics: names of those to track, all by default; see :func:`pytest_ddl.bench.asv.tracked.tracked`.
     :param how: fields of :class:`~pytest_ddl.bench.BenchSpec`: ``batch_per_replica=`` or ``global_batch_size=``,
         ``seconds=``, ``pin=`` …
     :raises ValueError: for an argument that cannot be used, or a second suite of that name in one module.

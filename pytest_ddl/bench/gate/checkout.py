@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest_ddl
 from pytest_ddl.bench.gate.folders import held_folder, remove_left_over
 from pytest_ddl.bench.gate.plan import GatePlan
+from pytest_ddl.bench.gate.side import PROTOCOL
 from pytest_ddl.bench.gate.sides import SCRIPT, Side
 from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, Version
 
@@ -35,8 +37,7 @@ def both_sides(
             stack.enter_context(repository.checked_out(version, folder / name))
             for name, version in (("base", base), ("head", head))
         ]
-        own = _measures_itself(plan.instrument, roots)
-        notes = ["each version is measured by the pytest-ddl in it"] if own else []
+        own, notes = _measures_itself(plan.instrument, roots)
         instrument = write_instrument(folder, own)
         package = Path(pytest_ddl.__file__).resolve()
         sides = [
@@ -69,15 +70,30 @@ def write_instrument(folder: Path, own: bool) -> Path:
     return instrument
 
 
-def _measures_itself(instrument: str, roots: Sequence[Path]) -> bool:
-    """Whether each version is measured by its own pytest-ddl.
+def _measures_itself(instrument: str, roots: Sequence[Path]) -> tuple[bool, list[str]]:
+    """Whether each version is measured by its own pytest-ddl, and what the reader should know of that.
 
-    :raises GateUsageError: where that is asked for, and a version has none.
+    :raises GateUsageError: where that is asked for, and a version has none that this gate can talk to.
     """
-    lacking = [root.name.upper() for root in roots if not (root / "pytest_ddl/bench/gate/side.py").is_file()]
+    spoken = {root.name.upper(): _protocol(root) for root in roots}
+    lacking = " and ".join(name for name, protocol in spoken.items() if protocol is None)
+    strange = " and ".join(name for name, protocol in spoken.items() if protocol not in (None, PROTOCOL))
     if instrument == "version" and lacking:
-        raise GateUsageError(f"--instrument=version: {' and '.join(lacking)} has no pytest-ddl with a gate in it")
-    return instrument != "gate" and not lacking
+        raise GateUsageError(f"--instrument=version: {lacking} has no pytest-ddl with a gate in it")
+    if instrument == "version" and strange:
+        raise GateUsageError(f"--instrument=version: the pytest-ddl of {strange} speaks another protocol than this one")
+    if instrument == "gate" or lacking:
+        return False, []
+    if strange:
+        return False, [f"both versions are measured by this pytest-ddl: that of {strange} speaks another protocol"]
+    return True, ["each version is measured by the pytest-ddl in it"]
+
+
+def _protocol(root: Path) -> int | None:
+    """The protocol of the gate that a version's own pytest-ddl speaks; ``None`` where it has none."""
+    file = root / "pytest_ddl" / "bench" / "gate" / "side.py"
+    found = re.search(r"^PROTOCOL = (\d+)$", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
+    return int(found[1]) if found else None
 
 
 def _paths(root: Path, given: Sequence[str], prefix: str) -> tuple[Path, ...]:

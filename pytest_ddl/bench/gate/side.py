@@ -7,6 +7,7 @@ reports.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import traceback
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     die_with(int(order["parent"]))
     signal.signal(signal.SIGTERM, _leave)
     while _carry_out(order):
-        path = sys.stdin.readline().rstrip("\n")
+        path = os.fsdecode(sys.stdin.buffer.readline().rstrip(b"\n"))
         if not path:
             return 0
         order = _read(path)

@@ -54,7 +54,8 @@ class Side:
     def environ(self, folder: Path, hash_seed: int) -> dict[str, str]:
         """The environment of its processes."""
         environ = dict(os.environ)
-        environ.setdefault("PYTHONHASHSEED", str(hash_seed))
+        if not environ.get("PYTHONHASHSEED", "").isdecimal():  # "random" would be another one on each side
+            environ["PYTHONHASHSEED"] = str(hash_seed)
         # Both sides are on the same GPUs; by default the first would take all their memory.
         environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

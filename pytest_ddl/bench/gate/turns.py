@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pytest_ddl.bench.launching.launch import LATE_TRACES
+from pytest_ddl.bench.launching.pacing import LATE_TRACES
 
 SETTLING = 8
 """A block is preceded by one that is so much shorter and does not count."""

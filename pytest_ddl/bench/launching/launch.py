@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.counters.ranks import of_all_ranks
 from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError, all_of
-from pytest_ddl.bench.launching.pacing import LATE_TRACES as LATE_TRACES
 from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.pinning import thread_environ
 from pytest_ddl.bench.launching.remote import Orders, RankResult, measure_training
@@ -58,8 +57,12 @@ def launch(
     deadline = started + bench.timeout
     mark = DdlMark(device=bench.device, isolation="fresh")
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=harness.folder))
+    # Its own, too: what a killed rank left of a cache or a backup must not meet the next launch.
+    scratch = folder / ".tmp"
+    scratch.mkdir()
     try:
-        environ = {**thread_environ(harness.registry[spec.name], spec, cores_per_replica), TAG: str(folder)}
+        threads = thread_environ(harness.registry[spec.name], spec, cores_per_replica)
+        environ = {**threads, TAG: str(folder), "TMPDIR": str(scratch)}
         with ExitStack() as stack:
             cluster = stack.enter_context(harness.cluster(spec, mark, fresh=True, environ=environ))
             replicas = cluster.num_replicas

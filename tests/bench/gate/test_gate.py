@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.lockstep import Pair
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.worktrees import Repository
-from pytest_ddl.bench.processes import TAG
+from pytest_ddl.bench.processes import tagged
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.cli import main
 from tests.bench.gate.repositories import git
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import os
+import tempfile
 
 import tensorflow as tf
 from helper import FACTOR
@@ -54,16 +56,28 @@ def broken(run):
 
 
 def told(run):
+    os.mkdir(tempfile.gettempdir() + "/mine")
     with open(os.environ["TOLD"], "a") as file:
         print(__file__.split("/")[-3], os.getpid(), os.getppid(), hash("name"), file=file)
+    train(run)
+
+
+def fails_later(run):
+    with open(os.environ["TOLD"] + __file__.split("/")[-3], "a") as file:
+        again = file.tell()
+        print("launched", file=file)
+    if again and FACTOR > 1.2:
+        raise RuntimeError("a mistake that shows later")
     train(run)
 """
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Path:
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose second commit reduces twice; a package in ``src`` and a training function in ``bench``."""
     folder = tmp_path / "project"
+    monkeypatch.setenv("DDL_TEST_PROJECT", str(folder))  # inherited by whatever a gate starts
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     (folder / "src").mkdir(parents=True)
     (folder / "bench").mkdir()
     git(folder, "init", "-q", "-b", "main")
@@ -77,17 +91,12 @@ def training(tmp_path: Path) -> Path:
 
 def left_behind(project: Path) -> list[str]:
     """Processes and worktrees of a gate that should be over."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                f"{TAG}=".encode() in (entry / "environ").read_bytes()
-                and str(project).encode() in (entry / "environ").read_bytes()
-            ):
-                found.append(entry.name)
-        except OSError:
-            continue
-    return found + git(project, "worktree", "list").splitlines()[1:]
+    return started_for(project) + git(project, "worktree", "list").splitlines()[1:]
+
+
+def started_for(project: Path) -> list[str]:
+    """The processes that a gate of the project has started."""
+    return [str(process) for process in tagged(f"DDL_TEST_PROJECT={project}") if process != os.getpid()]
 
 
 def test_one_more_reduction_is_a_regression_of_counters(
@@ -141,6 +150,7 @@ def test_launches_are_processes_of_their_own_and_interpreters_are_renewed(
         bench = BenchSpec(batch_per_replica=4)
         with Pair(one, other, Target.parse("bench.training:told"), "one_device", 1, bench, groups=1) as pair:
             reports = [pair.launch(number) for number in range(3)]
+            assert started_for(training) != []
     rows = [line.split() for line in (tmp_path / "told").read_text().splitlines()]
     assert sorted(row[0] for row in rows) == ["base"] * 3 + ["head"] * 3
     assert len({process for _side, process, *_ in rows}) == 6
@@ -151,7 +161,23 @@ def test_launches_are_processes_of_their_own_and_interpreters_are_renewed(
     assert len(set(hashes[:4])) == 1  # of both sides
     assert len(set(hashes[4:])) == 1
     assert hashes[0] != hashes[4]
-    assert len(reports) == 3
+    programs = [{rank.program for rank in launch.ranks} for one in reports for launch in (one.base, one.head)]
+    assert [Path(*program).parents[1].name for program in programs] == ["base", "head"] * 3
+    assert len({one.ratios for one in reports}) == 3  # of the launch that was asked for, each
+    assert left_behind(training) == []
+
+
+def test_a_version_that_fails_in_a_later_launch_could_not_be_measured(
+    training: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    (training / "src" / "helper.py").write_text("FACTOR = 1.3\n")
+    bench = BenchSpec(batch_per_replica=4)
+    result = run_gate(GatePlan("main", "WORKTREE", ("bench.training:fails_later",), bench=bench, repository=training))
+    assert [cell.verdict for cell in result.cells] == [Verdict.ERROR]
+    assert "a mistake that shows later" in result.cells[0].reason
+    assert result.cells[0].reason.startswith("HEAD (")
+    assert len(result.cells[0].launches) == 1
     assert left_behind(training) == []
 
 
