@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench.gate.overload import Load, Reading
-from pytest_ddl.bench.processes import Processes
 
 TICKS = os.sysconf("SC_CLK_TCK")
 OWN = 4_000_001
@@ -59,16 +58,3 @@ def test_a_system_without_proc_tells_nothing(tmp_path: Path) -> None:
     load = before.until(Reading.take([OWN], tmp_path), 0.0)
     assert load.foreign_cores is None
     assert load.problem == ""
-
-
-@pytest.mark.slow
-def test_all_processes_of_a_launch_are_ended_with_those_in_other_sessions(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with Processes("test-gate-processes") as processes:
-        # As a zygote does: a session of its own, and deaf to what ends its parent.
-        script = "trap '' TERM; setsid sleep 300 & sleep 300"
-        process = processes.start(["sh", "-c", script], tmp_path, dict(os.environ), log)
-        while len(processes.pids()) < 3:
-            assert process.poll() is None
-    assert processes.pids() == []
-    assert process.poll() is not None

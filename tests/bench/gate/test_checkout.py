@@ -1,0 +1,69 @@
+"""Whose pytest-ddl measures the two versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import pytest_ddl
+from pytest_ddl.bench.gate.checkout import both_sides
+from pytest_ddl.bench.gate.plan import GatePlan
+from pytest_ddl.bench.gate.side import PROTOCOL
+from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository
+from tests.bench.gate.repositories import git
+
+
+def sides(project: Path, base: int | None, head: int | None, instrument: str) -> tuple[list[Path], list[str]]:
+    """The pytest-ddl of both sides, relative to their versions, where these bring ones that speak such protocols."""
+    for name, protocol in (("base", base), ("head", head)):
+        git(project, "checkout", "-q", "-b", name, "main")
+        if protocol is not None:
+            file = project / "pytest_ddl" / "bench" / "gate" / "side.py"
+            file.parent.mkdir(parents=True)
+            file.write_text(f"import json\n\nPROTOCOL = {protocol}\n")
+            git(project, "add", "-A")
+            git(project, "commit", "-qm", name)
+    repository = Repository(project)
+    plan = GatePlan("base", "head", ("train:one",), instrument=instrument, repository=project)
+    with both_sides(plan, repository, repository.version("base"), repository.version("head")) as (one, other, notes):
+        found = [
+            side.package.relative_to(side.root) if side.root in side.package.parents else side.package
+            for side in (one, other)
+        ]
+        return found, notes
+
+
+GATES = [Path(pytest_ddl.__file__).resolve()] * 2
+OWN = [Path("pytest_ddl/__init__.py")] * 2
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "instrument", "expected", "note"),
+    [
+        (PROTOCOL, PROTOCOL, "auto", OWN, "each version is measured by the pytest-ddl in it"),
+        (PROTOCOL, PROTOCOL, "gate", GATES, ""),
+        (None, PROTOCOL, "auto", GATES, ""),
+        (None, None, "auto", GATES, ""),
+        (PROTOCOL - 1, PROTOCOL, "auto", GATES, "both versions are measured by this pytest-ddl: that of BASE speaks"),
+        (PROTOCOL - 1, PROTOCOL - 1, "auto", GATES, "that of BASE and HEAD speaks another protocol"),
+    ],
+)
+def test_each_version_measures_itself_where_the_gate_can_talk_to_both(
+    project: Path, base: int | None, head: int | None, instrument: str, expected: list[Path], note: str
+) -> None:
+    found, notes = sides(project, base, head, instrument)
+    assert found == expected
+    assert note in "".join(notes)
+    assert len(notes) == bool(note)
+
+
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [(None, "BASE has no pytest-ddl with a gate in it"), (PROTOCOL - 1, "pytest-ddl of BASE speaks another protocol")],
+)
+def test_what_cannot_measure_itself_is_refused_where_that_is_asked_for(
+    project: Path, base: int | None, words: str
+) -> None:
+    with pytest.raises(GateUsageError, match=words):
+        sides(project, base, PROTOCOL, "version")
