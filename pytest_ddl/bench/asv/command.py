@@ -11,10 +11,13 @@ where it was interrupted.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
+import re
 import subprocess
+import symtable
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from typing import Any
 from pytest_ddl.bench.asv.origin import Source
 from pytest_ddl.bench.asv.process import call
 from pytest_ddl.bench.asv.suite import QUICK
+from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
 from pytest_ddl.bench.machine import business, machine_facts
 
@@ -53,6 +57,10 @@ from pytest_ddl.bench.asv import training_suite
 
 Gate, Dash = training_suite("{train}", ["one_device", "mirrored"], replicas=[1, 2], batch_per_replica=32)
 '''
+
+
+_MADE_OTHERWISE = re.compile(r"import \*|__getattr__|globals\(|setattr\(")
+"""How a module comes to names that its text does not show."""
 
 
 class AsvError(RuntimeError):
@@ -104,10 +112,13 @@ def print_out(text: str) -> None:
 def init(train: str, folder: Path) -> list[Path]:
     """Write a configuration and one file of benchmarks; gives what was written.
 
-    :raises AsvError: for a file that exists, or a function that is not named as ``module:function``.
+    :raises AsvError: for a file that exists, or a function that is not named as ``module:function`` or not there.
     """
     if not all(train.partition(":")):
         raise AsvError(f"{train!r} must be of the form module:function")
+    module, _, function = train.partition(":")
+    if not module.startswith("."):  # one of the benchmarks that are yet to be written
+        _check_there(Target(module, function.split(".")[0]), folder)
     branch = _git(folder, "symbolic-ref", "--short", "HEAD")
     values = {"project": json.dumps(folder.resolve().name), "branch": json.dumps(branch), "asv_runner": ASV_RUNNER}
     files = {
@@ -122,6 +133,30 @@ def init(train: str, folder: Path) -> list[Path]:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return list(files)
+
+
+def _check_there(target: Target, folder: Path) -> None:
+    """Look for the function as it is written, as importing it may take long; what is installed is not looked at.
+
+    :raises AsvError: where its file lacks it, or nothing has the name of its module.
+    """
+    paths = (folder, folder / "src")
+    file = target.find(folder, paths)
+    if file is None:
+        meant = target.meant(paths)
+        if importlib.util.find_spec(target.module.split(".")[0]) is None:
+            hint = f"; is {meant}:{target.function} meant?" if meant else ""
+            raise AsvError(f"{str(target)!r}: there is no module {target.module} here, in src, or installed{hint}")
+        return
+    text = file.read_text(encoding="utf-8")
+    try:
+        symbols = symtable.symtable(text, str(file), "exec").get_symbols()
+    except SyntaxError as error:
+        raise AsvError(f"{file} cannot be imported: {error}") from None
+    names = [one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()]
+    if target.function not in names and not _MADE_OTHERWISE.search(text):
+        functions = [one.get_name() for one in symbols if one.is_namespace() and not one.get_name().startswith("_")]
+        raise AsvError(f"{file} has no {target.function!r}; it has {', '.join(functions) or 'no functions'}")
 
 
 def describe_machine(name: str) -> dict[str, str]:

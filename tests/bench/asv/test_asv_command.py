@@ -71,6 +71,39 @@ def test_init_needs_a_module_and_a_function(repository: Path, capsys: pytest.Cap
     assert "'train.py' must be of the form module:function" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        ("train:trian", "train.py has no 'trian'; it has train"),
+        ("trian:train", "there is no module trian here, in src, or installed; is train:train meant?"),
+        ("nowhere.at_all:train", "there is no module nowhere.at_all here, in src, or installed\n"),
+        ("broken:train", "broken.py cannot be imported: expected ':' (broken.py, line 1)"),
+    ],
+)
+def test_init_needs_a_function_that_is_there(
+    repository: Path, capsys: pytest.CaptureFixture[str], train: str, words: str
+) -> None:
+    (repository / "broken.py").write_text("def train(run) pass")
+    assert main(["asv", "init", train]) == 1
+    assert words in capsys.readouterr().err
+    assert not (repository / "asv.conf.json").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["from helpers import train\n", "train = print\n", "from helpers import *\n", "globals()['train'] = print\n"],
+)
+def test_init_takes_a_function_however_the_module_has_it(repository: Path, text: str) -> None:
+    (repository / "src").mkdir()
+    (repository / "src" / "made.py").write_text(text)
+    assert main(["asv", "init", "made:train"]) == 0
+
+
+@pytest.mark.parametrize("train", [".models:train", "train:train.__call__"])
+def test_init_takes_a_function_of_the_benchmarks_and_one_of_an_object(repository: Path, train: str) -> None:
+    assert main(["asv", "init", train]) == 0
+
+
 def test_the_machine_has_its_gpus_and_what_was_written_stays(
     repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
