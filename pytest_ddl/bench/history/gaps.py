@@ -13,8 +13,8 @@ Measured = Mapping[tuple[str, str], set[Commit]]
 _SHOWN = 5
 
 
-def _span(points: Iterable[Point]) -> str:
-    ordered = sorted({point.commit for point in points})
+def _span(commits: Iterable[Commit]) -> str:
+    ordered = sorted(set(commits))
     return ordered[0].short if len(ordered) == 1 else f"{ordered[0].short}..{ordered[-1].short}"
 
 
@@ -22,6 +22,10 @@ def _some(names: Iterable[str]) -> str:
     """The first few, each once, in order."""
     known = list(dict.fromkeys(names))
     return ", ".join(known[:_SHOWN]) + (" …" if len(known) > _SHOWN else "")
+
+
+def _named(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} benchmarks, {_some(names)}"
 
 
 def outside(commits: Sequence[str], *, shallow: bool) -> list[Problem]:
@@ -46,30 +50,34 @@ def removed(unknown: Mapping[str, Sequence[Point]], series: Sequence[Series]) ->
 
     :param unknown: the results of benchmarks that it does not have, by name.
     """
-    found = [
-        Problem(
-            "removed",
-            f"{name} has results of {len({point.commit for point in points})} commits ({_span(points)}) and is not in "
+    renamed: dict[tuple[str, tuple[Commit, ...]], list[str]] = defaultdict(list)
+    for name, points in sorted(unknown.items()):
+        if points:
+            commits = tuple(sorted({point.commit for point in points}))
+            renamed[name.rpartition(".")[0], commits].append(name)
+    found = []
+    for (suite, commits), names in renamed.items():
+        message = (
+            f"{_named(names)}: results of {len(commits)} commits ({_span(commits)}) are of what is not in "
             "benchmarks.json: renamed, removed, or its module fails to import. asv drops them without a word. Where it "
-            'was renamed, set `benchmark_name = "…"` to the old name; where it was removed, accept it by its id',
-            name,
-            _span(points),
+            'was renamed, set `benchmark_name = "…"` to the old name; where it was removed, accept it by its id'
         )
-        for name, points in sorted(unknown.items())
-        if points
-    ]
-    by_name: dict[str, list[Series]] = defaultdict(list)
+        found.append(Problem("removed", message, suite, ", ".join((_span(commits), *names))))
+    former: dict[str, list[Series]] = defaultdict(list)
     for one in series:
         if one.points and not one.is_current:
-            by_name[one.benchmark.name].append(one)
-    for name, several in sorted(by_name.items()):
-        labels = sorted({one.label for one in several})
+            former[one.benchmark.name].append(one)
+    alike: dict[tuple[tuple[str, ...], tuple[Commit, ...]], list[str]] = defaultdict(list)
+    for name, several in sorted(former.items()):
+        parameters = tuple(sorted({one.label.removeprefix(name) for one in several}))
+        alike[parameters, tuple(sorted({point.commit for one in several for point in one.points}))].append(name)
+    for (parameters, commits), names in alike.items():
         message = (
-            f"{name} has results of {len(labels)} combinations of parameters that it does not have any more: "
-            f"{_some(labels)} ({_span(point for one in several for point in one.points)}). asv drops them without a "
+            f"{_named(names)}: there are results of {len(parameters)} combinations of parameters that are not there "
+            f"any more: {_some(names[0] + text for text in parameters)} ({_span(commits)}). asv drops them without a "
             "word. Where they were removed on purpose, accept it by its id"
         )
-        found.append(Problem("removed", message, name, ", ".join(labels)))
+        found.append(Problem("removed", message, ", ".join(names), ", ".join(parameters)))
     return found
 
 
@@ -79,40 +87,41 @@ def cut(series: Sequence[Series]) -> list[Problem]:
     for one in series:
         if one.dropped:
             by_name[one.benchmark.name].append(one)
-    found = []
+    alike: dict[tuple[tuple[Commit, ...], str, str, int], list[str]] = defaultdict(list)
     for name, several in sorted(by_name.items()):
         dropped = [point for one in several for point in one.dropped]
         left = len({point.commit for one in several for point in one.points})
-        versions = sorted({str(point.version) for point in dropped})
+        versions = ", ".join(sorted({str(point.version)[:12] for point in dropped}))
+        commits = tuple(sorted({point.commit for point in dropped}))
+        alike[commits, versions, str(several[0].benchmark.version)[:12], left].append(name)
+    found = []
+    for (commits, versions, now, left), names in sorted(alike.items(), key=lambda item: item[1]):
         message = (
-            f"the history of {name} is cut: results of {len({point.commit for point in dropped})} commits "
-            f"({_span(dropped)}) are of version {', '.join(text[:12] for text in versions)}, the benchmark is now "
-            f"{str(several[0].benchmark.version)[:12]}, and {left} commits are left. asv drops them without a word. "
-            f'Where what is measured is the same, pin it (`track_….version = "…"`, the older one) and run asv again; '
-            "where it is not, accept the cut by its id"
+            f"the history of {_named(names)} is cut: results of {len(commits)} commits ({_span(commits)}) are of "
+            f"version {versions}, the present one is {now}, and {left} commits are left. asv drops them without a "
+            'word. Where what is measured is the same, pin it (`track_….version = "…"`, the older one) and run asv '
+            "again; where it is not, accept the cut by its id"
         )
-        found.append(Problem("cut", message, name, f"{versions} -> {several[0].benchmark.version}"))
+        found.append(Problem("cut", message, ", ".join(names), f"{versions} -> {now}"))
     return found
 
 
 def failed_last(series: Sequence[Series], measured: Measured) -> list[Problem]:
     """Benchmarks that failed at the newest commit of their machine and environment."""
-    newest = {place: max(commits) for place, commits in measured.items()}
-    failed: dict[str, list[Series]] = defaultdict(list)
+    failed: dict[tuple[str, str], list[Series]] = defaultdict(list)
     for one in series:
-        if newest[one.machine, one.environment] in one.failed:
-            failed[one.benchmark.name].append(one)
-    return [
-        Problem(
-            "failed",
-            f"{name} failed at the newest commit {newest[several[0].machine, several[0].environment].short} on "
-            f"{several[0].machine} ({len(several)} combinations, such as {several[0].label}): nothing can "
-            "be said about it there; `asv run --show-stderr` shows why",
-            name,
-            newest[several[0].machine, several[0].environment].hash,
+        if max(measured[one.machine, one.environment]) in one.failed:
+            failed[one.machine, one.environment].append(one)
+    found = []
+    for place, several in sorted(failed.items()):
+        newest, names = max(measured[place]), sorted({one.benchmark.name for one in several})
+        message = (
+            f"{_named(names)} failed at the newest commit {newest.short} on {place[0]} ({len(several)} "
+            f"{'combination' if len(several) == 1 else 'combinations'}, such as {several[0].label}): nothing can be "
+            "said about it there; `asv run --show-stderr` shows why"
         )
-        for name, several in sorted(failed.items())
-    ]
+        found.append(Problem("failed", message, " ".join(place), ", ".join((newest.hash, *names))))
+    return found
 
 
 def gone(series: Sequence[Series], measured: Measured) -> list[Problem]:

@@ -96,6 +96,41 @@ def test_what_failed_last_is_told_as_a_failure_only(tmp_path: Path) -> None:
     assert only(read_results(folder), "failed").error
 
 
+def test_one_cause_is_told_once_for_all_benchmarks_of_a_suite(tmp_path: Path) -> None:
+    names = [f"training.Gate.track_{letter}" for letter in "abcdefg"]
+    commits = commit_hashes(6)
+
+    def told(folder: str, kind: str, **made: Any) -> Problem:
+        benches = [bench(), *(bench(name, **made) for name in names)]
+        return only(read_results(write_results(tmp_path / folder, benches, commits)), kind)
+
+    failed = told("failed", "failed", value=until(5, None))
+    assert failed.message.startswith("7 benchmarks, training.Gate.track_a, training.Gate.track_b")
+    assert "track_f" not in failed.message
+    assert "(14 combinations, such as training.Gate.track_a(mirrored, 1))" in failed.message
+    assert told("cut", "cut", version=lambda number: "old" if number < 4 else "new").message.startswith(
+        "the history of 7 benchmarks, training.Gate.track_a"
+    )
+    assert told("removed", "removed", known=False).message.startswith("7 benchmarks, training.Gate.track_a")
+
+
+def test_combinations_that_a_suite_lost_are_told_once(tmp_path: Path) -> None:
+    names, commits = [f"training.Gate.track_{letter}" for letter in "abc"], commit_hashes(6)
+    write_results(tmp_path, [bench(name) for name in names], commits[:4], dates=dates(4))
+    now = [bench(name, parameters={"strategy": ["mirrored"], "replicas": [1]}) for name in names]
+    problem = only(read_results(write_results(tmp_path, now, commits[4:], dates=dates(2, 4))), "removed")
+    assert problem.message.startswith("3 benchmarks, training.Gate.track_a, training.Gate.track_b")
+    assert "more: training.Gate.track_a(mirrored, 2) (" in problem.message
+
+
+def test_another_benchmark_that_fails_too_is_another_problem(tmp_path: Path) -> None:
+    ids = []
+    for names in ("a", "ab"):
+        benches = [bench(), *(bench(f"training.Gate.track_{letter}", until(5, None)) for letter in names)]
+        ids.append(only(read_results(write_results(tmp_path / names, benches, commit_hashes(6))), "failed").id)
+    assert ids[0] != ids[1]
+
+
 def test_a_suite_that_was_removed_is_not_gone_but_removed(tmp_path: Path) -> None:
     commits = commit_hashes(6)
     folder = write_results(tmp_path, [bench(), bench(COUNT, known=False)], commits)
