@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CONFTEST = """
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome
 from pytest_ddl.checks.registry import Check
 from pytest_ddl.strategies.mirrored import Mirrored
-
-pytestmark = pytest.mark.slow
 
 class Trio(Mirrored):
     name = "trio"
