@@ -57,10 +57,11 @@ def evaluate(planted: Planted, strategy: str, which: str = "sin", **given: Any) 
     report = check_training(planted.sin if which == "sin" else planted.twin, strategy, **arguments)
     first = report.findings[0] if report.findings else None
     cause = first.cause if first else None
-    # A silent defect that shows only because the program then fails was not found by a check;
-    # one whose cause is named was, though the same race may end in a failure or not.
+    # A silent defect that shows only because the program then fails was not found by a check; one that another
+    # check than RUN names was, as the same race may end in a failure or not.
     crashed = first is not None and first.symptom == "crash"
-    bare_crash = planted.symptom == "silent" and crashed and cause not in planted.causes
+    named = first is not None and first.check != "RUN" and cause in planted.causes
+    bare_crash = planted.symptom == "silent" and crashed and not named
     caught = report.verdict == "fail" and not bare_crash
     return Outcome(
         ids=planted.ids,

@@ -114,9 +114,9 @@ def init(train: str, folder: Path) -> list[Path]:
 
     :raises AsvError: for a file that exists, or a function that is not named as ``module:function`` or not there.
     """
-    if not all(train.partition(":")):
+    module, colon, function = train.partition(":")
+    if not (module and colon and function) or module.endswith(".py"):
         raise AsvError(f"{train!r} must be of the form module:function")
-    module, _, function = train.partition(":")
     if not module.startswith("."):  # one of the benchmarks that are yet to be written
         _check_there(Target(module, function.split(".")[0]), folder)
     branch = _git(folder, "symbolic-ref", "--short", "HEAD")
@@ -136,7 +136,7 @@ def init(train: str, folder: Path) -> list[Path]:
 
 
 def _check_there(target: Target, folder: Path) -> None:
-    """Look for the function as it is written, as importing it may take long; what is installed is not looked at.
+    """Look for the function in the text of its module, as importing it may take long; not in what is installed.
 
     :raises AsvError: where its file lacks it, or nothing has the name of its module.
     """

@@ -66,9 +66,10 @@ def test_init_leaves_files_that_exist(repository: Path) -> None:
     assert (repository / "asv.conf.json").read_text() == "{}"
 
 
-def test_init_needs_a_module_and_a_function(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["asv", "init", "train.py"]) == 1
-    assert "'train.py' must be of the form module:function" in capsys.readouterr().err
+@pytest.mark.parametrize("train", ["train.py", "train.py:train", "train:", ":train"])
+def test_init_needs_a_module_and_a_function(repository: Path, capsys: pytest.CaptureFixture[str], train: str) -> None:
+    assert main(["asv", "init", train]) == 1
+    assert f"{train!r} must be of the form module:function" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
