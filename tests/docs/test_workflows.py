@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), *sorted((ROOT / "docs/workflows").glob("*.yml"))]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _COMMAND = re.compile(r"(?:^|[\s'\"`(])(?:pytest-ddl|-m pytest_ddl\.cli) ((?:gate|history|asv|experiment)\b[^`\n]*)")
-_USES = re.compile(r"^[\w./-]+@v\d+$")
+_PINNED = re.compile(r"^[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+"""A commit, which nobody can move as they can a tag, and its version for readers and for Dependabot."""
 
 
 def load(path: Path) -> dict[Any, Any]:
@@ -91,11 +92,36 @@ def test_workflows_are_pinned_limited_and_careful(path: Path) -> None:
     for job in workflow["jobs"].values():
         assert job["timeout-minutes"] > 0
         for step in job["steps"]:
-            assert "uses" not in step or _USES.match(step["uses"])
             # What somebody else wrote, such as the name of a branch, reaches a shell through the environment only.
             assert "${{" not in step.get("run", "")
+            if "actions/checkout@" in step.get("uses", ""):
+                assert step["with"]["persist-credentials"] is False
         if "self-hosted" in job["runs-on"] and "pull_request" in workflow[True]:
             assert "head.repo.full_name == github.repository" in job["if"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_actions_are_pinned_by_commit(path: Path) -> None:
+    used = re.findall(r"uses: (.*)", path.read_text(encoding="utf-8"))
+    assert used
+    assert [line for line in used if not _PINNED.match(line)] == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_code_of_a_checkout_never_meets_a_token_that_writes(path: Path) -> None:
+    """A runner of one's own has a token that reads, and a job with a token that writes runs no Python."""
+    for job in load(path)["jobs"].values():
+        writes = "write" in job.get("permissions", {}).values()
+        runs_python = any("python" in step.get("run", "").lower() for step in job["steps"])
+        assert not (writes and ("self-hosted" in job["runs-on"] or runs_python))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_of_the_checkout_do_not_shadow_those_of_the_runner(path: Path) -> None:
+    """``python -m`` puts the working folder first in ``sys.path``; ``-P`` leaves it out."""
+    runs = [step.get("run", "") for job in load(path)["jobs"].values() for step in job["steps"]]
+    started = [line for run in runs for line in run.splitlines() if " -m pytest_ddl" in line]
+    assert [line for line in started if " -P -m pytest_ddl" not in line] == []
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -108,7 +134,7 @@ def test_a_gate_that_wrote_nothing_fails(path: Path) -> None:
         for step in job["steps"]
         if "upload-artifact" in step.get("uses", "")
     ]
-    assert sorted(written) == sorted(upload["path"] for upload in uploads)
+    assert sorted(written) == sorted(upload["path"] for upload in uploads if upload["path"].endswith(".json"))
     assert all(upload["if-no-files-found"] == "error" for upload in uploads)
 
 
@@ -186,3 +212,43 @@ def test_users_have_the_workflows_of_this_project() -> None:
 def test_targets_of_this_project_exist(path: Path) -> None:
     for file, function in re.findall(r"(asv_bench/\S+\.py):(\w+)", path.read_text(encoding="utf-8")):
         assert f"def {function}(run" in (ROOT / file).read_text(encoding="utf-8")
+
+
+HISTORIES = [path for path in WORKFLOWS if path.name == "history.yml"]
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_results_of_each_night_are_added_to_their_branch(path: Path, tmp_path: Path) -> None:
+    (step,) = (step for step in load(path)["jobs"]["keep"]["steps"] if "run" in step)
+    origin, machine = tmp_path / "origin.git", {"MACHINE": "gpu", "TOKEN": "none", "GITHUB_SERVER_URL": "https://host"}
+    identity = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **identity, **machine}
+
+    def git(*words: str, cwd: Path = tmp_path) -> str:
+        ran = subprocess.run(["git", *words], cwd=cwd, env=environ, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    git("init", "--bare", "--initial-branch=main", str(origin))
+    for number in (1, 2):
+        clone = tmp_path / f"clone{number}"
+        git("clone", str(origin), str(clone))
+        if number == 1:
+            (clone / "train.py").touch()
+            git("add", "--all", cwd=clone)
+            git("commit", "--message=Start", cwd=clone)
+            git("push", "origin", "HEAD:main", cwd=clone)
+        (clone / "new-results").mkdir()
+        (clone / "new-results" / f"{number}.json").touch()
+        ran = subprocess.run(
+            ["bash", "-e", "-c", step["run"]],
+            cwd=clone,
+            env={**environ, "COMMIT": f"c{number}"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.returncode == 0, ran.stderr
+    assert git("ls-tree", "--name-only", "benchmark-results", cwd=origin).split() == ["1.json", "2.json"]
+    subjects = git("log", "--format=%s", "benchmark-results", cwd=origin).splitlines()
+    assert subjects == ["Results of c2 on gpu", "Results of c1 on gpu"]
