@@ -94,6 +94,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("keras", "keras", "Which Keras tf.keras is in the workers", choices=("keras", "tf_keras")),
     Option("launcher", "local", "How worker processes are started", "NAME"),
     Option(
+        "network",
+        "shared",
+        "Network of the worker processes: shared with this machine (only this machine reaches TensorFlow's servers),\n"
+        "or isolated (only the workers do, and their programs reach nothing else)",
+        choices=("shared", "isolated"),
+    ),
+    Option(
         "gate",
         "",
         "The two versions between which tests with the fixture ddl_gate measure; without it they are skipped",
@@ -182,20 +189,37 @@ def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> 
     :raises pytest.UsageError: one line naming option, value, origin and the valid set.
     """
     environ = os.environ if environ is None else environ
-    resolved = {}
-    for option in OPTIONS:
-        value, origin = _raw(config, option, environ)
-        if origin != "default" and isinstance(value, str):
-            try:
-                parsed = option.parse(value)
-            except ValueError as error:
-                raise _usage_error(option, value, origin, error) from None
-            if option.choices and parsed not in option.choices:
-                raise _usage_error(option, value, origin, f"valid: {', '.join(option.choices)}")
-            value = parsed
-        resolved[option.name] = Setting(value, origin)
+    resolved = {option.name: _setting(option, *_raw(config, option, environ)) for option in OPTIONS}
     _warn_about_unknown(config, environ)
     return Settings(resolved)
+
+
+def resolve_without_pytest(environ: Mapping[str, str] | None = None) -> Settings:
+    """Find every option's value in a process that does not run pytest: from the environment, or the default.
+
+    :raises pytest.UsageError: one line naming option, value, origin and the valid set.
+    """
+    environ = os.environ if environ is None else environ
+    return Settings(
+        {
+            option.name: _setting(option, environ[option.env], option.env)
+            if option.env in environ
+            else Setting(option.default, "default")
+            for option in OPTIONS
+        }
+    )
+
+
+def _setting(option: Option, value: Any, origin: str) -> Setting:
+    if origin == "default" or not isinstance(value, str):
+        return Setting(value, origin)
+    try:
+        parsed = option.parse(value)
+    except ValueError as error:
+        raise _usage_error(option, value, origin, error) from None
+    if option.choices and parsed not in option.choices:
+        raise _usage_error(option, value, origin, f"valid: {', '.join(option.choices)}")
+    return Setting(parsed, origin)
 
 
 def _usage_error(option: Option, value: str, origin: str, problem: object) -> pytest.UsageError:

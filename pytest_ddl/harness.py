@@ -189,10 +189,12 @@ class Harness:
         TensorFlow freezes its devices at first use, so a second variant of another size may be refused by it.
         """
         if context.spec not in self._built:
+            from pytest_ddl.cluster.network import servers_kept_local
             from pytest_ddl.cluster.ports import PortLease
 
             self._lease = PortLease(context.topology.ports)
-            self._built[context.spec] = definition.build(replace(context, ports=self._lease.ports))
+            with servers_kept_local():
+                self._built[context.spec] = definition.build(replace(context, ports=self._lease.ports))
         return self._built[context.spec]
 
     def _probe(self) -> tuple[int, int]:
@@ -227,23 +229,23 @@ def process_harness() -> Harness:
     """The harness of a process without pytest, made at first use and closed at exit."""
     from multiprocessing.util import Finalize
 
-    from pytest_ddl.config import OPTIONS, Setting
+    from pytest_ddl.config import resolve_without_pytest
 
     global _process_harness
     if _process_harness is None:
-        settings = Settings({option.name: Setting(option.default, "default") for option in OPTIONS})
-        _process_harness = Harness(settings, StrategyRegistry(), built_in_launchers())
+        settings = resolve_without_pytest()
+        _process_harness = Harness(settings, StrategyRegistry(), built_in_launchers(settings))
         # Not atexit, which the processes of multiprocessing never run.
         Finalize(None, _process_harness.close, exitpriority=0)
     return _process_harness
 
 
-def built_in_launchers() -> dict[str, Any]:
-    """The launchers that need no plugin."""
+def built_in_launchers(settings: Settings) -> dict[str, Any]:
+    """Return the launchers that need no plugin, by name."""
 
     def local(environ: dict[str, str], folder: Path, address: str | None) -> Launcher:
         from pytest_ddl.cluster.launcher import LocalLauncher
 
-        return LocalLauncher(environ, folder, address)
+        return LocalLauncher(environ, folder, address, isolated=settings["network"] == "isolated")
 
     return {"local": local}

@@ -32,7 +32,7 @@ def harness_of(config: pytest.Config) -> Harness:
     if harness is None:
         registry = StrategyRegistry()
         config.hook.pytest_ddl_register_strategies(registry=registry)
-        launchers = built_in_launchers()
+        launchers = built_in_launchers(config.stash[SETTINGS])
         config.hook.pytest_ddl_register_launchers(launchers=launchers)
         workerinput = getattr(config, "workerinput", {})
         folder = workerinput.get("ddl_folder") or getattr(config.option, "ddl_folder", None)

@@ -115,11 +115,15 @@ class Launcher(Protocol):
 class LocalLauncher:
     """Forks workers from a zygote on this machine; starts it, or joins that of the xdist controller."""
 
-    def __init__(self, environ: Mapping[str, str], folder: Path, address: str | None = None) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], folder: Path, address: str | None = None, *, isolated: bool = False
+    ) -> None:
         """Start a zygote, or connect to the one at ``address``.
 
         :param folder: where the socket and the log of a started zygote lie; the zygote removes it when it
             ends, so that nothing is left of a pytest process that was killed.
+        :param isolated: whether a started zygote and its workers have a network of their own; see
+            :mod:`pytest_ddl.cluster.network`.
         """
         self._buffer = b""
         self._ready = False
@@ -132,19 +136,20 @@ class LocalLauncher:
         self._process: subprocess.Popen[bytes] | None = None
         self._next_id = 0
         if address is None:
-            self._start(environ, folder)
+            self._start(environ, folder, isolated)
         else:
             self.address = address
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._connect()
 
-    def _start(self, environ: Mapping[str, str], folder: Path) -> None:
+    def _start(self, environ: Mapping[str, str], folder: Path, isolated: bool) -> None:
         self.address = str(folder / "zygote")
         self._log = open(folder / "zygote.log", "ab+")  # noqa: SIM115
         self._socket, theirs = socket.socketpair()
         # The working folder must not come first in the path: a tests' random.py would be imported instead.
-        isolated = ["-P"] if sys.version_info >= (3, 11) else []
-        command = [sys.executable, *isolated, "-m", "pytest_ddl.cluster.zygote", "--owner-fd", str(theirs.fileno())]
+        safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+        command = [sys.executable, *safe_path, "-m", "pytest_ddl.cluster.zygote", "--owner-fd", str(theirs.fileno())]
+        command += ["--isolated"] if isolated else []
         self._process = subprocess.Popen(
             [*command, "--socket", self.address, "--preload", *PRELOAD],
             pass_fds=[theirs.fileno()],

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, receive, send
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition
@@ -123,7 +124,8 @@ class Worker:
         context = boot.context
         with importable(boot.modules):
             definition = pickle.loads(boot.definition)
-            strategy = definition.build(context)
+            with servers_kept_local():
+                strategy = definition.build(context)
         if context.rank < 0:
             return {"num_replicas": 0}
         num_replicas = _prove_connected(strategy, definition, boot)

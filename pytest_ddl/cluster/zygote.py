@@ -71,7 +71,9 @@ class _Client:
 class Zygote:
     """The event loop: accepts clients, forks workers, reaps them, and tells their clients."""
 
-    def __init__(self, owner: socket.socket, listener: socket.socket, preload: Sequence[str]) -> None:
+    def __init__(
+        self, owner: socket.socket, listener: socket.socket, preload: Sequence[str], *, isolated: bool = False
+    ) -> None:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._wakeup, wakeup_write = socket.socketpair()
@@ -83,10 +85,11 @@ class Zygote:
         self._clients: dict[int, _Client] = {}
         self._owner = self._add(owner)
         self._preload = preload
+        self._isolated = isolated
         self._error = ""
 
     def serve(self) -> None:
-        self._error = _import_all(self._preload)
+        self._error = (_isolate() if self._isolated else "") or _import_all(self._preload)
         gc.collect()
         # Frozen objects are never touched by the collector, so their pages stay shared with the workers.
         gc.freeze()
@@ -222,6 +225,17 @@ def _import_all(names: Sequence[str]) -> str:
     return ""
 
 
+def _isolate() -> str:
+    """Enter a network namespace, which all workers inherit; return why it is refused, or an empty string."""
+    from pytest_ddl.cluster.network import IsolationError, isolate
+
+    try:
+        isolate()
+    except IsolationError as error:
+        return f"--ddl-network=isolated: {error}"
+    return ""
+
+
 def _die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies (Linux; elsewhere the closed control pipe does)."""
     if sys.platform == "linux":
@@ -240,13 +254,14 @@ def main() -> None:
     parser.add_argument("--owner-fd", type=int, required=True)
     parser.add_argument("--socket", required=True)
     parser.add_argument("--preload", nargs="*", default=[])
+    parser.add_argument("--isolated", action="store_true")
     options = parser.parse_args()
     owner = socket.socket(fileno=options.owner_fd)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(options.socket)
     listener.listen(64)
     try:
-        Zygote(owner, listener, options.preload).serve()
+        Zygote(owner, listener, options.preload, isolated=options.isolated).serve()
     finally:
         # Not the owner's task: it may have been killed.
         shutil.rmtree(os.path.dirname(options.socket), ignore_errors=True)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.config import resolve_without_pytest
+
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestAssertRewriteWarning")
 USES = """
 import pytest
@@ -32,6 +34,7 @@ def run(pytester: pytest.Pytester, *args: str) -> Any:
         ("--ddl-device=x", "command line", ["--ddl-device='x'", "valid: auto, cpu, gpu, tpu"]),
         ("--ddl-keras=x", "command line", ["--ddl-keras='x'", "valid: keras, tf_keras"]),
         ("--ddl-launcher=x", "command line", ["--ddl-launcher='x'", "valid: local"]),
+        ("--ddl-network=x", "command line", ["--ddl-network='x'", "valid: shared, isolated"]),
         ("--ddl-require=tpu", "command line", ["--ddl-require='tpu'", "tpu cannot run here: "]),
         ("--ddl-require=typo", "command line", ["--ddl-require='typo'", "valid"]),
     ],
@@ -100,6 +103,15 @@ def test_precedence_and_the_header(pytester: pytest.Pytester, monkeypatch: pytes
     result.stdout.fnmatch_lines(["ddl: strategy=ps,mirrored[[]replicas=4[]] (from command line), *"])
     result.stdout.fnmatch_lines(["*test_x?parameter_server?>", "*test_x[[]mirrored[[]replicas=4[]][]]>"])
     result.stdout.fnmatch_lines(["*test_marker?central_storage?>"])
+
+
+def test_outside_pytest_options_come_from_the_environment() -> None:
+    settings = resolve_without_pytest({"PYTEST_DDL_TIMEOUT": "7", "PYTEST_DDL_STRICT": "yes"})
+    assert settings["timeout"] == 7.0
+    assert settings["strict"] is True
+    assert settings.not_default() == ["timeout=7.0 (from PYTEST_DDL_TIMEOUT)", "strict=True (from PYTEST_DDL_STRICT)"]
+    with pytest.raises(pytest.UsageError, match=r"--ddl-device='x' \(from PYTEST_DDL_DEVICE\): valid: auto"):
+        resolve_without_pytest({"PYTEST_DDL_DEVICE": "x"})
 
 
 def test_defaults_are_not_in_the_header(pytester: pytest.Pytester) -> None:
