@@ -233,7 +233,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
 
     Returns the report of a pass; raises ``DivergenceError`` for a fail; skips, or fails in strict mode, where
-    the comparison is inconclusive.
+    the comparison is inconclusive. It is inconclusive also if ``checks=`` names a check that has nothing to judge.
     """
     from pytest_ddl.items.selection import parse_mark
     from pytest_ddl.session import assert_equivalence

@@ -19,8 +19,9 @@ def failed(check: str, findings: Sequence[Finding], reason: str = "") -> CheckRe
     return CheckResult(check, Outcome.FAIL, reason or findings[0].message, tuple(findings))
 
 
-def inconclusive(check: str, reason: str) -> CheckResult:
-    return CheckResult(check, Outcome.INCONCLUSIVE, reason)
+def inconclusive(check: str, reason: str, *, follows: bool = False) -> CheckResult:
+    """Return a result without a decision; ``follows`` if weights that differ, or an early failure, are the reason."""
+    return CheckResult(check, Outcome.INCONCLUSIVE, reason, follows=follows)
 
 
 def not_applicable(check: str, reason: str) -> CheckResult:
@@ -30,7 +31,7 @@ def not_applicable(check: str, reason: str) -> CheckResult:
 def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
     """The result where no training step was recorded."""
     if any(rank.error for rank in distributed.ranks):
-        return inconclusive(check, "the run failed before its first step was recorded")
+        return inconclusive(check, "the run failed before its first step was recorded", follows=True)
     if any(rank.results for rank in distributed.ranks):
         return not_applicable(check, "no training step: what evaluate and predict return is METRIC-EQ's")
     return inconclusive(check, "no training step was recorded: does the program use run.steps, run.batches or run.fit?")
@@ -74,14 +75,21 @@ def unmatched(
     ]
     where, _rank, ours = sides[0]
     for there, rank, theirs in sides[1:]:
+        if not theirs and VariableKind.METRIC in kinds and any(others for _where, _rank, others in sides[1:]):
+            continue  # one rank may keep a metric for all
         alone = [kind.value for kind in kinds if len(_of(ours, kind)) != len(_of(theirs, kind))]
         alone += [left.name for left, right in zip(ours, theirs, strict=False) if left.shape != right.shape]
+        if VariableKind.SLOT in kinds and not alone:  # paired by the place at which they were found
+            alone += [left.name for left, right in zip(ours, theirs, strict=False) if left.index != right.index]
         if alone:
             observed, expected = (
                 ", ".join(f"{len(_of(side, kind))} {kind.value}" for kind in kinds) for side in (theirs, ours)
             )
             message = f"not the same variables are watched {there} and {where}: {', '.join(alone[:3])}"
-            fix = "Watch the same objects in every run: call run.watch(model=..., optimizer=...) unconditionally."
+            fix = (
+                "Watch the same objects in the same order in every run: call run.watch(model=..., optimizer=...) "
+                "unconditionally."
+            )
             names = [v.name for v in theirs or ours]
             told = f"{'these' if theirs else 'those of one device'}: {', '.join(names[:6])}"
             return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_ddl.checks.build import not_applicable
 from pytest_ddl.checks.causes import CAUSES
@@ -56,7 +57,7 @@ def judge(
         approximations=approximations,
         unused_expectations={cause: reason for cause, reason in expected.items() if cause not in used},
         inconclusive=(
-            *_undecided(results, [*(f for f, _ in declared), *approximations]),
+            *_undecided(results, [*(f for f, _ in declared), *approximations], distributed),
             *_unseen(distributed, [f for f in approximations if f.check in NUMERIC and f.check != "LOSS-EQ"]),
         ),
         notes=_notes(reference, distributed, [*(f for f, _ in declared), *approximations], roots, found),
@@ -93,16 +94,41 @@ def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str,
     return expected
 
 
-def _undecided(results: Sequence[CheckResult], excused: Sequence[Finding]) -> tuple[str, ...]:
-    """Why a verdict is missing, less the checks that a tolerated difference leaves nothing to decide."""
-    checks = {finding.check for finding in excused}
-    silenced = {"UNEVEN-EQ", "LOSS-EQ"} if checks else set()
-    if "RUN" in checks:
-        silenced = {result.check for result in results}
+def require(report: Report, names: Collection[str]) -> Report:
+    """Make a report inconclusive if a check that the caller named had nothing to judge.
+
+    After an error the reason is that error, which the report holds already.
+    """
+    records = [record for record in (report.reference, report.distributed) if record is not None]
+    if any(record.errors for record in records):
+        return report
+    idle = [
+        f"{result.check}: checks= names it, and it does not apply: {result.reason}"
+        for result in report.results
+        if result.check in names and result.outcome is Outcome.NOT_APPLICABLE
+    ]
+    return replace(report, inconclusive=(*report.inconclusive, *idle))
+
+
+def _undecided(
+    results: Sequence[CheckResult], excused: Sequence[Finding], distributed: TrainingRecord
+) -> tuple[str, ...]:
+    """Why a verdict is missing, less what a tolerated finding itself leaves undecided.
+
+    Only weights that differ, or a run that failed before, excuse a check; its own doubts stay.
+    """
+    failed = {result.check for result in results if result.outcome is Outcome.FAIL}
+    crashed = any(finding.check == "RUN" for finding in excused)
+
+    def follows(result: CheckResult) -> bool:
+        if crashed and (result.follows or distributed.num_steps == 0):
+            return True
+        return result.follows and bool(excused) and bool(failed & {"STEP-EQ", "UNEVEN-EQ"})
+
     return tuple(
         f"{result.check}: {result.reason}"
         for result in results
-        if result.outcome is Outcome.INCONCLUSIVE and result.check not in silenced
+        if result.outcome is Outcome.INCONCLUSIVE and not follows(result)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pytest_ddl.records import TrainingRecord
@@ -75,6 +75,12 @@ class CheckResult:
     reason: str = ""
     """For a pass: what was compared; else why it does not apply or could not decide."""
     findings: tuple[Finding, ...] = ()
+    follows: bool = False
+    """Whether nothing could be decided only because weights differ, or because the run failed before."""
+
+
+_WORST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)
+"""Outcomes of one check in several comparisons: the first that occurs stands for all."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,17 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Whether everything was compared that could be, and nothing is wrong."""
         return self.verdict == "pass"
+
+    def __bool__(self) -> bool:
+        """Return ``passed``, so that ``assert check_training(...)`` does what it reads like."""
+        return self.passed
+
+    def __repr__(self) -> str:
+        from pytest_ddl.report.text import headline
+
+        return f"<Report {self.verdict}: {headline(self)} (str(report) shows all)>"
 
     @property
     def comparable(self) -> bool:
@@ -119,10 +135,65 @@ class Report:
         reference = self.reference
         return reference is not None and not reference.errors and reference.num_steps > 0 and bool(reference.variables)
 
+    def result(self, check: str) -> CheckResult | None:
+        """Return the result of a check, or ``None`` if it was not run."""
+        return next((result for result in self.results if result.check == check), None)
+
+    def merged(self, again: Report, check: str, what: str) -> Report:
+        """Add the verdict of a repeated comparison, under the name of the check that it was repeated for.
+
+        Nothing of the repeated comparison is lost: findings, tolerated findings and reasons for doubt are added, and
+        the check has the worse of both outcomes. ``what`` says how the programs were run.
+        """
+        declared: dict[str | None, str] = {finding.cause: why for finding, why in self.expected}
+        declared.update(self.unused_expectations)
+        tolerated = {finding.cause for finding in self.approximations}
+
+        def told(finding: Finding) -> Finding:
+            return replace(finding, check=check, message=f"{what}: {finding.message}")
+
+        found = [told(finding) for finding in again.findings]
+        excused = [(finding, declared[finding.cause]) for finding in found if finding.cause in declared]
+        excused += [(told(finding), why) for finding, why in again.expected]
+        findings = [finding for finding in found if finding.cause not in declared]
+        approximations = [told(finding) for finding in again.approximations if finding.cause not in tolerated]
+        doubts = [f"{check}, {what}: {why.removeprefix(f'{check}: ')}" for why in again.inconclusive]
+        used = {finding.cause for finding, _why in excused}
+        known = {finding.cause for finding, _why in self.expected}
+        own = again.result(check)
+        outcome = Outcome.FAIL if findings else Outcome.INCONCLUSIVE if doubts else None
+        outcome = outcome or (own.outcome if own and not own.findings else Outcome.PASS)
+        reason = own.reason if own else again.verdict
+        if findings or doubts:
+            reason = findings[0].message.removeprefix(f"{what}: ") if findings else again.inconclusive[0]
+        result = CheckResult(check, outcome, f"{what}: {reason}", (*found, *approximations))
+        return replace(
+            self,
+            results=tuple(_worse(known, result) if known.check == check else known for known in self.results),
+            findings=[*self.findings, *findings],
+            approximations=(*self.approximations, *approximations),
+            expected=(*self.expected, *(pair for pair in excused if pair[0].cause not in known)),
+            unused_expectations={
+                cause: why
+                for cause, why in self.unused_expectations.items()
+                if cause in again.unused_expectations and cause not in used
+            },
+            inconclusive=(*self.inconclusive, *doubts),
+            seconds=self.seconds + again.seconds,
+        )
+
     def __str__(self) -> str:
         from pytest_ddl.report.text import render_report
 
         return render_report(self)
+
+
+def _worse(plain: CheckResult, again: CheckResult) -> CheckResult:
+    """Return one result for a check that was run twice."""
+    outcome = min(plain.outcome, again.outcome, key=_WORST.index)
+    told = plain.outcome is not Outcome.NOT_APPLICABLE or again.outcome is Outcome.NOT_APPLICABLE
+    reason = f"{again.reason}; {plain.reason}" if told else again.reason
+    return replace(plain, outcome=outcome, reason=reason, findings=(*plain.findings, *again.findings))
 
 
 class DivergenceError(AssertionError):

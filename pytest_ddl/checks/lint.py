@@ -30,7 +30,7 @@ def check_lint(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     if findings:
         return failed(CHECK, findings)
     if distributed.errors and not distributed.variables:
-        return inconclusive(CHECK, "the run failed before a variable was watched")
+        return inconclusive(CHECK, "the run failed before a variable was watched", follows=True)
     told = f"{known[0].facts.get('replicas')} replica(s) in sync"
     mirrored = [variable for variable in distributed.variables if variable.distributed]
     return passed(CHECK, told + (f", {len(mirrored)} mirrored variables" if mirrored else ""))

@@ -32,7 +32,7 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
         return no_steps(CHECK, distributed)
     diverged = compare(reference, distributed, tolerance).step
     if diverged == 0:
-        return inconclusive(CHECK, "the weights differ before the first step")
+        return inconclusive(CHECK, "the weights differ before the first step", follows=True)
     last = steps if diverged is None else min(steps, diverged)
     compared = 0
     undecided: str | None = None

@@ -140,6 +140,11 @@ def select(names: Collection[str] | None, known: Sequence[Check] = CHECKS) -> li
     if isinstance(names, str):
         raise ValueError(f"checks={names!r} must be a collection of names, for example [{names!r}]")
     valid = [check.name for check in known]
+    if not names:
+        raise ValueError(
+            'checks= names no check: leave it out to run all of them, or name some, for example ["STEP-EQ"]; '
+            f"valid: {', '.join(valid)}"
+        )
     for name in names:
         if name not in valid:
             raise ValueError(f"checks= names an unknown check {name!r}; valid: {', '.join(valid)}")

@@ -31,7 +31,8 @@ def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, toleran
         return failed(CHECK, [finding], f"step {found.step} with {parts} examples: {finding.message}")
     judged = [step for step in uneven if found.step is None or step < found.step]
     if not judged:
-        return inconclusive(CHECK, f"the weights differ before the first uneven batch (step {uneven[0]})")
+        why = f"the weights differ before the first uneven batch (step {uneven[0]})"
+        return inconclusive(CHECK, why, follows=True)
     if found.undecided is not None or found.not_finite is not None:
         return inconclusive(CHECK, "see STEP-EQ: the bound is too wide, or one device is not finite")
     return passed(CHECK, f"{len(judged)} uneven step(s)")

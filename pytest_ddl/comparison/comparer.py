@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.checks.compare import judge, needs_noise, parse_expectations
+from pytest_ddl.checks.compare import judge, needs_noise, parse_expectations, require
 from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.slices import slices_to_recompute
 from pytest_ddl.cluster import ship
@@ -79,9 +79,11 @@ class Comparer:
         select(checks, self._checks)
         deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
 
-        def compare_once(settings: RunSettings, checks: Collection[str] | None) -> Report:
+        def compare_once(settings: RunSettings, checks: Collection[str] | None, runs: int = 1) -> Report:
             decide = partial(judge, expect=expect, strict=strict, checks=checks, known=self._checks)
-            return self._compare_once(train, spec, mark, settings, precision, decide, deadline)
+            now = time.monotonic()
+            until = now + (deadline - now) / runs
+            return self._compare_once(train, spec, mark, settings, precision, decide, until)
 
         settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=seed)
         report = compare_once(settings, checks)
@@ -92,7 +94,7 @@ class Comparer:
         for probe in PROBES:
             if report.comparable and probe.wanted(report, checks or ()):
                 report = probe.run(report, replace(settings, neutralise=report.neutralised), compare_once)
-        return report
+        return report if checks is None else require(report, checks)
 
     def _compare_once(
         self,
@@ -282,7 +284,7 @@ def check_training(
     :param precision: ``"auto"`` compares in float64 where the program allows it; ``"float64"``, ``"native"``.
     :param expect: cause ids -> reason, for differences that are meant to be.
     :param strict: fail on named approximations too.
-    :param checks: names of the checks to run, all by default.
+    :param checks: names of the checks to run, all by default. A named check that does not apply is inconclusive.
     :param timeout: seconds for everything.
     :param seed: what Python, NumPy, TensorFlow and Keras are seeded with in every run, and ``run.seed``.
     :raises ValueError: for an argument that cannot be used.

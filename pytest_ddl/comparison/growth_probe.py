@@ -1,4 +1,4 @@
-"""METRIC-EQ, run differently: many steps on one batch that change no weight, where metrics may only grow evenly."""
+"""METRIC-EQ, run differently: many steps on one batch change no weight, so metrics may only grow evenly."""
 
 from __future__ import annotations
 
@@ -6,36 +6,46 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_ddl.checks.findings import CheckResult, Outcome, Report
+from pytest_ddl.checks.findings import Finding, Report
 from pytest_ddl.checks.metric import CHECK as CHECK
+from pytest_ddl.comparison.repeating import fails_on_one_device, timed
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pytest_ddl.comparison.probes import CompareOnce
+    from pytest_ddl.comparison.repeating import CompareOnce
 
 STEPS = 300
 """State that doubles in every step leaves the range of float64 after 1024 steps, that of float32 after 128; what
 is summed once too often shows in the second step, what drifts slowly needs many."""
+_JUDGED = ("LIVENESS", "STEP-EQ", CHECK)
 
 
 def wanted(report: Report, names: Collection[str]) -> bool:
-    """Only where the check is named: it takes as long as 300 steps take, twice."""
+    """Run only if the check is named: it takes as long as 300 steps take, twice."""
     return CHECK in names and not report.findings
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
-    """Run both again on their first global batch alone, with learning rates of 0."""
-    again = compare_once(replace(settings, constant=True, steps=STEPS), (CHECK,))
+    """Run both again on only their first global batch, with learning rates of 0, and judge both like any run."""
+    again = timed(report, compare_once(replace(settings, constant=True, steps=STEPS), _JUDGED))
+    refused = fails_on_one_device(again)
+    if refused is not None:
+        note = f"{CHECK} is judged by the program's own steps: in a run of {STEPS} steps on one batch {refused}"
+        return replace(report, notes=(*report.notes, note))
     reference = again.reference
-    if reference is None or reference.num_steps < STEPS:
-        return report  # its loop does not take the data of run.steps, run.batches or fit, or ends by itself
+    if reference is not None and not reference.errors and reference.num_steps < STEPS:
+        note = f"{CHECK} is judged by few steps: of {STEPS} steps on one batch one device ran {reference.num_steps}"
+        report = replace(report, notes=(*report.notes, note))
+    # Weights that stand still decide nothing, as is meant here; weights that differ are findings.
+    doubts = tuple(why for why in again.inconclusive if not why.startswith("STEP-EQ: "))
+    findings = [_without_cause(finding) for finding in again.findings]
     what = f"run again for {STEPS} steps on one batch, learning rate 0"
-    findings = [replace(f, message=f"{what}: {f.message}") for f in again.findings if f.check == CHECK]
-    inner = next(result for result in again.results if result.check == CHECK)
-    outcome = Outcome.FAIL if findings else inner.outcome
-    result = CheckResult(CHECK, outcome, f"{what}: {inner.reason}", tuple(findings))
-    return replace(
-        report,
-        results=tuple(result if known.check == CHECK else known for known in report.results),
-        findings=[*report.findings, *findings],
-    )
+    return report.merged(replace(again, findings=findings, inconclusive=doubts), CHECK, what)
+
+
+def _without_cause(finding: Finding) -> Finding:
+    """Return a finding on weights without its cause: causes explain updates, and there are none here."""
+    if finding.check != "STEP-EQ" or not finding.step or finding.variable is None:
+        return finding
+    told = "it was changed by something else than the optimizer, whose learning rate is 0"
+    return replace(finding, cause=None, fix=None, evidence=told, also=())

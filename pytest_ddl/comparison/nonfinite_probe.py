@@ -10,18 +10,21 @@ import numpy as np
 
 from pytest_ddl.checks.build import not_applicable
 from pytest_ddl.checks.causes import fix_of
-from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.checks.findings import Finding, Outcome, Report
 from pytest_ddl.checks.nonfinite import CHECK as CHECK
 from pytest_ddl.checks.observe import of_kind, update
+from pytest_ddl.checks.registry import CHECKS
+from pytest_ddl.comparison.repeating import fails_on_one_device, timed
 from pytest_ddl.records import Array, GradientStage, OptimizerRecord, TrainingRecord, VariableKind
 from pytest_ddl.training.settings import Injection, RunSettings
 
 if TYPE_CHECKING:
-    from pytest_ddl.comparison.probes import CompareOnce
+    from pytest_ddl.comparison.repeating import CompareOnce
 
 _DECIDES = ("IsFinite", "IsInf", "IsNan")
 """Operations of programs that look at whether their gradients are finite."""
-_ENOUGH = (CHECK, "REPLICA-EQ", "STEP-EQ")
+_ENDS = ("RUN", "LIVENESS")
+_ENOUGH = (*_ENDS, CHECK, "REPLICA-EQ", "STEP-EQ")
 _RUNS = 8
 """Most pairs of runs where ``checks=`` names the check: each plants in two places."""
 
@@ -49,23 +52,47 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     """Plant infinities, the first time with half the loss scale as well, and judge what both runs made of them."""
     plain, record = report, report.distributed
     assert record is not None
-    told: list[str] = []
-    for number, planted in enumerate(_plans(plain, record)):
+    plans = list(_plans(plain, record))
+    for number, planted in enumerate(plans):
         halved = number == 0 and any(variable.is_loss_scale for variable in record.variables)
-        again = compare_once(replace(settings, inject=planted, loss_scale_factor=0.5 if halved else 1.0), _ENOUGH)
-        how = f"run again with {_described(planted, halved, record)}"
-        result = _result(again, planted)
+        changed = replace(settings, inject=planted, loss_scale_factor=0.5 if halved else 1.0)
+        again = timed(plain, compare_once(changed, _ENOUGH, len(plans) - number))
         unscaled = _unscaled(plain, again) if halved else None
-        findings = [] if unscaled is None else [unscaled]
-        if planted and result.outcome in (Outcome.PASS, Outcome.FAIL):
-            # What the check says explains what follows from it in weights and replicas.
-            ours = [f for f in again.findings if f.check == CHECK] or again.findings
-            findings += [replace(f, check=CHECK, message=f"{how}: {f.message}") for f in ours]
-        told.append(f"{how}: {result.reason}")
-        report = _added(report, again, findings, result.outcome, "; ".join(told))
-        if report.findings or result.outcome is not Outcome.PASS:
+        again = _judged(again, planted)
+        if unscaled is not None:
+            again = replace(again, findings=[unscaled, *again.findings])
+        report = report.merged(again, CHECK, f"run again with {_described(planted, halved, record)}")
+        result = again.result(CHECK)
+        if again.findings or again.inconclusive or result is None or result.outcome is not Outcome.PASS:
             break
     return report
+
+
+def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
+    """Return the report of runs with planted gradients, less what the program does on one device as well."""
+    refused = fails_on_one_device(again)
+    result = again.result(CHECK)
+    assert result is not None
+    if refused is not None:
+        alike = again.distributed is not None and again.distributed.errors
+        doubts = () if alike or not planted else (f"{CHECK}: {refused}, and the strategy goes on",)
+        told = not_applicable(CHECK, f"the program cannot go on with it: {refused}")
+        return replace(again, results=(told,), findings=[], inconclusive=doubts)
+    if not planted:
+        why = "nothing is planted: Keras 3's LossScaleOptimizer decides by one replica; name the check to see it"
+        result = not_applicable(CHECK, why)
+    # What the check says explains what follows from it in weights and replicas.
+    findings = [finding for finding in again.findings if finding.check == CHECK]
+    if not findings:
+        judged = planted and result.outcome is Outcome.PASS
+        # Weights that are not finite on one device either are no measure of those under the strategy.
+        findings = [finding for finding in again.findings if judged or finding.check in _ENDS]
+    return replace(
+        again,
+        results=(result,),
+        findings=findings,
+        inconclusive=tuple(why for why in again.inconclusive if why.partition(":")[0] in (*_ENDS, CHECK)),
+    )
 
 
 def _described(planted: tuple[Injection, ...], halved: bool, record: TrainingRecord) -> str:
@@ -111,49 +138,14 @@ def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[Injection, 
     chosen = (3, 4) if steps > 3 else (steps,)
     replicas, indices = range(record.num_replicas), _indices(record)
     places = [(indices[0], replicas[-1]), (indices[-1], 0)][: len(chosen)]
-    if {result.check for result in report.results} <= {"RUN", CHECK}:
+    checks = {result.check for result in report.results}
+    if checks <= {"RUN", CHECK}:
         places += [place for place in ((i, r) for i in indices for r in replicas) if place not in places]
-    elif _decided_by_keras(record):
-        places = []
+    elif _decided_by_keras(record) and checks >= {check.name for check in CHECKS}:
+        places = []  # with fewer checks, the caller named this one
     for first in range(0, min(max(len(places), 1), _RUNS * len(chosen)), len(chosen)):
         taken = zip(places[first : first + len(chosen)], chosen, strict=False)
         yield tuple(Injection(step, replica, index, float("inf")) for (index, replica), step in taken)
-
-
-def _result(again: Report, planted: tuple[Injection, ...]) -> CheckResult:
-    """What the check said of the runs with planted gradients."""
-    if not planted:
-        why = "nothing is planted: Keras 3's LossScaleOptimizer decides by one replica; name the check to see it"
-        return not_applicable(CHECK, why)
-    if again.reference is None or again.reference.errors:
-        return not_applicable(CHECK, "the program raises on one device too")
-    if again.distributed is not None and any(e.type == "deadline" for _rank, e in again.distributed.errors):
-        # The time is for everything, and the plain run has had its share: what hangs is told apart as stuck.
-        return not_applicable(CHECK, "the time that is left is too short for it")
-    (result,) = (known for known in again.results if known.check == CHECK)
-    if again.distributed is not None and again.distributed.errors:
-        return replace(result, outcome=Outcome.FAIL, reason="it raises, and does not on one device")
-    return result
-
-
-def _added(report: Report, again: Report, findings: list[Finding], outcome: Outcome, told: str) -> Report:
-    expected = {cause: why for cause, why in report.unused_expectations.items() if cause in {f.cause for f in findings}}
-    left = [finding for finding in findings if finding.cause not in expected]
-    outcome = Outcome.FAIL if left else Outcome.NOT_APPLICABLE if outcome is Outcome.NOT_APPLICABLE else Outcome.PASS
-    result = CheckResult(CHECK, outcome, told, tuple(findings))
-    declared = (*((f, expected[f.cause]) for f in findings if f.cause in expected), *again.expected)
-    known = {finding.cause for finding, _why in report.expected}
-    return replace(
-        report,
-        results=tuple(result if other.check == CHECK else other for other in report.results),
-        findings=[*report.findings, *left],
-        expected=(*report.expected, *(pair for pair in declared if pair[0].cause not in known)),
-        unused_expectations={
-            cause: why
-            for cause, why in report.unused_expectations.items()
-            if cause not in {finding.cause for finding, _why in declared}
-        },
-    )
 
 
 def _unscaled(plain: Report, again: Report) -> Finding | None:

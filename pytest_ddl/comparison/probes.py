@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.checks.findings import Report
 from pytest_ddl.comparison import growth_probe, neutralised_probe, nonfinite_probe, stale_probe
+from pytest_ddl.comparison.repeating import CompareOnce as CompareOnce
+from pytest_ddl.comparison.repeating import timed
 from pytest_ddl.training.settings import RunSettings
-
-CompareOnce = Callable[[RunSettings, Collection[str] | None], Report]
 
 
 @dataclass(frozen=True)
@@ -33,41 +33,20 @@ def named(check: str) -> Callable[[Report, Collection[str]], bool]:
 
 
 UNEVEN = "UNEVEN-EQ"
-_NEEDED = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "REPLICA-EQ")
+_NEEDED = ("LIVENESS", "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "REPLICA-EQ")
 
 
 def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
-    """UNEVEN-EQ: run again with a global batch that does not divide, and with one smaller than the replicas.
-
-    A program that refuses such a batch on one device too is not judged by it.
-    """
+    """UNEVEN-EQ: run again with a global batch that does not divide, and with one smaller than the replicas."""
     replicas = report.distributed.num_replicas if report.distributed is not None else 1
     if settings.global_batch_size is None or replicas < 2:
         return report
-    even = settings.global_batch_size // replicas * replicas
-    told: list[str] = []
-    findings: list[Finding] = []
-    approximations: list[Finding] = []
-    inconclusive: list[str] = []
-    for size in (even + 1, 1):
-        again = compare_once(replace(settings, global_batch_size=size), _NEEDED)
-        findings += [_of_rerun(finding, size) for finding in again.findings]
-        approximations += [_of_rerun(finding, size) for finding in again.approximations]
-        inconclusive += [f"{UNEVEN}, run again with global_batch_size={size}: {why}" for why in again.inconclusive]
-        told.append(f"{size}: {again.verdict}")
-    outcome = Outcome.FAIL if findings else Outcome.INCONCLUSIVE if inconclusive else Outcome.PASS
-    result = CheckResult(UNEVEN, outcome, f"run again with global batches of {', '.join(told)}", tuple(findings))
-    return replace(
-        report,
-        results=tuple(result if known.check == UNEVEN else known for known in report.results),
-        findings=[*report.findings, *findings],
-        approximations=(*report.approximations, *approximations),
-        inconclusive=(*report.inconclusive, *inconclusive),
-    )
-
-
-def _of_rerun(finding: Finding, size: int) -> Finding:
-    return replace(finding, check=UNEVEN, message=f"run again with global_batch_size={size}: {finding.message}")
+    plain = report
+    sizes = (settings.global_batch_size // replicas * replicas + 1, 1)
+    for position, size in enumerate(sizes):
+        again = compare_once(replace(settings, global_batch_size=size), _NEEDED, len(sizes) - position)
+        report = report.merged(timed(plain, again), UNEVEN, f"run again with global_batch_size={size}")
+    return report
 
 
 PROBES: tuple[Probe, ...] = (

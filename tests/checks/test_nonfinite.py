@@ -146,7 +146,7 @@ def planted(*histories):
     """A comparison in which every run has what the settings plant, given the histories of the replicas."""
     asked = []
 
-    def compare_once(settings, _checks):
+    def compare_once(settings, _checks, _runs=1):
         asked.append(settings)
         return judge(REFERENCE, record(*histories, broken=[1]))
 
@@ -184,7 +184,7 @@ def test_the_probe_respects_what_is_expected():
     before, after = (record(*histories) for histories in ([SKIPPED], [SKIPPED, SKIPPED]))
     cause = {"non-finite-not-synchronised": "known"}
 
-    def compare_once(_settings, _checks):
+    def compare_once(_settings, _checks, _runs=1):
         return judge(REFERENCE, record(history((0.25, 8.0)), SKIPPED, broken=[1]), expect=cause)
 
     report = nonfinite_probe.probe(judge(before, after, expect=cause), RunSettings(), compare_once)
@@ -200,9 +200,9 @@ def test_a_gradient_that_does_not_follow_the_scale_by_which_it_is_divided():
 
     whole = [(1.0, 8.0), (0.75, 8.0), (0.5, 8.0)]
     report = judge(record(whole), record(whole, whole))
-    forgets = nonfinite_probe.probe(report, RunSettings(), lambda _settings, _checks: halved(update=0.5))
+    forgets = nonfinite_probe.probe(report, RunSettings(), lambda _settings, _checks, _runs: halved(update=0.5))
     assert [finding.cause for finding in forgets.findings] == ["gradient-unscaled-without-scale"]
-    keeps = nonfinite_probe.probe(report, RunSettings(), lambda _settings, _checks: halved(update=0.25))
+    keeps = nonfinite_probe.probe(report, RunSettings(), lambda _settings, _checks, _runs: halved(update=0.25))
     assert keeps.findings == []
 
 
