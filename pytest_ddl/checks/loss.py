@@ -10,6 +10,7 @@ from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.fit_loss import is_running_mean, shown_by_fit
 from pytest_ddl.checks.observe import compare, shared_steps
+from pytest_ddl.checks.one_sided import lone_losses
 from pytest_ddl.checks.tolerance import Bound, Decision, Tolerance
 from pytest_ddl.records import TrainingRecord
 
@@ -64,8 +65,11 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
         undecided = f"the single-device loss is not finite at step {not_finite}"
     if undecided:
         return inconclusive(CHECK, undecided)
-    if compared == 0 and any(step.loss is not None for run in (reference, distributed) for step in run.ranks[0].steps):
-        return inconclusive(CHECK, "a loss was recorded on one side only: return one number from the step on both")
+    alone = lone_losses(reference, distributed, last)
+    if alone:
+        return inconclusive(
+            CHECK, f"a loss was recorded on one side only ({alone}): return one number from the step on both"
+        )
     if compared == 0:
         return not_applicable(CHECK, "no loss was recorded on both sides")
     told = f"{compared} losses" + (f", up to step {last}" if last < steps else "")

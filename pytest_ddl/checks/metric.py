@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytest_ddl.checks.arrays import all_finite, difference, magnitude
-from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed
+from pytest_ddl.checks.arrays import all_finite, difference
+from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed, unmatched
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.fit_loss import RUNNING_MEAN
 from pytest_ddl.checks.metric_state import combined, counted_by_replica, pairs, resummed, state_agrees
 from pytest_ddl.checks.observe import compare, shared_steps
+from pytest_ddl.checks.one_sided import listed, lone_results, lone_values, lone_variables
 from pytest_ddl.checks.results import returned
 from pytest_ddl.checks.tolerance import Bound, Decision, Tolerance
-from pytest_ddl.records import Array, RankRecord, TrainingRecord
+from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
 
 CHECK = "METRIC-EQ"
 _TOPOLOGY = re.compile(r"rank|replica|worker|task|device|process", re.IGNORECASE)
@@ -30,14 +31,16 @@ class _Seen:
 
     compared: int = 0
     skipped: list[str] = field(default_factory=list)
+    alone: list[str] = field(default_factory=list)
+    """What only one side recorded."""
     findings: list[Finding] = field(default_factory=list)
 
     def judge(self, actual: Array, desired: Array, bound: Bound, what: str) -> float | None:
         """The error of a value where it is wrong; a value that no bound can decide on is skipped."""
-        if not all_finite(desired):
+        error = difference(actual, desired).error
+        if error == 0.0 and not np.any(np.isfinite(desired)):
             self.skipped.append(f"{what} (not finite on one device)")
             return None
-        error = difference(actual, desired).error
         if bound.measured and bound.value > bound.effect and not math.isinf(error):
             # The same program on one device gives another value each time: time, free randomness, chaos.
             self.skipped.append(f"{what} (not reproducible on one device)")
@@ -61,7 +64,7 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if diverged == 0:
         return not_applicable(CHECK, "the weights differ before the first step")
     sound = steps if diverged is None else diverged - 1
-    seen = _Seen()
+    seen = _Seen(findings=unmatched(CHECK, reference, distributed, (VariableKind.METRIC,), "metric-wrong"))
     _results(reference, distributed, tolerance, sound, seen)
     _state(reference, distributed, tolerance, sound, seen)
     _values(reference, distributed, tolerance, sound, seen)
@@ -69,6 +72,12 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if seen.findings:
         # The earliest place of each name; a wrong history says more than the steps it is made of.
         return failed(CHECK, sorted(seen.findings, key=lambda finding: finding.step or 0))
+    seen.alone += lone_results(reference, distributed, sound) + lone_values(reference, distributed, sound)
+    if seen.alone:
+        return inconclusive(CHECK, f"recorded on one side only: {listed(seen.alone)}; record them in every run")
+    unread = lone_variables(reference, distributed, (VariableKind.METRIC,))
+    if unread is not None:
+        return inconclusive(CHECK, unread)
     if seen.compared:
         return passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + told)
     if diverged is not None:
@@ -92,6 +101,9 @@ def _results(
                 continue
             rows = actual.value.shape[:1] != desired.value.shape[:1]
             if actual.kind == "fit" and rows:
+                if not any(other.resumed for other in distributed.ranks):
+                    told = f"{len(desired.value)} entries on one device, {len(actual.value)} under the strategy"
+                    seen.alone.append(f"{actual.name} ({told})")
                 continue  # of an interrupted run: each attempt has a history of its own
             if actual.kind == "predict" and rows and actual.value.ndim == desired.value.ndim:
                 seen.findings.append(_missing_rows(rank, actual.name, actual.value, desired.value, actual.step))
@@ -163,7 +175,7 @@ def _state(
             if desired is None or actual is None:
                 continue
             bound = tolerance.variable(pair.ours.index, step)
-            if bound.measured and bound.value > bound.effect and magnitude(desired) == 0:
+            if bound.measured and bound.value > bound.effect and not np.any(desired):
                 continue
             error = seen.judge(actual, desired, bound, pair.ours.name)
             if error is not None:

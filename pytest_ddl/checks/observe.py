@@ -187,7 +187,8 @@ def compare(
             beyond.sort(key=lambda place: (-place.excess, -place.difference.error))
             worst = (_with_ratio(reference, distributed, beyond[0]), *beyond[1:])
             return Comparison(compared, step, worst, undecided)
-        if not finite:
+        # Weights that are not finite spoil all that follows; other variables are compared one by one.
+        if not finite and kinds == WEIGHTS:
             return Comparison(compared, step, (), undecided, not_finite=step)
     return Comparison(compared, last, (), undecided)
 

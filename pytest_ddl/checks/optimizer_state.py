@@ -11,6 +11,7 @@ from pytest_ddl.checks.diagnosis import Diagnosis, diagnose
 from pytest_ddl.checks.effective import settings_of
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import Place, compare, shared_steps
+from pytest_ddl.checks.one_sided import lone_variables
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.checks.used_rate import outdated
 from pytest_ddl.records import TrainingRecord, VariableKind
@@ -51,6 +52,9 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
         return failed(CHECK, findings)
     if reasons:
         return inconclusive(CHECK, reasons[0])
+    unread = lone_variables(reference, distributed, _KINDS)
+    if unread is not None:
+        return inconclusive(CHECK, unread)
     if compared == 0:
         return not_applicable(CHECK, "no optimizer was watched, or it has no state")
     return passed(CHECK, f"{compared} components of slots and counters, up to step {last}")

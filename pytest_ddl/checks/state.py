@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_ddl.checks.arrays import all_finite, difference, is_numeric, same
+from pytest_ddl.checks.arrays import difference, is_numeric, same
 from pytest_ddl.checks.build import (
     failed,
     finding_at,
@@ -30,6 +30,7 @@ from pytest_ddl.checks.observe import (
     of_kind,
     shared_steps,
 )
+from pytest_ddl.checks.one_sided import lone_variables
 from pytest_ddl.checks.tolerance import Decision, Tolerance
 from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
@@ -71,6 +72,9 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         return failed(CHECK, _first_of_each_cause(findings))
     if reasons:
         return inconclusive(CHECK, reasons[0])
+    unread = lone_variables(reference, distributed, (VariableKind.STATE,))
+    if unread is not None:
+        return inconclusive(CHECK, unread)
     if compared == 0:
         return not_applicable(CHECK, "every state is local to its replica by declaration (ON_READ without aggregation)")
     last = f"up to step {diverged}, where weights differ" if diverged else f"over {steps} steps"
@@ -92,8 +96,8 @@ def _first_difference(
     first = max(ours.since, theirs.since) + 1 if late else 0
     for step in range(first, last + 1):
         desired = reference.value(ours.index, step)
-        if desired is None or not all_finite(desired):
-            break
+        if desired is None:
+            continue
         bound = tolerance.variable(ours.index, step)
         places = []
         for rank, replica, value in _readings(distributed, theirs, step):

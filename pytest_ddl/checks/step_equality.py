@@ -9,6 +9,7 @@ from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.diagnosis import diagnose
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import WEIGHTS, Comparison, Place, compare, of_kind, shared_steps
+from pytest_ddl.checks.one_sided import lone_variables
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
@@ -43,6 +44,9 @@ def _without_difference(
         return inconclusive(CHECK, "no weight was recorded on both sides")
     if found.undecided is not None:
         return inconclusive(CHECK, wide(found.undecided))
+    unread = lone_variables(reference, distributed, WEIGHTS)
+    if unread is not None:
+        return inconclusive(CHECK, unread)
     afterwards = _changed_afterwards(reference, distributed, tolerance)
     if afterwards is not None:
         return failed(CHECK, [afterwards])
@@ -114,15 +118,26 @@ def _structure(reference: TrainingRecord, distributed: TrainingRecord) -> list[F
     """Variables that have no counterpart, or another shape."""
     if not distributed.ranks or (distributed.errors and not distributed.variables):
         return []
-    ours, theirs = of_kind(reference, *WEIGHTS), of_kind(distributed, *WEIGHTS)
-    if len(ours) != len(theirs) and not (distributed.errors or reference.errors):
-        message = f"{len(theirs)} weights are watched under the strategy, {len(ours)} on one device"
-        return [Finding(CHECK, message, observed=_names(theirs), expected=_names(ours), step=0)]
-    for left, right in zip(ours, theirs, strict=False):
-        if left.shape != right.shape or left.kind is not right.kind:
-            message = f"{right.name} is not the same variable as on one device"
-            observed, expected = (f"{v.name} {v.kind.value} {v.shape}" for v in (right, left))
-            return [Finding(CHECK, message, variable=right.name, observed=observed, expected=expected, step=0)]
+    ours = of_kind(reference, *WEIGHTS)
+    for rank in distributed.ranks:
+        theirs = [variable for variable in rank.variables if variable.kind in WEIGHTS]
+        where = f"under the strategy ({rank.task})" if len(distributed.ranks) > 1 else "under the strategy"
+        if len(ours) != len(theirs) and not (distributed.errors or reference.errors):
+            message = f"{len(theirs)} weights are watched {where}, {len(ours)} on one device"
+            observed, expected = _names(theirs), _names(ours)
+            return [Finding(CHECK, message, worker=rank.rank, observed=observed, expected=expected, step=0)]
+        for left, right in zip(ours, theirs, strict=False):
+            if left.shape != right.shape or left.kind is not right.kind:
+                message = f"{right.name} is not the same variable as on one device"
+                observed, expected = (f"{v.name} {v.kind.value} {v.shape}" for v in (right, left))
+                return [Finding(CHECK, message, variable=right.name, observed=observed, expected=expected, step=0)]
+            if left.index != right.index and not (distributed.errors or reference.errors):
+                message = f"{right.name} is watched in another order than on one device"
+                observed, expected = (f"{v.name} at place {v.index + 1}" for v in (right, left))
+                fix = "Call run.watch in the same order in every run."
+                return [
+                    Finding(CHECK, message, variable=right.name, observed=observed, expected=expected, step=0, fix=fix)
+                ]
     return []
 
 

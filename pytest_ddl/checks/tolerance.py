@@ -31,7 +31,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pytest_ddl.checks.arrays import all_finite, difference, magnitude
+from pytest_ddl.checks.arrays import difference, magnitude
 from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
 FAILURE = 1e-9
@@ -211,15 +211,17 @@ class Tolerance:
         return Bound(value, origin, max(largest_step / self._batch, spacing), bool(noise), tight)
 
     def _scalar(self, value: float | None, noisy: Sequence[float | None], roundoff: float) -> Bound:
-        if value is None or not math.isfinite(value):
-            return Bound(0.0, "the reference value is not finite")
-        bound = tight = 2 * self.gamma(self._length, roundoff) * abs(value)
-        noise = [abs(other - value) for other in noisy if other is not None and math.isfinite(other)]
+        if value is None:
+            return Bound(0.0, "there is no reference value")
+        scale = abs(value) if math.isfinite(value) else 0.0
+        bound = tight = 2 * self.gamma(self._length, roundoff) * scale
+        # Infinite where rounding decides whether the value is finite.
+        noise = [difference(np.asarray(other), np.asarray(value)).error for other in noisy if other is not None]
         origin = UNMEASURED
         if noise:
             bound += self.amplification * max(noise)
             origin = f"rounding noise measured in {len(noise)} perturbed run(s), x{self.amplification:.3g}"
-        return Bound(bound, origin, abs(value) / self._batch, bool(noise), tight)
+        return Bound(bound, origin, scale / self._batch, bool(noise), tight)
 
     def _roundoff_of(self, name: str | None) -> float:
         """The coarsest arithmetic on the way to a named value, or to the loss (``None``)."""
@@ -259,9 +261,9 @@ class Tolerance:
 
 
 def _distance(reference: TrainingRecord, perturbed: TrainingRecord, index: int, step: int) -> float:
-    """How far a perturbed run is from the reference; 0 where that is not a number."""
+    """Return how far a perturbed run is from the reference: infinitely if only one of them is finite."""
     left, right = perturbed.value(index, step), reference.value(index, step)
-    if left is None or right is None or not (all_finite(left) and all_finite(right)):
+    if left is None or right is None:
         return 0.0
     return difference(left, right).error
 

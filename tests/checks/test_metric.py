@@ -221,7 +221,10 @@ def test_calls_before_an_interruption_have_no_counterpart(records: Any) -> None:
     reference, distributed = records
     first = with_results(reference, {"evaluate": [0.3], "evaluate#2": [0.2]})
     ranks = tuple(replace(rank, result_steps={"evaluate": 1, "evaluate#2": 3}) for rank in first.ranks)
-    assert judge(replace(first, ranks=ranks), with_results(distributed, {"evaluate": [0.2]})).passed
+    later = with_results(distributed, {"evaluate": [0.2]})
+    resumed = replace(later, ranks=tuple(replace(rank, resumed={2: {}}) for rank in later.ranks))
+    assert judge(replace(first, ranks=ranks), resumed).passed
+    assert judge(replace(first, ranks=ranks), later).verdict == "inconclusive", "nothing interrupted this run"
 
 
 def test_nothing_recorded_does_not_pass(records: Any) -> None:
