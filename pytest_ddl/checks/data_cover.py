@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pytest_ddl.checks.build import failed, no_steps, not_applicable, not_observed, passed
+from pytest_ddl.checks.build import failed, inconclusive, no_steps, not_applicable, not_observed, passed
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.coverage import Coverage, Examples, Order, coverage
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import shared_steps
+from pytest_ddl.checks.one_sided import lone_ids
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import TrainingRecord
 
@@ -25,6 +26,9 @@ def check_data_cover(
         return no_steps(CHECK, distributed)
     found = coverage(reference, distributed)
     if found is None:
+        told = lone_ids(reference, distributed)
+        if told is not None:
+            return inconclusive(CHECK, f"example ids were told on one side only ({told}): tell them in every run")
         return not_applicable(CHECK, not_observed(distributed, "examples were"))
     if found.order is Order.SAME:
         return passed(CHECK, f"{found.by} of {sum(found.ours.values())} examples in {found.steps} steps")

@@ -191,7 +191,7 @@ class Report:
 def _worse(plain: CheckResult, again: CheckResult) -> CheckResult:
     """Return one result for a check that was run twice."""
     outcome = min(plain.outcome, again.outcome, key=_WORST.index)
-    told = plain.outcome is not Outcome.NOT_APPLICABLE or again.outcome is Outcome.NOT_APPLICABLE
+    told = plain.outcome is not Outcome.NOT_APPLICABLE
     reason = f"{again.reason}; {plain.reason}" if told else again.reason
     return replace(plain, outcome=outcome, reason=reason, findings=(*plain.findings, *again.findings))
 

@@ -68,6 +68,16 @@ def lone_results(reference: TrainingRecord, distributed: TrainingRecord, last: i
     return [f"{names[key]} ({where})" for key, where in told.items()]
 
 
+def lone_ids(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
+    """Say in which steps each side told example ids, or return ``None`` if these are the same."""
+
+    def told(record: TrainingRecord) -> _Places:
+        steps = range(1, shared_steps(reference, distributed) + 1)
+        return {"": [at for at in steps if any(batch.example_ids is not None for batch in record.batches(at))]}
+
+    return next(iter(_unpaired(told(reference), [("all ranks", told(distributed))]).values()), None)
+
+
 def lone_variables(reference: TrainingRecord, distributed: TrainingRecord, kinds: Sequence[VariableKind]) -> str | None:
     """Name a watched variable that only one side recorded after some step, or return ``None`` if there is none."""
     pairs = list(zip(of_kind(reference, *kinds), of_kind(distributed, *kinds), strict=False))

@@ -165,6 +165,19 @@ def test_one_rank_may_evaluate_for_all(workers: Records) -> None:
     assert report.passed, str(report)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_example_ids_of_one_side_are_told(records: Records, side: int) -> None:
+    """Contents decide if they were observed; here they were not."""
+
+    def without(_rank: RankRecord, step: StepRecord) -> StepRecord:
+        return replace(step, batches=tuple(replace(batch, example_ids=None) for batch in step.batches))
+
+    changed = [each_step(record, without) if at == side else record for at, record in enumerate(records)]
+    assert "example ids were told on one side only" in reason(judge(*changed, checks=["DATA-COVER"]), "DATA-COVER")
+    silent = [each_step(record, without) for record in records]
+    assert not judge(*silent, checks=["DATA-COVER"]).inconclusive
+
+
 # -- watched variables -------------------------------------------------------------------------------
 
 

@@ -95,12 +95,16 @@ PROJECT = {
         def test_inconclusive_strict(ddl_equivalence):
             ddl_equivalence(not_finite, strict=True, **SIZES)
 
+        def test_named_check_that_does_not_apply(ddl_equivalence):
+            ddl_equivalence(right, checks=["CKPT"], **SIZES)
+
         @pytest.mark.parametrize("arguments, words", [
             (dict(global_batch_size=0), "global_batch_size=0 must be a whole number"),
             (dict(steps="2"), "steps='2' must be a whole number"),
             (dict(precision="double"), "precision='double' is not one of auto, float64, native"),
             (dict(timeout=-1), "timeout=-1 must be a positive number"),
             (dict(checks=["NO-SUCH"]), "NO-SUCH"),
+            (dict(checks=[]), "checks= names no check"),
             (dict(expect={"no-such-cause": "reason"}), "no-such-cause"),
         ])
         def test_arguments(ddl_equivalence, arguments, words):
@@ -141,8 +145,14 @@ def test_passes(run: Any, name: str) -> None:
 
 def test_wrong_arguments_are_named(run: Any) -> None:
     cases = {name: case for name, case in run.cases.items() if name.startswith("test_arguments[")}
-    assert len(cases) == 6
+    assert len(cases) == 7
     assert {name: case.text for name, case in cases.items() if case.outcome != "passed"} == {}
+
+
+def test_a_named_check_that_does_not_apply_is_no_pass(run: Any) -> None:
+    case = run["test_named_check_that_does_not_apply" + LABEL]
+    assert case.outcome == "skipped", case.text
+    assert "CKPT: checks= names it, and it does not apply" in case.text
 
 
 def test_a_divergence_fails_with_its_cause(run: Any) -> None:
@@ -184,7 +194,9 @@ def test_check_training_in_a_script_closes_cleanly(project: Any) -> None:
         from pytest_ddl import ClusterError, check_training
 
         assert check_training(right, "mirrored", global_batch_size=12, steps=2).verdict == "pass"
+        assert check_training(right, "mirrored", global_batch_size=12, steps=2)
         report = check_training(scaled, "mirrored[replicas=3]", global_batch_size=12, steps=2)
+        assert not report
         print(report.verdict, report.findings[0].cause)
         try:
             check_training(right, "tpu")
