@@ -20,7 +20,7 @@ from typing import Any
 
 from pytest_ddl.cluster.launcher import Launcher, LaunchError, WorkerProcess
 from pytest_ddl.cluster.ports import PortLease
-from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, receive, send
+from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, UnreadableError, receive, send
 from pytest_ddl.cluster.ship import user_modules
 from pytest_ddl.cluster.worker import STACKS_SIGNAL
 from pytest_ddl.strategies.base import StrategyDefinition
@@ -49,6 +49,7 @@ class Fate(str, Enum):
     DIED = "died"
     STOPPED = "stopped because another rank had failed"
     DEADLINE = "deadline exceeded"
+    INTERRUPTED = "was interrupted"
     STUCK = "stopped because it waited for what the other ranks never did"
 
 
@@ -261,6 +262,11 @@ class Cluster:
         except (EOFError, OSError):
             self.dirty = self.dirty or f"rank {rank} died"
             return Answer(rank, task, Fate.DIED, exit_status=self._exit_status(rank))
+        except UnreadableError as error:
+            # Its number is unreadable too, so nobody knows which request it answers.
+            self.dirty = self.dirty or f"the reply of rank {rank} is unreadable"
+            text = f"the reply of this rank cannot be read in the pytest process: {error}"
+            return Answer(rank, task, Fate.REPLIED, failure=Failure("UnreadableReply", text, ""))
         if reply.id != self._next_id:
             self.dirty = self.dirty or f"rank {rank} answered an older request"
             return None

@@ -6,8 +6,9 @@ stale: the controller drops it and never uses that cluster again.
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from multiprocessing.connection import Connection
@@ -84,6 +85,8 @@ class SessionPlan:
     """The test files to collect."""
     basetemp: str | None = None
     """Where ``tmp_path`` folders lie; each rank adds its number."""
+    markers: tuple[str, ...] = ()
+    """The registered markers: those of plugins that a rank leaves out are used in its tests all the same."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +131,65 @@ class RankWarning:
 
 
 def send(connection: Connection, message: Request | Reply) -> None:
-    connection.send_bytes(pickle.dumps(message, protocol=5))
+    """Send a message; a reply that cannot be pickled is sent as a failure that names the value to blame."""
+    try:
+        data = pickle.dumps(message, protocol=5)
+    except Exception as error:
+        if isinstance(message, Request):
+            raise
+        where, value = _to_blame(message.body) or ("the reply", message.body)
+        text = (
+            f"{where} is {_shown(value)}, which cannot be sent to the pytest process: {type(error).__name__}: {error}. "
+            "Use plain values there: numbers, strings, lists and dictionaries of them"
+        )
+        data = pickle.dumps(Reply(message.id, failure=Failure("UnsendableReply", text, "")), protocol=5)
+    connection.send_bytes(data)
 
 
 def receive(connection: Connection) -> Any:
     """Return the next message.
 
     :raises EOFError: when the other side has gone.
+    :raises UnreadableError: if the message arrived and unpickling it raises.
     """
-    return pickle.loads(connection.recv_bytes())
+    data = connection.recv_bytes()
+    try:
+        return pickle.loads(data)
+    # A class of the user can raise anything while it is unpickled, also an EOFError.
+    except Exception as error:
+        raise UnreadableError(f"{type(error).__name__}: {error}") from error
+
+
+class UnreadableError(Exception):
+    """A message cannot be unpickled in this process; the text is the exception that this raised."""
+
+
+def _to_blame(value: Any, where: str = "") -> tuple[str, Any] | None:
+    """Find the innermost part of a value that cannot be pickled, and say where it is."""
+    try:
+        pickle.dumps(value, protocol=5)
+        return None
+    except Exception:
+        found = (_to_blame(part, name) for name, part in _parts(value, where))
+        return next((blamed for blamed in found if blamed is not None), (where or "the reply", value))
+
+
+def _parts(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield f"{where}[{key!r}]" if where else str(key), part
+    elif dataclasses.is_dataclass(value):
+        for entry in dataclasses.fields(value):
+            yield f"{where}.{entry.name}" if where else entry.name, getattr(value, entry.name)
+    elif isinstance(value, (list, tuple)):
+        for number, part in enumerate(value):
+            pair = isinstance(part, (list, tuple)) and len(part) == 2 and isinstance(part[0], str)
+            # Pairs are what record_property() makes: its name says more than a position.
+            yield (f"{where}[{part[0]!r}]", part[1]) if pair else (f"{where}[{number}]", part)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.200}"
+    except Exception:
+        return f"a {type(value).__name__}"

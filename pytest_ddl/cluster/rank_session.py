@@ -100,6 +100,13 @@ class RankSession:
 
     # ----- hooks -----
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        known = set(config.getini("markers"))
+        for line in self.opening.body.markers:
+            if line not in known:
+                config.addinivalue_line("markers", line)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._items = {item.nodeid: item for item in session.items}

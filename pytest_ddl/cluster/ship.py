@@ -71,8 +71,17 @@ def pack(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping
 
 
 def unpack(result: Shipped) -> Any:
-    """Return what the worker's function returned."""
-    return pickle.loads(result.data)
+    """Return what the worker's function returned.
+
+    :raises ShippingError: if the result cannot be unpickled in this process.
+    """
+    try:
+        return pickle.loads(result.data)
+    except Exception as error:
+        raise ShippingError(
+            f"the result of a rank cannot be read in this process: {type(error).__name__}: {error}. "
+            "Return plain values (numbers, strings, NumPy arrays)."
+        ) from error
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pytest_ddl.cluster.network import servers_kept_local
-from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, receive, send
+from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, UnreadableError, receive, send
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition
 
@@ -89,8 +89,8 @@ class Worker:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        self._unanswered = None
         send(self._connection, Reply(request.id, body, failure))
+        self._unanswered = None
 
     def answer(self, request: Request) -> None:
         """Do what a request asks, wherever in the process it arrives, and reply."""
@@ -114,9 +114,14 @@ class Worker:
                 self.reply(request, result)
 
     def _read(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
+        try:
             while True:
                 self._requests.put(receive(self._connection))
+        except (EOFError, OSError):
+            pass
+        except UnreadableError:
+            # Nobody would answer it: the rank ends, and this is its last output.
+            traceback.print_exc()
         os.killpg(0, signal.SIGKILL)
 
     def _boot(self, boot: Boot) -> dict[str, Any]:
@@ -175,4 +180,8 @@ def describe(error: BaseException) -> Failure:
     if inner:
         trace.stack = traceback.StackSummary.from_list(inner)
     skipped = kind.__name__ in ("Skipped", "SkipTest")
-    return Failure(module + kind.__qualname__, str(error), "".join(trace.format()), skipped)
+    try:
+        message = str(error)
+    except Exception as unprintable:
+        message = f"(its message cannot be shown: __str__ raised {type(unprintable).__name__})"
+    return Failure(module + kind.__qualname__, message, "".join(trace.format()), skipped)

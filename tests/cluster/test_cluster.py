@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,65 @@ def test_a_closed_pipe_is_a_death(by_hand: tuple[Cluster, Ends]) -> None:
     assert [answer.fate for answer in answers] == [Fate.DIED, Fate.REPLIED]
     assert answers[0].describe_end() == "exited with status 0 before it had finished"
     assert cluster.dirty == "rank 0 died"
+
+
+@dataclass
+class Result:
+    """Stands for a result of a phase, with a value that the test of a user put into it."""
+
+    user_properties: Any
+
+
+class NotWelcome:
+    """A value that can be pickled and not unpickled, with an exception that looks like a closed pipe."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise EOFError("not here")
+
+
+class Unprintable:
+    """A value that can neither be pickled nor shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    __reduce__ = __repr__
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (Result([("good", 1), ("x", lambda: 1)]), "user_properties['x'] is <function"),
+        ([1, {"key": (2, threading.Lock())}], "[1]['key'][1] is <unlocked _thread.lock"),
+        (Unprintable(), "the reply is a Unprintable"),
+    ],
+)
+def test_a_reply_that_cannot_be_sent_is_a_failure_that_names_it(
+    by_hand: tuple[Cluster, Ends], body: Any, words: str
+) -> None:
+    cluster, ends = by_hand
+    send(ends[0], Reply(1, body))
+    send(ends[1], Reply(1, "done"))
+    answer, other = cluster.ask(Kind.CALL, deadline=time.monotonic() + FAR)
+    assert answer.failure is not None
+    assert words in answer.failure.message
+    assert "cannot be sent to the pytest process" in answer.failure.message
+    assert other.body == "done"
+
+
+def test_a_reply_that_cannot_be_read_is_a_failure_and_no_death(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+    send(ends[0], Reply(1, NotWelcome()))
+    send(ends[1], Reply(1, "done"))
+    answer, other = cluster.ask(Kind.CALL, deadline=time.monotonic() + FAR)
+    assert answer.failure is not None
+    assert "cannot be read in the pytest process: EOFError: not here" in answer.failure.message
+    assert other.body == "done"
+    assert "unreadable" in cluster.dirty
 
 
 def test_silence_meets_the_deadline(by_hand: tuple[Cluster, Ends]) -> None:

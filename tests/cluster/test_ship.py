@@ -59,6 +59,20 @@ def test_a_result_that_cannot_travel_is_named() -> None:
         job.call()
 
 
+def _refuse() -> None:
+    raise RuntimeError("not here")
+
+
+class NotWelcome:
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def test_a_result_that_cannot_be_read_says_so() -> None:
+    with pytest.raises(ShippingError, match=r"result of a rank cannot be read in this process: RuntimeError: not here"):
+        ship.unpack(ship.pack(NotWelcome).call())
+
+
 def test_a_failed_result_is_marked() -> None:
     class Verdict:
         failed = True
