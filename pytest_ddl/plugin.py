@@ -104,15 +104,35 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     if "_ddl_spec" not in getattr(item, "fixturenames", ()):
         return None
-    from pytest_ddl.session import runs_in_ranks, spmd_runner
+    from pytest_ddl.session import run_on_ranks, runs_in_ranks
 
     if not runs_in_ranks(item):
         return None
     assert isinstance(item, pytest.Function)
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    spmd_runner(_harness(item.config), item.config).run(item, nextitem)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
+    return run_on_ranks(_harness(item.config), item, nextitem)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if "pytest_ddl.items.spmd" not in sys.modules:
+        return report
+    from pytest_ddl.items.spmd import ON_RANKS
+
+    on_ranks = item.stash.get(ON_RANKS, None)
+    return report if on_ranks is None else on_ranks.report(call, report)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    # Its signal or thread would end the wait for the ranks, or the whole run: their deadline is set instead.
+    if "_ddl_spec" not in getattr(item, "fixturenames", ()):
+        return None
+    from pytest_ddl.session import takes_timeout
+
+    return takes_timeout(item, settings) or None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from pytest_ddl.checks.findings import Report
     from pytest_ddl.checks.registry import Check
     from pytest_ddl.items.selection import DdlMark
-    from pytest_ddl.items.spmd import SpmdRunner
     from pytest_ddl.strategies.spec import StrategySpec
 
-_RUNNER = pytest.StashKey["SpmdRunner"]()
+_RUNNER = pytest.StashKey[Any]()
 TOLERATED = "ddl_tolerated"
 """Property of a test's report, one for each approximation that was not held against it."""
 _COMPARER = pytest.StashKey[Any]()
@@ -180,13 +179,32 @@ def in_process(config: pytest.Config) -> bool:
     return bool(config.stash[SETTINGS]["in-process"] or config.option.usepdb or config.option.trace)
 
 
-def spmd_runner(harness: Harness, config: pytest.Config) -> SpmdRunner:
-    """The runner of this process."""
+def run_on_ranks(harness: Harness, item: pytest.Function, nextitem: pytest.Item | None) -> bool | None:
+    """Have pytest's protocol run the item's phases on ranks; return true if the protocol was run here."""
+    config = item.config
     if _RUNNER not in config.stash:
         from pytest_ddl.items.spmd import SpmdRunner
 
         config.stash[_RUNNER] = SpmdRunner(harness, config)
-    return config.stash[_RUNNER]
+    config.stash[_RUNNER].attach(item, nextitem)
+    if config.getoption("forked", False) or item.get_closest_marker("forked"):
+        # pytest-forked would fork this process, whose connections to the ranks cannot be shared with a copy.
+        # Ranks are processes of their own anyway.
+        runner: Any = config.pluginmanager.get_plugin("runner")
+        runner.pytest_runtest_protocol(item, nextitem)
+        return True
+    return None
+
+
+def takes_timeout(item: pytest.Item, settings: Any) -> bool:
+    """Make the limit of pytest-timeout the deadline of an item that runs on ranks; return whether it is one."""
+    from pytest_ddl.items.spmd import PLUGIN_TIMEOUT, is_spmd
+
+    if not is_spmd(item) or in_process(item.config):
+        return False
+    # In a rank, too, there is no timer: the pytest process keeps the deadline for all of them.
+    item.stash[PLUGIN_TIMEOUT] = settings
+    return True
 
 
 def strategy_here(harness: Harness, spec: StrategySpec) -> Any:

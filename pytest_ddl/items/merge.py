@@ -26,7 +26,7 @@ class _RankPhase:
         """``passed``, ``failed``, ``skipped``, ``xfailed`` or ``xpassed``."""
         if hasattr(self.report, "wasxfail"):
             return "xfailed" if self.report.skipped else "xpassed"
-        if self.report.failed and self.report.longreprtext.startswith("[XPASS(strict)]"):
+        if is_unexpected_pass(self.report):
             return "xpassed"
         return str(self.report.outcome)
 
@@ -40,6 +40,8 @@ def merge_phase(item: pytest.Item, when: Any, answers: Sequence[Answer]) -> list
 
     The phase fails where a rank failed, ended, did not answer, skipped alone, or passed without
     having entered and left the body once.
+
+    :raises pytest.fail.Exception: if ranks died or hung, which a test may be expected to do (``xfail``).
     """
     total = len(answers)
     phases = [_read(item, answer, total) for answer in answers if answer.ok]
@@ -50,12 +52,29 @@ def merge_phase(item: pytest.Item, when: Any, answers: Sequence[Answer]) -> list
         # pytest counts failed subtests where they ran, which was not here.
         report.outcome, report.longrepr = "failed", f"contains {failed} failed subtest{'s' if failed > 1 else ''}"
     report.duration = max((answer.seconds for answer in answers), default=0.0)
-    for answer in answers:
-        where = _label(answer.rank, total)
-        for stream, text in (("stdout", answer.stdout), ("stderr", answer.stderr)):
-            if text:
-                report.sections.append((f"Captured {stream} {when}{where}", text))
     return [*merged, report]
+
+
+def output_sections(answers: Sequence[Answer], when: str) -> list[tuple[str, str]]:
+    """Return report sections with what each rank printed during a phase."""
+    total = len(answers)
+    return [
+        (f"Captured {stream} {when}{_label(answer.rank, total)}", text)
+        for answer in answers
+        for stream, text in (("stdout", answer.stdout), ("stderr", answer.stderr))
+        if text
+    ]
+
+
+def is_unexpected_pass(report: pytest.TestReport) -> bool:
+    """Return whether the report is that of a strict ``xfail`` that passed."""
+    return report.failed and report.longreprtext.startswith("[XPASS(strict)]")
+
+
+def crash_message(report: pytest.TestReport) -> str:
+    """Return the message of the exception in a report, or its whole text if there is none."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message) if crash is not None else report.longreprtext
 
 
 def _label(rank: int, total: int) -> str:
@@ -75,13 +94,6 @@ def failed_report(item: pytest.Item, when: Any, text: str) -> pytest.TestReport:
         longrepr=text,
         when=when,
     )
-
-
-def _lost_report(item: pytest.Item, when: Any, text: str) -> pytest.TestReport:
-    """The report of a phase in which ranks died or hung; a test may be expected to do so (``xfail``)."""
-    call = pytest.CallInfo.from_call(lambda: pytest.fail(text, pytrace=False), when=when)
-    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
-    return report
 
 
 def _read(item: pytest.Item, answer: Answer, total: int) -> _RankPhase:
@@ -108,7 +120,7 @@ def _merge_main(
         # The test as a whole failed as it was expected to, on whichever ranks.
         return xfailed[0].report
     if lost or not phases:
-        return _lost_report(item, when, explain(answers))
+        raise pytest.fail.Exception(explain(answers), pytrace=False)
     outcomes = {phase.outcome for phase in phases}
     if len(outcomes) > 1:
         return failed_report(item, when, _disagreement(phases, total))

@@ -6,22 +6,26 @@ waits for all ranks after each, so that no rank enters a body whose set-up faile
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import pytest
 
-from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, ClusterError
+from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, ClusterError, Fate
+from pytest_ddl.cluster.explain import explain, sections
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.protocol import Kind, PhaseResult, RankWarning, SessionPlan
 from pytest_ddl.cluster.resources import ResourcesBusyError
-from pytest_ddl.harness import Harness
-from pytest_ddl.items.merge import failed_report, merge_phase
-from pytest_ddl.items.selection import parse_mark
+from pytest_ddl.harness import START_TIMEOUT, Harness
+from pytest_ddl.items.merge import crash_message, failed_report, is_unexpected_pass, merge_phase, output_sections
+from pytest_ddl.items.selection import DdlMark, parse_mark
 from pytest_ddl.strategies.spec import StrategySpec
 
 SKIP_PATIENCE = 10.0
@@ -59,6 +63,12 @@ SPEC = pytest.StashKey[StrategySpec]()
 """The variant that an item was collected for."""
 
 
+ON_RANKS = pytest.StashKey["ItemOnRanks"]()
+"""What runs the item's phases on ranks, for an item that does not run here."""
+PLUGIN_TIMEOUT = pytest.StashKey[Any]()
+"""The settings with which pytest-timeout would time the item: ``timeout`` in seconds, ``func_only``."""
+
+
 def spec_of(item: pytest.Item) -> StrategySpec | None:
     """The variant that an item was collected for, or ``None`` where it asks for no strategy."""
     return item.stash.get(SPEC, None)
@@ -76,8 +86,6 @@ class SpmdRunner:
         self._harness = harness
         self._config = config
         self._opened = 0
-        self._sections: list[tuple[str, str]] = []
-        """What the current item's reports have said so far: each report has the earlier ones' sections too."""
         self._following: dict[tuple[str, str], list[pytest.Item]] = {}
         """The items that still come, by the warm cluster in which they run."""
         for item in harness.items:
@@ -85,104 +93,37 @@ class SpmdRunner:
             if key is not None:
                 self._following.setdefault(key, []).append(item)
 
-    def run(self, item: pytest.Function, nextitem: pytest.Item | None) -> None:
-        """Run one item on all ranks and log one report for each phase."""
-        self._sections = []
-        self._run(item, nextitem)
-        # Nothing was set up here for this item, but for items before it whose next one it was.
-        runner: Any = item.config.pluginmanager.get_plugin("runner")
-        call = pytest.CallInfo.from_call(
-            lambda: runner.pytest_runtest_teardown(item, nextitem), when="teardown", reraise=(KeyboardInterrupt,)
-        )
-        if call.excinfo is not None:
-            self._log(item, [item.ihook.pytest_runtest_makereport(item=item, call=call)])
+    def attach(self, item: pytest.Function, nextitem: pytest.Item | None) -> None:
+        """Have pytest's own protocol run the phases of this item on the ranks."""
+        item.stash[ON_RANKS] = ItemOnRanks(self, item, nextitem)
 
-    def _run(self, item: pytest.Function, nextitem: pytest.Item | None) -> None:
-        spec = spec_of(item)
-        assert spec is not None
-        mark = parse_mark(item)
-        started = time.monotonic()
-        if self._ends_here(item, spec, self._harness.unavailable(spec, mark)):
-            return
-        try:
-            with self._harness.cluster(spec, mark) as cluster:
-                self._run_in(cluster, item, nextitem, started, self._harness.timeout(mark))
-        except (ClusterError, LaunchError, ResourcesBusyError) as error:
-            self._log(item, [failed_report(item, "setup", str(error))])
-            self._log(item, [self._empty_report(item, "teardown")])
+    def lease(self, spec: StrategySpec, mark: DdlMark) -> AbstractContextManager[Cluster]:
+        """Lease a cluster for one item."""
+        return self._harness.cluster(spec, mark)
 
-    def _run_in(
-        self, cluster: Cluster, item: pytest.Function, nextitem: pytest.Item | None, started: float, timeout: float
-    ) -> None:
-        # The test's time begins when its cluster is there: how long that takes depends on what ran before.
-        deadline = time.monotonic() + timeout
-        problem = self._open_session(cluster, item, deadline)
-        if problem is not None:
-            self._log(item, [problem, self._empty_report(item, "teardown")])
-            return
-        following = self._next_in(cluster, item, nextitem)
-        report = self._phase(cluster, item, "setup", Kind.SETUP, (item.nodeid, following), deadline, started)
-        if report.passed and not item.config.getoption("setuponly", False):
-            if _is_given(item):
-                report = self._examples(cluster, item, deadline)
-            else:
-                report = self._phase(cluster, item, "call", Kind.BODY, None, deadline)
-        if cluster.dirty:
-            # Ranks that are gone or stuck cannot tear down; they are ended as a whole instead.
-            self._log(item, [self._empty_report(item, "teardown")])
-            return
-        # After a failure the cluster is ended, so everything that it holds is torn down now.
-        clean = not (report.failed or hasattr(report, "wasxfail") or cluster.retired)
-        report = self._phase(cluster, item, "teardown", Kind.TEARDOWN, clean, deadline)
-        if report.failed or not clean:
-            cluster.retired = cluster.retired or f"{item.nodeid} failed in it"
+    def unavailable(self, spec: StrategySpec, mark: DdlMark) -> str | None:
+        """Return why a variant cannot run here, or ``None``."""
+        return self._harness.unavailable(spec, mark)
 
-    def _phase(
-        self,
-        cluster: Cluster,
-        item: pytest.Item,
-        when: Any,
-        kind: Kind,
-        body: Any,
-        deadline: float,
-        started: float | None = None,
-    ) -> pytest.TestReport:
-        answers = cluster.ask(kind, body, deadline=deadline, patience=_patience)
-        reports = merge_phase(item, when, answers)
-        self._record_warnings(warning for answer in answers if answer.ok for warning in answer.body.warnings)
-        if started is not None:
-            reports[-1].duration = time.monotonic() - started
-        self._log(item, reports)
-        return reports[-1]
-
-    def _examples(self, cluster: Cluster, item: pytest.Function, deadline: float) -> pytest.TestReport:
-        from pytest_ddl.items.given import ExampleDispatcher
-
-        dispatcher = ExampleDispatcher(cluster, item, deadline)
-        started = time.monotonic()
-        reraise = (pytest.exit.Exception, KeyboardInterrupt)
-        call = pytest.CallInfo.from_call(dispatcher.run_engine, when="call", reraise=reraise)
-        report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
-        report.duration = time.monotonic() - started
-        report.sections += dispatcher.sections()
-        self._log(item, [report])
-        return report
+    def timeout(self, mark: DdlMark) -> float:
+        """Return the deadline of an item in seconds."""
+        return self._harness.timeout(mark)
 
     # ----- sessions in the ranks -----
 
-    def _open_session(self, cluster: Cluster, item: pytest.Item, deadline: float) -> pytest.TestReport | None:
-        """Have the ranks collect the item's file, unless they have; return a report where they cannot."""
+    def open_session(self, cluster: Cluster, item: pytest.Item, deadline: float) -> None:
+        """Have the ranks collect the item's file, unless they have.
+
+        :raises pytest.fail.Exception: if pytest cannot start in a rank.
+        """
         file = str(item.path)
         if cluster.session_plan is not None and file in cluster.session_plan.files:
-            return None
+            return
         plan = self._plan(cluster.spec, item)
         answers: Sequence[Answer] = cluster.ask(Kind.OPEN_SESSION, plan, deadline=deadline)
         if not all(answer.ok for answer in answers):
-            report = merge_phase(item, "setup", answers)[-1]
-            report.longrepr = f"pytest could not start in the ranks\n{report.longreprtext}"
-            return report
+            raise pytest.fail.Exception(f"pytest could not start in the ranks\n{explain(answers)}", pytrace=False)
         cluster.session_plan = plan
-        return None
 
     def _plan(self, spec: StrategySpec, item: pytest.Item) -> SessionPlan:
         following = self._following.get(self._cluster_key(item) or ("", ""), ())
@@ -198,7 +139,9 @@ class SpmdRunner:
             args += ["-c", str(self._config.inipath)]
         for setting in self._config.option.override_ini or ():
             args += ["-o", setting]
-        return SessionPlan(options, tuple(args), tuple(chosen), self._basetemp(spec))
+        return SessionPlan(
+            options, tuple(args), tuple(chosen), self._basetemp(spec), tuple(self._config.getini("markers"))
+        )
 
     def _basetemp(self, spec: StrategySpec) -> str | None:
         """A place of their own for the ranks' ``tmp_path``, inside the controller's, as pytest-xdist has it."""
@@ -206,7 +149,7 @@ class SpmdRunner:
         self._opened += 1
         return f"{factory.getbasetemp()}/{spec.name}-{self._opened}" if factory is not None else None
 
-    def _next_in(self, cluster: Cluster, item: pytest.Item, nextitem: pytest.Item | None) -> str | None:
+    def next_in(self, cluster: Cluster, item: pytest.Item, nextitem: pytest.Item | None) -> str | None:
         """The item that these ranks run next, which decides which of their fixtures stay alive."""
         key = self._cluster_key(item)
         if nextitem is None or key is None:
@@ -229,30 +172,14 @@ class SpmdRunner:
 
     def _later(self, key: tuple[str, str], item: pytest.Item) -> list[pytest.Item]:
         items = self._following.get(key, [])
-        while items and items.pop(0) is not item:
-            pass
+        # An item that is run again, as pytest-rerunfailures does, has left the list already.
+        if item in items:
+            del items[: items.index(item) + 1]
         return items
 
     # ----- reports -----
 
-    def _ends_here(self, item: pytest.Item, spec: StrategySpec, unavailable: str | None) -> bool:
-        """Skip what needs no cluster for that, and note ``xfail`` for the reports that are made here."""
-
-        def evaluate() -> None:
-            if unavailable is not None:
-                raise pytest.skip.Exception(f"{spec}: {unavailable}", _use_item_location=True)
-            skipping = item.config.pluginmanager.get_plugin("skipping")
-            if skipping is not None:
-                skipping.pytest_runtest_setup(item)
-
-        call = pytest.CallInfo.from_call(evaluate, when="setup", reraise=(KeyboardInterrupt,))
-        if call.excinfo is None:
-            return False
-        self._log(item, [item.ihook.pytest_runtest_makereport(item=item, call=call)])
-        self._log(item, [self._empty_report(item, "teardown")])
-        return True
-
-    def _record_warnings(self, found: Iterable[RankWarning]) -> None:
+    def record_warnings(self, found: Iterable[RankWarning]) -> None:
         """Hand the ranks' warnings to this process's summary, equal ones of several ranks once."""
         for warning in dict.fromkeys(found):
             try:
@@ -270,17 +197,205 @@ class SpmdRunner:
                 }
             )
 
-    def _empty_report(self, item: pytest.Item, when: Any) -> pytest.TestReport:
-        return pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "passed", None, when)
 
-    def _log(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
-        for report in reports:
-            new = [section for section in report.sections if section not in self._sections]
-            self._sections += new
-            report.sections = list(self._sections)
-            if self._config.getoption("capture") == "no":
-                _show(new)
-            item.ihook.pytest_runtest_logreport(report=report)
+class _NotPassedError(Exception):
+    """The ranks' merged report of a phase is not a pass; the report has the reason."""
+
+
+class ItemOnRanks:
+    """One item whose set-up, body and tear-down run on the ranks of a cluster.
+
+    Its methods replace the item's own. Pytest's protocol and the plugins in it (timeouts, reruns, ``--setup-only``)
+    then treat the item as any other, and an exception that one of them raises while ranks are busy fails the phase.
+    """
+
+    def __init__(self, runner: SpmdRunner, item: pytest.Function, nextitem: pytest.Item | None) -> None:
+        spec = spec_of(item)
+        assert spec is not None
+        self._runner = runner
+        self._item = item
+        self._nextitem = nextitem
+        self._spec = spec
+        self._mark = parse_mark(item)
+        self._lease = ExitStack()
+        self._begin()
+        for name in ("setup", "runtest", "teardown"):
+            setattr(item, name, getattr(self, name))
+
+    def _begin(self) -> None:
+        """Forget an earlier attempt: pytest-rerunfailures sets one item up again and again."""
+        self._cluster: Cluster | None = None
+        self._deadline = math.inf
+        self._cut = ""
+        """The message of another plugin whose time limit is the deadline."""
+        self._spoiled = False
+        self._sections: list[tuple[str, str]] = []
+        """What the item's reports have said so far: each report has the earlier ones' sections too."""
+        self._merged: dict[str, pytest.TestReport] = {}
+        self._printed: list[tuple[int, int]] = []
+        """How much each process had printed before the current phase."""
+        self._raised: BaseException | None = None
+        """What this object raised itself, to end a phase that the ranks did not pass."""
+        self._interrupted: tuple[BaseException, str] | None = None
+        """What somebody else raised while the ranks were busy, and how the report explains it."""
+
+    # ----- what pytest calls instead of the item's own methods -----
+
+    def setup(self) -> None:
+        """Lease a cluster and set the item up on its ranks."""
+        __tracebackhide__ = True
+        self._begin()
+        unavailable = self._runner.unavailable(self._spec, self._mark)
+        if unavailable is not None:
+            raise pytest.skip.Exception(f"{self._spec}: {unavailable}", _use_item_location=True)
+        with self._waiting("setup"):
+            cluster = self._cluster = self._lease.enter_context(self._runner.lease(self._spec, self._mark))
+            self._runner.open_session(cluster, self._item, time.monotonic() + START_TIMEOUT)
+            # The test's time begins when its ranks are ready: how long that takes depends on what ran before.
+            self._limit(self._runner.timeout(self._mark))
+            self._limit_by_plugin(func_only=False)
+            following = self._runner.next_in(cluster, self._item, self._nextitem)
+            self._phase(cluster, "setup", Kind.SETUP, (self._item.nodeid, following))
+
+    def runtest(self) -> None:
+        """Run the item's body on the ranks."""
+        __tracebackhide__ = True
+        cluster = self._cluster
+        assert cluster is not None
+        self._limit_by_plugin(func_only=True)
+        with self._waiting("call"):
+            if _is_given(self._item):
+                self._examples(cluster)
+            else:
+                self._phase(cluster, "call", Kind.BODY, None)
+
+    def teardown(self) -> None:
+        """Tear the item down on the ranks and give the cluster back."""
+        __tracebackhide__ = True
+        cluster = self._cluster
+        with self._lease, self._waiting("teardown"):
+            # Ranks that are gone or stuck cannot tear down; they are ended as a whole instead.
+            if cluster is None or cluster.dirty or cluster.session_plan is None:
+                return
+            # After a failure the cluster is ended, so everything that it holds is torn down now.
+            clean = not (self._spoiled or cluster.retired)
+            if not clean:
+                cluster.retired = cluster.retired or f"{self._item.nodeid} failed in it"
+            self._phase(cluster, "teardown", Kind.TEARDOWN, clean)
+
+    def report(self, call: pytest.CallInfo[None], made_here: pytest.TestReport) -> pytest.TestReport:
+        """Return the ranks' report of a phase, or the one made here if the phase ended for another reason."""
+        report = made_here
+        merged = self._merged.pop(call.when, None)
+        error = call.excinfo.value if call.excinfo is not None else None
+        if merged is not None and error in (None, self._raised) and not (merged.passed and made_here.failed):
+            report = merged
+            report.duration, report.start, report.stop = made_here.duration, made_here.start, made_here.stop
+        elif self._interrupted is not None and error is self._interrupted[0] and made_here.failed:
+            report.longrepr = self._interrupted[1]
+        self._spoiled = self._spoiled or report.failed or hasattr(report, "wasxfail")
+        self._add_sections(made_here.sections)
+        report.sections = list(self._sections)
+        return report
+
+    # ----- phases -----
+
+    def _phase(self, cluster: Cluster, when: Any, kind: Kind, body: Any) -> None:
+        """Run one phase on all ranks, keep their merged report, and raise unless it is a pass."""
+        __tracebackhide__ = True
+        self._printed = [process.output_offsets() for process in cluster.processes]
+        answers = cluster.ask(kind, body, deadline=self._deadline, patience=_patience)
+        self._runner.record_warnings(warning for answer in answers if answer.ok for warning in answer.body.warnings)
+        lost: BaseException | None = None
+        try:
+            *subtests, report = merge_phase(self._item, when, answers)
+            self._add_sections(report.sections)
+        except pytest.fail.Exception as error:
+            lost = error
+        self._add_sections(output_sections(answers, when))
+        if lost is not None:
+            cut = self._cut if any(answer.fate is Fate.DEADLINE for answer in answers) else ""
+            self._raise(pytest.fail.Exception(f"{cut}{lost}", pytrace=False))
+        for subtest in subtests:
+            self._item.ihook.pytest_runtest_logreport(report=subtest)
+        self._merged[when] = report
+        if hasattr(report, "wasxfail") and report.skipped:
+            self._raise(pytest.xfail.Exception(report.wasxfail))
+        if report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            self._raise(pytest.skip.Exception(reason))
+        if report.failed and not is_unexpected_pass(report):
+            self._raise(_NotPassedError(crash_message(report)))
+
+    def _examples(self, cluster: Cluster) -> None:
+        from pytest_ddl.items.given import ExampleDispatcher
+
+        __tracebackhide__ = True
+        dispatcher = ExampleDispatcher(cluster, self._item, self._deadline)
+        try:
+            dispatcher.run_engine()
+        finally:
+            self._add_sections(dispatcher.sections())
+
+    @contextmanager
+    def _waiting(self, when: Any) -> Iterator[None]:
+        """Keep the reason for whatever ends a phase, also what a signal handler raises in this process meanwhile."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except (KeyboardInterrupt, pytest.exit.Exception):
+            raise
+        except (ClusterError, LaunchError, ResourcesBusyError) as error:
+            self._merged[when] = failed_report(self._item, when, str(error))
+            self._raise(error)
+        except BaseException as error:
+            if error is not self._raised:
+                self._interrupted = error, self._explain_interruption(when, error)
+            raise
+
+    def _explain_interruption(self, when: str, error: BaseException) -> str:
+        cluster = self._cluster
+        said = f"{type(error).__name__}: {error}\nIt was raised in the pytest process during the {when} of this test"
+        if cluster is None:
+            return f"{said}, while its cluster was being started."
+        cluster.dirty = cluster.dirty or "interrupted"
+        with suppress(LaunchError):
+            answers = [
+                Answer(rank, str(cluster.tasks[rank]), Fate.INTERRUPTED, stacks=text)
+                for rank, text in cluster.stacks().items()
+            ]
+            if self._printed:
+                told = [cluster.processes[answer.rank].output(self._printed[answer.rank]) for answer in answers]
+                pairs = zip(answers, told, strict=True)
+                printed = [replace(answer, stdout=out, stderr=err) for answer, (out, err) in pairs]
+                self._add_sections(output_sections(printed, when))
+            parts = "\n".join(f"\n{title}\n{text}" for title, text in sections(answers))
+            return f"{said}, while its ranks were here:\n{parts}"
+        return f"{said}."
+
+    def _raise(self, error: BaseException) -> NoReturn:
+        __tracebackhide__ = True
+        self._raised = error
+        raise error
+
+    def _add_sections(self, found: Iterable[tuple[str, str]]) -> None:
+        """Add what is new, and print it if output is not captured."""
+        new = [section for section in found if section not in self._sections]
+        self._sections += new
+        if self._item.config.getoption("capture") == "no":
+            _show(new)
+
+    # ----- deadlines -----
+
+    def _limit(self, seconds: float, cut: str = "") -> None:
+        deadline = time.monotonic() + seconds
+        if deadline < self._deadline:
+            self._deadline, self._cut = deadline, cut
+
+    def _limit_by_plugin(self, *, func_only: bool) -> None:
+        limit = self._item.stash.get(PLUGIN_TIMEOUT, None)
+        if limit is not None and limit.func_only == func_only:
+            self._limit(limit.timeout, f"Timeout (>{limit.timeout}s) from pytest-timeout: ")
 
 
 def _patience(body: PhaseResult) -> float | None:
