@@ -217,6 +217,7 @@ class ItemOnRanks:
         self._nextitem = nextitem
         self._spec = spec
         self._mark = parse_mark(item)
+        self._test = item.obj
         self._lease = ExitStack()
         self._begin()
         for name in ("setup", "runtest", "teardown"):
@@ -256,6 +257,9 @@ class ItemOnRanks:
             self._limit_by_plugin(func_only=False)
             following = self._runner.next_in(cluster, self._item, self._nextitem)
             self._phase(cluster, "setup", Kind.SETUP, (self._item.nodeid, following))
+        if _is_given(self._item):
+            # Hypothesis's own hook would set the fixtures of a @given test up in this process, to check their scopes.
+            self._item.obj = _runs_on_ranks
 
     def runtest(self) -> None:
         """Run the item's body on the ranks."""
@@ -263,11 +267,12 @@ class ItemOnRanks:
         cluster = self._cluster
         assert cluster is not None
         self._limit_by_plugin(func_only=True)
+        self._item.obj = self._test
+        if _is_given(self._item):
+            self._examples(cluster)
+            return
         with self._waiting("call"):
-            if _is_given(self._item):
-                self._examples(cluster)
-            else:
-                self._phase(cluster, "call", Kind.BODY, None)
+            self._phase(cluster, "call", Kind.BODY, None)
 
     def teardown(self) -> None:
         """Tear the item down on the ranks and give the cluster back."""
@@ -403,6 +408,10 @@ def _patience(body: PhaseResult) -> float | None:
         return GRACE
     last = body.reports[-1]
     return SKIP_PATIENCE if last["outcome"] == "skipped" and "wasxfail" not in last else None
+
+
+def _runs_on_ranks() -> None:
+    """Stand in for a test's function until its body is run."""
 
 
 def _is_given(item: pytest.Function) -> bool:
