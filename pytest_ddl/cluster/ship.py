@@ -8,6 +8,7 @@ of ``__main__`` travel by value (cloudpickle).
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import pickle
 import sys
 import sysconfig
@@ -87,12 +88,14 @@ def unpack(result: Shipped) -> Any:
 @contextmanager
 def importable(modules: Mapping[str, str]) -> Iterator[None]:
     """Let modules be imported under the names that they have in the controller, given as name -> file."""
-    finder = _UserModules(modules)
+    finder, parents = _UserModules(modules), _Parents(modules)
     sys.meta_path.insert(0, finder)
+    sys.meta_path.append(parents)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
+        sys.meta_path.remove(parents)
 
 
 def user_modules() -> dict[str, str]:
@@ -121,6 +124,20 @@ class _UserModules:
             return None
         package = [file.rpartition("/")[0]] if file.endswith("__init__.py") else None
         return importlib.util.spec_from_file_location(name, file, submodule_search_locations=package)
+
+
+class _Parents:
+    """Stands in for packages that nobody else finds: folders without ``__init__.py`` of ``--import-mode=importlib``."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._names = {
+            parent for name in files for parent in itertools.accumulate(name.split(".")[:-1], "{}.{}".format)
+        }
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(name, None, is_package=True) if name in self._names else None
 
 
 def _dumps(value: Any, what: str) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -36,6 +38,22 @@ def elsewhere(job: ship.Job, folder: Path) -> Any:
 
 def test_a_function_of_a_test_module_travels(tmp_path: Path) -> None:
     assert elsewhere(ship.pack(count), tmp_path) == 1
+
+
+def test_a_function_of_a_module_whose_package_is_no_file_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What --import-mode=importlib makes of a/b/test_it.py if the folders have no __init__.py.
+    file = tmp_path / "test_it.py"
+    file.write_text("def number(): return 3")
+    spec = importlib.util.spec_from_file_location("json.no_folder.test_it", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    for name in ("json.no_folder", "json.no_folder.test_it"):
+        monkeypatch.setitem(sys.modules, name, module if name == spec.name else ModuleType(name))
+    spec.loader.exec_module(module)
+    assert elsewhere(ship.pack(module.number), tmp_path) == 3
 
 
 def test_a_closure_and_a_lambda_travel(tmp_path: Path) -> None:
