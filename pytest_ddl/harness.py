@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -64,7 +64,13 @@ class Harness:
     def folder(self) -> Path:
         """This session's scratch folder, shared by all xdist workers; removed at the end."""
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="pytest-ddl-"))
+            from pytest_ddl.cluster.launcher import LaunchError
+            from pytest_ddl.cluster.surroundings import cannot_write
+
+            try:
+                self._folder = Path(tempfile.mkdtemp(prefix="pytest-ddl-"))
+            except OSError as error:
+                raise LaunchError(cannot_write(error, tempfile.gettempdir())) from None
         return self._folder
 
     @property
@@ -109,24 +115,36 @@ class Harness:
         if self._shared and self._address is None:
             # A zygote removes the folder of its socket when it ends; this one is other xdist workers' too.
             folder = Path(tempfile.mkdtemp(prefix="zygote-", dir=folder))
-        launcher: Launcher = make(self.worker_environ(), folder, self._address)
+        # A launcher that replaces this one starts a zygote of its own: the shared one will have ended.
+        address, self._address = self._address, None
+        launcher: Launcher = make(self.worker_environ(), folder, address)
         return launcher
 
     def worker_environ(self) -> dict[str, str]:
         """The environment of workers: this process's, with TensorFlow quiet unless told otherwise."""
+        from pytest_ddl.cluster.launcher import LaunchError
+        from pytest_ddl.cluster.surroundings import cannot_write, without_proxy_here
+
         environ = dict(os.environ)
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         if self.settings.origin("keras") != "default":
             environ["TF_USE_LEGACY_KERAS"] = "1" if self.settings["keras"] == "tf_keras" else "0"
         # Workers are killed, so what they leave in their temporary folder is removed with the session's.
         folder = self.folder / "tmp"
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(cannot_write(error, folder)) from None
         environ["TMPDIR"] = str(folder)
-        return environ
+        return {**environ, **without_proxy_here(environ)}
 
     def warm_up(self) -> None:
         """Start the launcher now, so that TensorFlow's import overlaps with what comes next."""
-        _ = self.pool.launcher
+        from pytest_ddl.cluster.launcher import LaunchError
+
+        # The test that needs it fails with the reason; tests that do not can run.
+        with suppress(LaunchError):
+            _ = self.pool.launcher
 
     def device(self, mark: DdlMark) -> str:
         """What the replicas of a test run on: ``cpu``, ``gpu`` or ``tpu``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -239,11 +240,17 @@ def virtual_gpus(ddl_strategy: Any) -> list[str]:
 @pytest.fixture
 def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A handle on a cluster of the selected strategy, for a test in the controlling process."""
+    from pytest_ddl.cluster.cluster import ClusterError
     from pytest_ddl.cluster.handle import ClusterHandle
+    from pytest_ddl.cluster.launcher import LaunchError
     from pytest_ddl.items.selection import parse_mark
 
     harness, mark = _harness(request.config), parse_mark(request.node)
-    with harness.cluster(_ddl_spec, mark) as cluster:
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(harness.cluster(_ddl_spec, mark))
+        except (ClusterError, LaunchError) as error:
+            pytest.fail(str(error), pytrace=False)
         # The test's time begins when its cluster is there: how long that takes depends on what ran before.
         yield ClusterHandle(cluster, time.monotonic() + harness.timeout(mark))
 

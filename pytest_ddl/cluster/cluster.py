@@ -22,6 +22,7 @@ from pytest_ddl.cluster.launcher import Launcher, LaunchError, WorkerProcess
 from pytest_ddl.cluster.ports import PortLease
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, UnreadableError, receive, send
 from pytest_ddl.cluster.ship import user_modules
+from pytest_ddl.cluster.surroundings import limits, loopback_problem
 from pytest_ddl.cluster.worker import STACKS_SIGNAL
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
@@ -79,9 +80,11 @@ class Answer:
             status = self.exit_status
             if status is None:
                 return "closed its connection and did not end"
+            # A rank that runs into a limit ends in many ways: by an exception, SIGABRT, SIGSEGV or status 127.
+            cause = f" ({limits()})" if status and limits() else ""
             if status < 0:
-                return f"was killed by {signal.Signals(-status).name}"
-            return f"exited with status {status} before it had finished"
+                return f"was killed by {signal.Signals(-status).name}{cause}"
+            return f"exited with status {status} before it had finished{cause}"
         return str(self.fate.value)
 
 
@@ -147,6 +150,9 @@ class Cluster:
         timeout: float,
     ) -> Cluster:
         topology = definition.topology(spec)
+        problem = loopback_problem() if topology.ports else None
+        if problem:
+            raise ClusterError(f"{spec} could not be started: {problem}")
         # A cluster that the pytest process happens to be configured for is not the one to build.
         environ.pop("TF_CONFIG", None)
         lease = PortLease(topology.ports)
@@ -312,19 +318,31 @@ class Cluster:
         self.retired = self.retired or f"{self.tasks[index]} got signal {number}"
         self._launcher.signal(self.processes[index], number)
 
-    def restart(self, index: int, deadline: float) -> None:
+    def restart(self, index: int, deadline: float) -> list[int]:
         """Start a process anew under its old address; one that still runs is killed first.
+
+        Where several ranks form the cluster, all of them are started anew. Returns which processes were.
 
         :raises ClusterError: when it cannot be started.
         """
-        self.signal(index, signal.SIGKILL)
-        self.wait_for_exit(index)
-        self.processes[index].close()
-        (self.processes[index],) = self._launcher.launch(1, self._environ)
-        boot = replace(self._boots[index], restarted=True)
-        (answer,) = self._gather(Kind.BOOT, [boot], [index], deadline)
-        if not answer.ok:
-            raise _start_error(self.spec, [answer])
+        # Ranks that reduce together form one group: TensorFlow lets none of them in later, nor out.
+        together = index < self.num_ranks and self.num_ranks > 1
+        indices = list(range(self.num_ranks)) if together else [index]
+        for one in indices:
+            self.signal(one, signal.SIGKILL)
+        for one in indices:
+            self.wait_for_exit(one)
+            self.processes[one].close()
+        for one, process in zip(indices, self._launcher.launch(len(indices), self._environ), strict=True):
+            self.processes[one] = process
+        if together:
+            # What was wrong with the ranks has ended with them.
+            self.dirty = ""
+        boots = [replace(self._boots[one], restarted=not together) for one in indices]
+        answers = self._gather(Kind.BOOT, boots, indices, deadline)
+        if not all(answer.ok for answer in answers):
+            raise _start_error(self.spec, answers)
+        return indices
 
     def wait_for_exit(self, index: int, timeout: float = 5.0) -> int | None:
         """Wait until a process has ended and return its status (negative: the signal)."""

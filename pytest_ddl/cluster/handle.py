@@ -60,10 +60,12 @@ class ClusterHandle:
         self._killed.add(index)
 
     def restart(self, task: str | int) -> None:
-        """Start a process anew under its old address; one that still runs is killed first."""
-        index = self._index(task)
-        self._cluster.restart(index, self._deadline)
-        self._killed.discard(index)
+        """Start a process anew under its old address; one that still runs is killed first.
+
+        Under ``multi_worker_mirrored`` all workers are started anew, as after the failure of a worker in production:
+        TensorFlow lets no worker join others that run.
+        """
+        self._killed -= set(self._cluster.restart(self._index(task), self._deadline))
 
     def suspend(self, task: str | int) -> None:
         """Stop a process without ending it (SIGSTOP), as a stalled machine would."""

@@ -16,6 +16,12 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, Protocol
+from uuid import uuid4
+
+import pytest_ddl
+from pytest_ddl.cluster import strays
+from pytest_ddl.cluster.surroundings import cannot_write, how_it_ended
+from pytest_ddl.cluster.zygote import short_path
 
 PRELOAD = (
     "tensorflow",
@@ -28,6 +34,21 @@ PRELOAD = (
 )
 START_TIMEOUT = 120.0
 """Seconds for importing TensorFlow and Keras; a cold disk can take tens of them."""
+
+
+_BOOTSTRAP = """
+import importlib.util, sys
+init, *path = {places}
+sys.path[:] = [entry for entry in sys.path if entry]
+sys.path += [entry for entry in path if entry and entry not in sys.path]
+spec = importlib.util.spec_from_file_location("pytest_ddl", init)
+sys.modules["pytest_ddl"] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+from pytest_ddl.cluster.zygote import main
+main()
+"""
+"""Starts the zygote with the interpreter's own path. pytest puts the folders of tests first, and a queue.py there
+would be imported instead of the standard module; these folders are only searched for what is found nowhere else."""
 
 
 class LaunchError(RuntimeError):
@@ -43,8 +64,11 @@ class WorkerProcess:
         self._control = theirs
         self._stacks, self._stacks_write = os.pipe()
         os.set_blocking(self._stacks, False)
-        self.out: IO[bytes] = tempfile.TemporaryFile("ab+", prefix="pytest-ddl-")  # noqa: SIM115
-        self.err: IO[bytes] = tempfile.TemporaryFile("ab+", prefix="pytest-ddl-")  # noqa: SIM115
+        try:
+            self.out: IO[bytes] = tempfile.TemporaryFile("ab+", prefix="pytest-ddl-")  # noqa: SIM115
+            self.err: IO[bytes] = tempfile.TemporaryFile("ab+", prefix="pytest-ddl-")  # noqa: SIM115
+        except OSError as error:
+            raise LaunchError(cannot_write(error, tempfile.gettempdir())) from None
         self.pid = 0
         self.exit_status: int | None = None
         """Exit code, or minus the number of the signal that ended it; ``None`` while it runs."""
@@ -129,6 +153,9 @@ class LocalLauncher:
         self._ready = False
         self._error = ""
         """Why no worker can ever be started."""
+        self.ended = ""
+        """How the zygote ended, once it has: a launcher with another one is needed."""
+        self._tag = f"{os.getpid()}-{uuid4().hex}"
         self._ended: dict[int, int] = {}
         """Status by pid of workers that ended before :meth:`launch` had returned them."""
         self._running: dict[int, WorkerProcess] = {}
@@ -144,12 +171,19 @@ class LocalLauncher:
 
     def _start(self, environ: Mapping[str, str], folder: Path, isolated: bool) -> None:
         self.address = str(folder / "zygote")
-        self._log = open(folder / "zygote.log", "ab+")  # noqa: SIM115
+        try:
+            # A zygote that was killed leaves its socket, one that ended removes the folder.
+            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.address)
+            self._log = open(folder / "zygote.log", "ab+")  # noqa: SIM115
+        except OSError as error:
+            raise LaunchError(cannot_write(error, folder)) from None
         self._socket, theirs = socket.socketpair()
-        # The working folder must not come first in the path: a tests' random.py would be imported instead.
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-        command = [sys.executable, *safe_path, "-m", "pytest_ddl.cluster.zygote", "--owner-fd", str(theirs.fileno())]
-        command += ["--isolated"] if isolated else []
+        places = [os.path.abspath(pytest_ddl.__file__), *map(os.path.abspath, filter(None, sys.path))]
+        command = [sys.executable, *safe_path, "-c", _BOOTSTRAP.format(places=places)]
+        command += ["--owner-fd", str(theirs.fileno()), *(["--isolated"] if isolated else [])]
         self._process = subprocess.Popen(
             [*command, "--socket", self.address, "--preload", *PRELOAD],
             pass_fds=[theirs.fileno()],
@@ -158,7 +192,7 @@ class LocalLauncher:
             stderr=self._log,
             # Out of the terminal's foreground group: Ctrl-C is for pytest, which ends the workers in order.
             start_new_session=True,
-            env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**environ, strays.TAG: self._tag},
         )
         theirs.close()
 
@@ -166,7 +200,8 @@ class LocalLauncher:
         deadline = time.monotonic() + START_TIMEOUT
         while True:
             try:
-                self._socket.connect(self.address)
+                with short_path(self.address) as path:
+                    self._socket.connect(path)
             except (FileNotFoundError, ConnectionRefusedError):
                 if time.monotonic() > deadline:
                     raise LaunchError(f"the zygote of the xdist controller does not answer at {self.address}") from None
@@ -184,20 +219,21 @@ class LocalLauncher:
             worker = WorkerProcess()
             request = {
                 "op": "fork",
-                "id": self._next_id,
-                "environ": dict(environ),
+                "id": self._next_id + 1,
+                "environ": {**environ, strays.TAG: self._tag},
                 "cwd": os.getcwd(),
                 "path": sys.path,
                 "argv": sys.argv[:1],
             }
             data = json.dumps(request).encode() + b"\n"
+            # Before it is sent: if a signal handler raises here, no later worker may get the number of this one.
+            self._next_id += 1
+            workers[self._next_id] = worker
             try:
                 sent = socket.send_fds(self._socket, [data], worker.fds)
                 self._socket.sendall(data[sent:])
             except OSError:
                 raise self._ended_error() from None
-            workers[self._next_id] = worker
-            self._next_id += 1
         self._wait_until(lambda: workers.keys() <= self._forked.keys(), START_TIMEOUT, "forking workers")
         for number, worker in workers.items():
             worker.started(self._forked.pop(number))
@@ -215,6 +251,8 @@ class LocalLauncher:
         return self._socket.fileno()
 
     def poll(self, timeout: float = 0.0) -> None:
+        if self.ended:
+            raise LaunchError(self.ended)
         self._socket.settimeout(max(timeout, 0.0))
         try:
             data = self._socket.recv(1 << 16)
@@ -244,7 +282,17 @@ class LocalLauncher:
                 self._ended[message["pid"]] = message["status"]
 
     def _ended_error(self) -> LaunchError:
-        return LaunchError(f"the zygote, from which worker processes are forked, has ended{self._log_tail()}")
+        if not self.ended:
+            how = ""
+            if self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(timeout=2)
+                how = f": {how_it_ended(self._process.returncode)}"
+            # The kernel has killed the workers with it, and nobody what they had started.
+            strays.end_tagged(self._tag)
+            text = f"the zygote, from which worker processes are forked, has ended{how}"
+            self.ended = f"{text}{self._log_tail()}"
+        return LaunchError(self.ended)
 
     def _wait_until(self, done: Any, timeout: float, what: str) -> None:
         deadline = time.monotonic() + timeout
@@ -272,3 +320,4 @@ class LocalLauncher:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             self._log.close()
+        strays.end_tagged(self._tag)

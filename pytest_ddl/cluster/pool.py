@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pytest_ddl.cluster.cluster import Cluster
-from pytest_ddl.cluster.launcher import Launcher
+from pytest_ddl.cluster.launcher import Launcher, LaunchError
 from pytest_ddl.cluster.resources import Ledger, ResourcesBusyError, Slots
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import StrategySpec
 
 MAX_WARM_PROCESSES = 12
 """Idle workers kept; at about 50 MB each they fit any machine that can import TensorFlow."""
+MAX_REPLACEMENTS = 3
+"""How often a launcher that has ended is replaced: what ends it again and again would cost seconds for each test."""
 MAX_USES = 200
 """Uses after which a cluster is replaced: graphs of past tests are never freed by TensorFlow."""
 
@@ -45,6 +47,7 @@ class Pool:
     ) -> None:
         self._make_launcher = make_launcher
         self._launcher: Launcher | None = None
+        self._replaced = 0
         self.ledger = ledger
         self._make_environ = make_environ
         self._keep_gpus = keep_gpus
@@ -52,7 +55,13 @@ class Pool:
 
     @property
     def launcher(self) -> Launcher:
-        """The launcher, started at first use."""
+        """The launcher, started at first use, and anew if what it forks from has ended."""
+        if self._launcher is not None and hasattr(self._launcher, "ended") and self._replaced < MAX_REPLACEMENTS:
+            with contextlib.suppress(LaunchError):
+                self._launcher.poll()
+            if self._launcher.ended:
+                self._replaced += 1
+                self.close()
         if self._launcher is None:
             self._launcher = self._make_launcher()
         return self._launcher

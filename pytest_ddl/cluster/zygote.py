@@ -30,13 +30,18 @@ import shutil
 import signal
 import socket
 import sys
+import sysconfig
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
+
+from pytest_ddl.cluster import strays
 
 NUM_WORKER_FDS = 4
 _PR_SET_PDEATHSIG = 1
+MAX_SOCKET_PATH = 104
+"""Bytes that a Unix socket's path may have everywhere: 104 on macOS, 108 on Linux, with the zero at the end."""
 _FORK_FAILED = 70
 """EX_SOFTWARE: the worker's own code was never reached."""
 
@@ -87,9 +92,16 @@ class Zygote:
         self._preload = preload
         self._isolated = isolated
         self._error = ""
+        self._doomed: set[int] = set()
+        """Workers of clients that have gone: killed, and perhaps not reaped yet."""
+        self._own_children: set[int] = set()
+        """What an import has started, which is nobody's orphan."""
 
     def serve(self) -> None:
         self._error = (_isolate() if self._isolated else "") or _import_all(self._preload)
+        self._own_children = strays.children()
+        # What a test puts into a session of its own outlives its worker, and is then a child of the zygote.
+        strays.adopt_orphans()
         gc.collect()
         # Frozen objects are never touched by the collector, so their pages stay shared with the workers.
         gc.freeze()
@@ -105,6 +117,7 @@ class Zygote:
                     self._reap()
                 else:
                     self._handle(key.data)
+        strays.end_children(self._own_children)
 
     def _add(self, connection: socket.socket) -> _Client:
         client = _Client(connection)
@@ -130,6 +143,7 @@ class Zygote:
         for one in list(doomed):
             for pid in one.workers:
                 _signal_group(pid, signal.SIGKILL)
+            self._doomed |= one.workers
             self._selector.unregister(one.socket)
             del self._clients[one.socket.fileno()]
             one.socket.close()
@@ -144,13 +158,17 @@ class Zygote:
             except ChildProcessError:
                 return
             if pid == 0:
-                return
+                break
             # What the worker itself started must not outlive it.
             _signal_group(pid, signal.SIGKILL)
+            self._doomed.discard(pid)
             for client in self._clients.values():
                 if pid in client.workers:
                     client.workers.discard(pid)
                     client.send({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+        workers = {worker for client in self._clients.values() for worker in client.workers}
+        for orphan in strays.children() - workers - self._doomed - self._own_children:
+            strays.kill(orphan)
 
     def _fork(self, client: _Client, request: dict[str, Any], fds: list[int]) -> None:
         zygote = os.getpid()
@@ -178,6 +196,8 @@ class Zygote:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
         _die_with_parent(zygote)
+        # While the worker runs, a daemon that it started is its own; afterwards the zygote ends it.
+        strays.adopt_orphans()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -219,9 +239,9 @@ def _import_all(names: Sequence[str]) -> str:
             importlib.import_module(name.lstrip("?"))
         except ImportError as error:
             if not name.startswith("?"):
-                return f"cannot import {name}: {error}"
+                return f"cannot import {name}: {error}{_shadowing(names)}"
         except Exception as error:
-            return f"importing {name} failed: {type(error).__name__}: {error}"
+            return f"importing {name} failed: {type(error).__name__}: {error}{_shadowing(names)}"
     return ""
 
 
@@ -234,6 +254,34 @@ def _isolate() -> str:
     except IsolationError as error:
         return f"--ddl-network=isolated: {error}"
     return ""
+
+
+def _shadowing(names: Sequence[str]) -> str:
+    """Name files of the user that were imported instead of a standard or needed module, as part of a message."""
+    paths = sysconfig.get_paths()
+    installed = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+    # Only a file of the module's own name: a package that is installed elsewhere has its folder.
+    taken = {*sys.stdlib_module_names, *(name.lstrip("?").partition(".")[0] for name in names)} - {"pytest_ddl"}
+    files = {name: str(getattr(sys.modules.get(name), "__file__", None) or "") for name in sorted(taken)}
+    found = [
+        f"{file} has the name of the module {name} and was imported instead of it: rename the file"
+        for name, file in files.items()
+        if os.path.basename(file) == f"{name}.py" and not file.startswith(installed)
+    ]
+    return "".join(f". {text}" for text in found)
+
+
+@contextlib.contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """Give a name to a Unix socket that is short enough for the kernel, which allows 107 characters."""
+    if len(os.fsencode(path)) < MAX_SOCKET_PATH or sys.platform != "linux":
+        yield path
+        return
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def _die_with_parent(parent: int) -> None:
@@ -258,7 +306,8 @@ def main() -> None:
     options = parser.parse_args()
     owner = socket.socket(fileno=options.owner_fd)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(options.socket)
+    with short_path(options.socket) as path:
+        listener.bind(path)
     listener.listen(64)
     try:
         Zygote(owner, listener, options.preload, isolated=options.isolated).serve()

@@ -240,6 +240,22 @@ def test_what_a_rank_started_ends_with_it(harness: Harness) -> None:
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
+def test_what_a_rank_started_in_a_new_session_ends_with_it(harness: Harness) -> None:
+    def start_daemon() -> int:
+        import subprocess
+
+        # The shell ends at once, so that nothing but the process table connects its child with the rank.
+        command = ["setsid", "sh", "-c", "sleep 1000 >/dev/null & echo $!"]
+        return int(subprocess.run(command, stdout=subprocess.PIPE, check=True, env={}).stdout)
+
+    with harness.cluster(harness.registry.parse_variant("one_device"), DdlMark(isolation="fresh")) as cluster:
+        (answer,) = cluster.ask(Kind.CALL, ship.pack(start_daemon), deadline=time.monotonic() + FAR)
+        daemon = psutil.Process(ship.unpack(answer.body))
+        assert daemon.is_running()
+    _gone, alive = psutil.wait_procs([daemon], timeout=10)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
 def test_a_strategy_that_cannot_be_built_says_why(harness: Harness) -> None:
     # On a CPU, TensorFlow gives a multi-worker task one replica.
     spec = StrategySpec("multi_worker_mirrored", {"workers": 1, "replicas": 2})

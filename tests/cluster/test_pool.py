@@ -47,11 +47,15 @@ Lease = Callable[..., Any]
 
 @pytest.fixture
 def make_pool(tmp_path: Path) -> Callable[..., tuple[Pool, Lease]]:
-    def make(gpus: int = 0, environ: dict[str, str] | None = None, keep_gpus: bool = True) -> tuple[Pool, Lease]:
+    def make(
+        gpus: int = 0,
+        environ: dict[str, str] | None = None,
+        keep_gpus: bool = True,
+        make: Callable[[], Any] = lambda: SimpleNamespace(close=lambda: None),
+    ) -> tuple[Pool, Lease]:
         registry = StrategyRegistry()
-        launcher: Any = SimpleNamespace(close=lambda: None)
         ledger = Ledger(tmp_path, {"cpu": 4, "gpu": gpus})
-        pool = Pool(lambda: launcher, ledger, lambda: environ or {}, keep_gpus=keep_gpus)
+        pool = Pool(make, ledger, lambda: environ or {}, keep_gpus=keep_gpus)
 
         def lease(text: str = "mirrored", device: str = "cpu", **rest: Any) -> Any:
             spec = registry.parse_variant(text)
@@ -80,6 +84,29 @@ def test_a_spoiled_cluster_is_ended(started: list[FakeCluster], make_pool: Any, 
     with lease() as second:
         assert first.closed
         assert second is not first
+
+
+def test_a_launcher_that_has_ended_is_replaced_a_few_times(
+    started: list[FakeCluster], make_pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_REPLACEMENTS", 2)
+    launchers: list[Any] = []
+
+    def make() -> Any:
+        closed: list[str] = []
+        launchers.append(
+            SimpleNamespace(ended="", closed=closed, close=lambda: closed.append("closed"), poll=lambda: None)
+        )
+        return launchers[-1]
+
+    _pool, lease = make_pool(make=make)
+    for number in range(4):
+        with lease(fresh=True):
+            pass
+        assert len(launchers) == min(number + 1, 3)
+        launchers[-1].ended = "killed"
+    assert all(cluster.closed for cluster in started)
+    assert [launcher.closed for launcher in launchers] == [["closed"], ["closed"], []]
 
 
 def test_a_fresh_cluster_is_for_one_use(started: list[FakeCluster], make_pool: Any) -> None:

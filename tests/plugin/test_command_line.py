@@ -151,28 +151,60 @@ def test_an_interrupted_run_leaves_nothing(project: Any, tmp_path: Path, number:
     assert clean(outcome), (outcome.processes, outcome.files)
 
 
+SURROUNDED = {
+    "tests/sub/queue.py": "raise RuntimeError('this is not the standard module')",
+    # As the default import mode does with the folder of a test file.
+    "conftest.py": "import sys; sys.path.insert(0, __file__.replace('conftest.py', 'tests/sub'))",
+    "tests/sub/test_sub.py": """
+        import os, signal, subprocess
+        import pytest
+
+        pytestmark = pytest.mark.ddl(strategies="mirrored")
+
+        def number():
+            return 3
+
+        def test_kills_the_zygote(ddl_strategy):
+            command = ["setsid", "sh", "-c", "sleep 1000 >/dev/null & true"]
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+            os.kill(os.getppid(), signal.SIGKILL)
+            signal.pause()
+
+        def test_next(ddl_strategy):
+            pass
+
+        @pytest.mark.ddl(strategies="multi_worker_mirrored")
+        def test_ships(ddl_cluster):
+            assert ddl_cluster.run(number) == [3, 3]
+    """,
+}
+
+
+@pytest.fixture(scope="module")
+def surrounded(new_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run behind a proxy, beside a file with the name of a standard module, with a long temporary folder."""
+    project = new_project(SURROUNDED)
+    temporary = tmp_path_factory.mktemp("long") / ("x" * 100)
+    temporary.mkdir()
+    env = {"http_proxy": "http://127.0.0.1:1", "TMPDIR": str(temporary)}
+    outcome = project.pytest("--import-mode=importlib", "-p", "no:xdist", env=env)
+    assert not list(temporary.glob("pytest-ddl-*"))
+    return outcome
+
+
 @pytest.mark.slow
-def test_an_ended_zygote_fails_the_tests_and_not_the_session(new_project: Callable[..., Any]) -> None:
-    project = new_project(
-        {
-            "test_zygote.py": """
-                import os, signal
-                import pytest
+def test_an_ended_zygote_is_replaced(surrounded: Any) -> None:
+    assert surrounded.outcomes == {
+        "test_kills_the_zygote[mirrored]": "failed",
+        "test_next[mirrored]": "passed",
+        "test_ships[multi_worker_mirrored]": "passed",
+    }
+    text = surrounded["test_kills_the_zygote[mirrored]"].text
+    assert "the zygote, from which worker processes are forked, has ended: it was killed by SIGKILL" in text
+    assert "when memory runs out" in text
+    assert "INTERNALERROR" not in surrounded.stdout
 
-                pytestmark = pytest.mark.ddl(strategies="mirrored")
 
-                def test_kills_it(ddl_strategy):
-                    os.kill(os.getppid(), signal.SIGKILL)
-                    signal.pause()
-
-                def test_next(ddl_strategy):
-                    pass
-            """
-        }
-    )
-    outcome = project.pytest()
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    assert [case.outcome for case in outcome.cases.values()] == ["error", "error"]
-    assert "the zygote, from which worker processes are forked, has ended" in outcome["test_next[mirrored]"].text
-    assert "INTERNALERROR" not in outcome.stdout
-    assert clean(outcome)
+@pytest.mark.slow
+def test_processes_in_sessions_of_their_own_end_even_if_the_zygote_is_killed(surrounded: Any) -> None:
+    assert clean(surrounded), surrounded.processes

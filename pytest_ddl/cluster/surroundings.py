@@ -1,0 +1,87 @@
+"""What in the surroundings of this process keeps clusters from working: limits, a full disk, proxies, the network.
+
+Each function returns one line with the cause and the fix, or what to change. Only the standard library is imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+import signal
+import socket
+from collections.abc import Mapping
+
+_LOCAL = ("localhost", "127.0.0.1")
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
+_LIMITS = ((resource.RLIMIT_AS, "address space", "-v"), (resource.RLIMIT_DATA, "data segment", "-d"))
+
+
+def without_proxy_here(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that keep connections within this machine away from a proxy, the user's entries included.
+
+    gRPC, with which TensorFlow's processes talk, uses ``http_proxy`` for 127.0.0.1 too. It reads ``no_grpc_proxy``
+    first, and ``no_proxy`` only if that is not set.
+    """
+    if not any(environ.get(name) or environ.get(name.upper()) for name in _PROXIES):
+        return {}
+    changed = {}
+    for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy"), ("no_grpc_proxy", "no_grpc_proxy")):
+        # Programs prefer one spelling of the two: a new one must have what the user put into the other.
+        given = environ.get(name) or environ.get(other) or ""
+        entries = [entry.strip() for entry in given.split(",") if entry.strip()]
+        if (given or name != "no_grpc_proxy") and "*" not in entries:
+            changed[name] = ",".join([*entries, *(host for host in _LOCAL if host not in entries)])
+    return changed
+
+
+def loopback_problem() -> str | None:
+    """Return why processes of this machine cannot talk to each other over 127.0.0.1, or ``None`` if they can."""
+    try:
+        with socket.socket() as listener, socket.socket() as client:
+            listener.bind((_LOCAL[1], 0))
+            listener.listen()
+            client.settimeout(2.0)
+            client.connect(listener.getsockname())
+    except OSError as error:
+        return (
+            f"the loopback device is down: connecting to 127.0.0.1 failed ({error.strerror or error}), and the "
+            "processes of a cluster talk over it. Bring it up with `ip link set lo up`; a container or network "
+            "namespace without network needs that too"
+        )
+    return None
+
+
+def limits() -> str:
+    """Return which limit of memory this process and its workers have, with the way out; empty without one."""
+    found = []
+    for number, what, option in _LIMITS:
+        soft, _hard = resource.getrlimit(number)
+        if soft != resource.RLIM_INFINITY:
+            found.append(f"the {what} of this process is limited to {soft / 2**30:.1f} GiB (ulimit {option})")
+    if not found:
+        return ""
+    return f"{' and '.join(found)}, and TensorFlow reserves many GiB; try `ulimit -v unlimited -d unlimited`"
+
+
+def how_it_ended(status: int | None) -> str:
+    """Say how a process ended that nobody should have ended, with the likely cause."""
+    if status is None:
+        return "its end was not seen"
+    if status >= 0:
+        how, cause = f"it exited with status {status}", limits()
+    else:
+        how = f"it was killed by {signal.Signals(-status).name}"
+        memory = "the kernel kills like this when memory runs out: see `dmesg`, free memory or run fewer processes"
+        cause = limits() or (memory if -status == signal.SIGKILL else "")
+    return f"{how} ({cause})" if cause else how
+
+
+def cannot_write(error: OSError, folder: object) -> str:
+    """Say why files cannot be made in the folder for temporary files, and what to do."""
+    if error.errno == errno.EFBIG:
+        fix = "the size of files is limited (ulimit -f): try `ulimit -f unlimited`"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        fix = "raise the number of open files, for example with `ulimit -n 4096`"
+    else:
+        fix = "free space there, or set the environment variable TMPDIR to a folder that has some"
+    return f"pytest-ddl cannot write to {folder}: {error.strerror or error}; {fix}"
