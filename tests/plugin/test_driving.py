@@ -71,6 +71,11 @@ CLUSTER = """
         with pytest.raises(RankError, match="all ranks .* were killed"):
             ddl_cluster.run(by_rank, 1)
 
+    def test_restart(ddl_cluster):
+        ddl_cluster.kill("worker:1")
+        ddl_cluster.restart("worker:1")
+        assert ddl_cluster.run(sum_of_ranks) == [2.0, 2.0]
+
     def test_after_the_kill(ddl_cluster):
         assert ddl_cluster.run(sum_of_ranks) == [2.0, 2.0]
 
@@ -200,6 +205,7 @@ def test_the_run_leaves_nothing(run: Any) -> None:
         "test_errors",
         "test_logs_and_stacks",
         "test_kill_and_restart",
+        "test_restart",
         "test_after_the_kill",
         "test_suspended",
         "test_suspended_and_resumed",
