@@ -322,6 +322,8 @@ class RankRecord:
     """Values when the program ended, of the variables that it changed after the last recorded step; ``None`` where
     that cannot be told: a step that finds the data's end may have run in part."""
     layers: tuple[LayerRecord, ...] = ()
+    draws_observed: bool = False
+    """Whether every random operation of the replica functions is among the draws of the steps."""
     optimizers: tuple[OptimizerRecord, ...] = ()
     results: Mapping[str, Any] = field(default_factory=dict)
     """What ``run.fit``, ``run.evaluate`` and ``run.predict`` returned, by name (``fit``, ``evaluate``, ``predict``)."""
@@ -369,6 +371,8 @@ class TrainingRecord:
     perturbation: int = 0
     """0 for the program as it is; p > 0 where weights and data were moved by one ulp (noise run p)."""
     seconds: float = 0.0
+    neutralised: tuple[str, ...] = ()
+    """What was switched off in the run, of ``random`` and ``normalization``: it explains no difference then."""
 
     @property
     def variables(self) -> tuple[VariableRecord, ...]:

@@ -15,7 +15,7 @@ from pytest_ddl.checks.combination import close_by
 from pytest_ddl.checks.effective import Rule, effective, rate_of, rule_for
 from pytest_ddl.checks.observe import component_updates, of_kind, sizes, update
 from pytest_ddl.checks.tolerance import Tolerance
-from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,11 @@ class Case:
     @property
     def replicas(self) -> int:
         return self.distributed.num_replicas
+
+    @property
+    def neutralised(self) -> tuple[str, ...]:
+        """What was switched off in both runs."""
+        return self.distributed.neutralised
 
     @property
     def parallel(self) -> list[int]:
@@ -185,11 +190,7 @@ class Case:
     def layers(self, *names: str) -> list[str]:
         """The names of layers whose type is one of the names, or starts with one ending in ``*``."""
         found = self.distributed.ranks[0].layers if self.distributed.ranks else ()
-        return [
-            layer.name
-            for layer in found
-            if any(layer.type == n or (n.endswith("*") and layer.type.startswith(n[:-1])) for n in names)
-        ]
+        return [layer.name for layer in found if is_of_type(layer, *names)]
 
     def slice_updates(self, index: int) -> list[Float]:
         """The change that each replica's examples alone would have made, empty where not computed."""
@@ -266,6 +267,11 @@ class Case:
             slack = sum(self.tolerance.variable(variable.index, at).value for at in (self.step - 1, self.step))
             motions.append(Motion(variable, np.asarray(before, np.float64), ours, tuple(theirs), slack))
         return motions
+
+
+def is_of_type(layer: LayerRecord, *names: str) -> bool:
+    """Say whether a layer's type is one of the names, or starts with one that ends in ``*``."""
+    return any(layer.type == n or (n.endswith("*") and layer.type.startswith(n[:-1])) for n in names)
 
 
 Candidate = Callable[[Case], Fit | None]

@@ -5,7 +5,7 @@ Cause ids are part of the contract with users (``expect=`` names them): add, nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -20,6 +20,8 @@ class Cause:
     """One or two sentences: what to do, with the concrete API."""
     legitimate: bool = False
     """True where a correct program may do this and declares it with ``expect=``."""
+    gone_without: str = ""
+    """What it takes for this to occur, ``random`` or ``normalization``: runs without it cannot show this cause."""
 
 
 _GRADIENTS = (
@@ -198,24 +200,28 @@ _RANDOM = (
         "All replicas drew the same random numbers (for example the same dropout mask).",
         "Fold the replica id into the seed: tf.random.experimental.stateless_fold_in(seed, "
         "tf.distribute.get_replica_context().replica_id_in_sync_group).",
+        gone_without="random",
     ),
     Cause(
         "random-stream-repeated-across-steps",
         "Every step drew the same random numbers.",
         "Advance the seed with the step (optimizer.iterations), or use a keras.random.SeedGenerator that is"
         " a tracked attribute of its layer.",
+        gone_without="random",
     ),
     Cause(
         "random-stream-differs-across-replicas",
         "Replicas draw random numbers of their own, so the run cannot equal one device number for number.",
         "Nothing to repair if intended: declare it with expect=, or set the rates to 0 in the equivalence test.",
         legitimate=True,
+        gone_without="random",
     ),
     Cause(
         "per-replica-normalization",
         "Batch normalisation used the statistics of each replica's part of the batch.",
         "Use keras.layers.BatchNormalization(synchronized=True), or declare it with expect= if intended.",
         legitimate=True,
+        gone_without="normalization",
     ),
 )
 
@@ -371,3 +377,8 @@ CAUSES: Mapping[str, Cause] = {
 def fix_of(cause: str | None) -> str | None:
     """What to do about a cause, or ``None`` where the cause is not known."""
     return CAUSES[cause].fix if cause is not None else None
+
+
+def is_possible(cause: str | None, neutralised: Collection[str]) -> bool:
+    """Say whether a cause can act in runs in which some things were switched off."""
+    return cause is None or CAUSES[cause].gone_without not in neutralised

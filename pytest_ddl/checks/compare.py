@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_ddl.checks.behind import behind
 from pytest_ddl.checks.build import not_applicable
-from pytest_ddl.checks.causes import CAUSES
+from pytest_ddl.checks.causes import CAUSES, is_possible
 from pytest_ddl.checks.consumed import without_repeats
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.checks.later_steps import unlike_before
 from pytest_ddl.checks.observe import sizes
 from pytest_ddl.checks.parameter_server import ORDERED, is_asynchronous
 from pytest_ddl.checks.registry import CHECKS, Check, select
-from pytest_ddl.checks.root_causes import DATA, NUMERIC, root_causes
+from pytest_ddl.checks.root_causes import DATA, WEIGHTS, root_causes
 from pytest_ddl.checks.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.records import TrainingRecord
 
@@ -40,27 +42,50 @@ def judge(
     distributed = without_repeats(reference, distributed)
     tolerance = Tolerance(reference, perturbed, slices, slice_step)
     results = tuple(_run(check, reference, distributed, tolerance) for check in selected)
+    report = conclude(results, reference, distributed, expected, strict=strict)
+    declared = [finding for finding, _reason in report.expected if not finding.verified]
+    later = unlike_before(reference, distributed, tolerance, declared)
+    return replace(report, inconclusive=(*report.inconclusive, *later))
+
+
+def conclude(
+    results: Sequence[CheckResult],
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    expected: Mapping[str, str],
+    *,
+    strict: bool = False,
+) -> Report:
+    """Make a report of the results of checks: sort out root causes, and what is declared or approximate."""
     found = [finding for result in results for finding in result.findings]
-    roots = root_causes(found)
-    declared = tuple((f, expected[f.cause]) for f in roots if f.cause in expected)
+
+    def is_excused(finding: Finding) -> bool:
+        return finding.cause in expected or (finding.approximation and not strict)
+
+    roots = root_causes(found, is_excused)
+    declared = tuple((f, expected[f.cause]) for f in roots if f.cause is not None and f.cause in expected)
     left = [f for f in roots if f.cause not in expected]
     approximations = tuple(f for f in left if f.approximation and not strict)
     findings = [f for f in left if f not in approximations]
+    excused = [*(f for f, _ in declared), *approximations]
+    unverified = [f for f in excused if not f.verified]
     used = {f.cause for f in found}
     return Report(
         strategy=distributed.strategy,
-        results=results,
+        results=tuple(results),
         findings=findings,
         reference=reference,
         distributed=distributed,
         expected=declared,
+        expectations=expected,
         approximations=approximations,
         unused_expectations={cause: reason for cause, reason in expected.items() if cause not in used},
         inconclusive=(
-            *_undecided(results, [*(f for f, _ in declared), *approximations], distributed),
-            *_unseen(distributed, [f for f in approximations if f.check in NUMERIC and f.check != "LOSS-EQ"]),
+            *_undecided(results, unverified, distributed),
+            *_unseen(distributed, [f for f in unverified if f in approximations and f.check in WEIGHTS]),
+            *behind(found, [f for f in found if f.cause in expected and not f.verified]),
         ),
-        notes=_notes(reference, distributed, [*(f for f, _ in declared), *approximations], roots, found),
+        notes=_notes(reference, distributed, unverified, roots, found),
         seconds=reference.seconds + distributed.seconds,
         strict=strict,
     )
@@ -71,7 +96,14 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
         return not_applicable(check.name, "steps ran concurrently, so that none has a state of its own: see PS")
     if check.name in DATA and any(rank.facts.get("epochs_as_steps") for rank in distributed.ranks):
         return not_applicable(check.name, "Model.fit under a parameter server strategy tells epochs alone, not batches")
-    return check.function(reference, distributed, tolerance)
+    result = check.function(reference, distributed, tolerance)
+    # What was switched off in both runs explains no difference between them, whichever check says so.
+    possible = [f if is_possible(f.cause, distributed.neutralised) else _without_cause(f) for f in result.findings]
+    return replace(result, findings=tuple(possible))
+
+
+def _without_cause(finding: Finding) -> Finding:
+    return replace(finding, cause=None, fix=None, approximation=False)
 
 
 def needs_noise(report: Report) -> bool:
@@ -80,7 +112,8 @@ def needs_noise(report: Report) -> bool:
     It may where a numeric difference exceeds a bound that was not measured; a wide bound only
     grows wider by measuring.
     """
-    return any(finding.origin == UNMEASURED for finding in (*report.findings, *report.approximations))
+    told = (*report.findings, *report.approximations, *(finding for finding, _reason in report.expected))
+    return any(finding.origin == UNMEASURED for finding in told)
 
 
 def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str, str]:
@@ -152,7 +185,7 @@ def _notes(
     found: Sequence[Finding],
 ) -> tuple[str, ...]:
     notes = list(dict.fromkeys(note for rank in distributed.ranks for note in rank.notes))
-    numeric = [f.step for f in excused if f.check in NUMERIC and f.check != "LOSS-EQ" and f.step is not None]
+    numeric = [f.step for f in excused if f.check in WEIGHTS and f.step is not None]
     if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
         notes.append(f"weights are not compared after step {min(numeric)}, where the tolerated difference begins")
     hidden = len(found) - len(roots)

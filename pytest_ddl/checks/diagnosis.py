@@ -8,11 +8,12 @@ alike, the first is named and the others are mentioned. Nothing is concluded fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_ddl.checks.arrays import magnitude, ratio_of_norms
 from pytest_ddl.checks.candidates import CANDIDATES
 from pytest_ddl.checks.case import Candidate, Case
+from pytest_ddl.checks.causes import is_possible
 
 DIVERGING = ("gradient-not-aggregated", "non-finite-not-synchronised", "sparse-gradient-mismatch")
 """Causes that make replicas differ from each other, and so explain REPLICA-EQ as well."""
@@ -31,7 +32,11 @@ class Diagnosis:
 
 def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagnosis:
     """Test all candidates and name the one that reproduces the observed update."""
-    fits = [fit for candidate in candidates if (fit := candidate(case)) is not None]
+    fits = [
+        replace(fit, also=tuple(cause for cause in fit.also if is_possible(cause, case.neutralised)))
+        for candidate in candidates
+        if (fit := candidate(case)) is not None and is_possible(fit.cause, case.neutralised)
+    ]
     if any(motion.components_differ for motion in case.weights):
         # What acts alike on all replicas cannot be guessed as the reason why they differ.
         fits = [fit for fit in fits if fit.exact or fit.cause in DIVERGING]

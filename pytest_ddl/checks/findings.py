@@ -62,6 +62,8 @@ class Finding:
     """Longer text shown below the finding: a traceback, a rank's output, stacks."""
     exact: bool = True
     """False where the cause was not recomputed: the records are merely consistent with it."""
+    verified: bool = False
+    """Whether both runs are equal without what this tolerates, so that nothing else lies behind it."""
     ratio: float | None = None
     """|change under the strategy| / |change on one device| of the variable in this step."""
 
@@ -95,6 +97,8 @@ class Report:
     distributed: TrainingRecord | None
     expected: tuple[tuple[Finding, str], ...] = ()
     """Findings that ``expect=`` declares, each with the reason given."""
+    expectations: Mapping[str, str] = field(default_factory=dict)
+    """All that ``expect=`` declares: cause id -> reason."""
     approximations: tuple[Finding, ...] = ()
     unused_expectations: Mapping[str, str] = field(default_factory=dict)
     inconclusive: tuple[str, ...] = ()

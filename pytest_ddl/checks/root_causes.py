@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_ddl.checks.diagnosis import DIVERGING
 from pytest_ddl.checks.findings import Finding, Symptom
@@ -11,6 +11,7 @@ _STOPS = ("RUN", "LIVENESS", "LINT")
 DATA = ("BATCH", "DATA-COVER")
 NUMERIC = ("REPLICA-EQ", "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE")
 """Checks that compare numbers with one device, step by step."""
+WEIGHTS = tuple(check for check in NUMERIC if check != "LOSS-EQ")
 
 # Named where nothing more specific is known; explained by any specific cause at the same step or before.
 _UNSPECIFIC = (
@@ -39,13 +40,37 @@ _CHANGES_THE_FORWARD_PASS = (
 """Causes by which the loss of the very step differs as well."""
 
 
-def root_causes(findings: Sequence[Finding]) -> list[Finding]:
-    """One finding per root cause, the worst first: consequences of an earlier cause are dropped."""
+def root_causes(
+    findings: Sequence[Finding], is_excused: Callable[[Finding], bool] = lambda _finding: False
+) -> list[Finding]:
+    """Return one finding per root cause, the worst first: consequences of an earlier cause are dropped.
+
+    A finding that is excused drops another only if that must follow. Otherwise a declared difference would hide
+    a second defect.
+    """
     kept: list[Finding] = []
     for finding in sorted(findings, key=_rank):
-        if not any(_explains(earlier, finding) for earlier in kept):
+        explained = any(
+            _explains(earlier, finding)
+            and (not is_excused(earlier) or is_excused(finding) or _must_follow(earlier, finding))
+            for earlier in kept
+        )
+        if not explained:
             kept.append(finding)
     return kept
+
+
+def _must_follow(earlier: Finding, later: Finding) -> bool:
+    """Say whether a finding is the consequence of an excused one that explains it, whatever else is wrong."""
+    if earlier.symptom in (Symptom.CRASH.value, Symptom.HANG.value):
+        return True
+    if later.check == "DATA-COVER":
+        return earlier.check == "BATCH"
+    if earlier.check not in ("STEP-EQ", "UNEVEN-EQ", *DATA, "RESUME", "NONFINITE"):
+        # A counter, a slot, state or a loss that is declared leaves the weights as they are.
+        of_weights = earlier.check == "REPLICA-EQ" and earlier.cause != "state-not-aggregated"
+        return of_weights and later.check in NUMERIC and (later.step or 0) > (earlier.step or 0)
+    return later.check in (*NUMERIC, "STATE-EQ", "METRIC-EQ", "MOVES")
 
 
 def _rank(finding: Finding) -> tuple[int, int, int, int]:

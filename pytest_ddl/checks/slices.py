@@ -17,7 +17,8 @@ def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[in
     where it was not observed which examples the replicas consumed, or a replica consumed none.
     """
     reference, distributed = report.reference, report.distributed
-    open_steps = [f.step for f in (*report.findings, *report.approximations) if f.step and _is_guessed(f)]
+    told = (*report.findings, *report.approximations, *(finding for finding, _reason in report.expected))
+    open_steps = [finding.step for finding in told if finding.step and _is_guessed(finding)]
     if not open_steps or reference is None or distributed is None:
         return []
     step = min(open_steps)

@@ -181,6 +181,7 @@ class Comparer:
             seed=settings.seed,
             perturbation=settings.perturbation,
             seconds=time.monotonic() - started,
+            neutralised=settings.neutralise,
         )
 
     def _attempt(

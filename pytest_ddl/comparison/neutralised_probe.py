@@ -1,8 +1,8 @@
-"""Compares again with the randomness off and batch normalisation synchronised, in both runs.
+"""Compare again with the randomness off and batch normalisation synchronised, in both runs.
 
 Dropout with a stream per replica, and batch normalisation by each replica's own statistics, make a correct program
-differ from one device. That excuses nothing: whatever remains with both off is a defect, and what vanishes is a
-difference that is understood.
+differ from one device. That excuses nothing else. A difference that remains with both off is a defect. A difference
+that vanishes is understood.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from pytest_ddl.checks.causes import fix_of
-from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
-from pytest_ddl.checks.root_causes import root_causes
-from pytest_ddl.records import LayerRecord, TrainingRecord
+from pytest_ddl.checks.candidates.shared import draws_of, random_layers
+from pytest_ddl.checks.causes import fix_of, is_possible
+from pytest_ddl.checks.compare import conclude
+from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report, Symptom
+from pytest_ddl.records import LayerRecord
 from pytest_ddl.training.neutral import NORMALIZATION, RANDOM, REFUSED
 from pytest_ddl.training.settings import RunSettings
 
@@ -35,7 +36,7 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
 
 
 def kinds(report: Report) -> tuple[str, ...]:
-    """What can be switched off in the program of a report."""
+    """Return what can be switched off in the program of a report."""
     reference, distributed = report.reference, report.distributed
     if reference is None or distributed is None or distributed.errors:
         return ()
@@ -45,7 +46,7 @@ def kinds(report: Report) -> tuple[str, ...]:
     # Draws differ under one replica too: of a parameter server's workers, each has generators of its own.
     if distributed.num_replicas > 1 and any(_is_plain(layer) for rank in distributed.ranks for layer in rank.layers):
         found.append(NORMALIZATION)
-    if any(step.draws for record in (reference, distributed) for rank in record.ranks for step in rank.steps):
+    if draws_of(reference, distributed) or random_layers(distributed):
         found.append(RANDOM)
     return tuple(found)
 
@@ -58,68 +59,100 @@ def probe_neutralised(
     report: Report, settings: RunSettings, compare_once: Callable[[RunSettings, Collection[str] | None], Report]
 ) -> Report:
     """Replace what compares numbers with the verdict of the runs without randomness, and say so."""
+    reference, distributed = report.reference, report.distributed
+    if reference is None or distributed is None:
+        return report
     off = kinds(report)
-    names = [result.check for result in report.results]
-    again = compare_once(replace(settings, neutralise=off), names)
     told = " and ".join(_DONE[kind] for kind in off)
-    if not _is_comparable(again):
-        note = f"tried again with {told}, which this program does not allow"
-        return replace(report, notes=(*report.notes, note))
-    remaining = [replace(f, message=f"with {told}: {f.message}") for f in again.findings if f.check in COMPARED]
-    kept = [finding for finding in report.findings if not _is_understood(finding)]
-    tolerated = () if remaining else _tolerated(report, off, told)
-    causes = {*(f.cause for f, _reason in report.expected), *report.unused_expectations}
-    declared = [f for f in tolerated if f.cause in causes]
-    approximations = [f for f in tolerated if f not in declared]
-    approximations += [f for f in report.approximations if f.check not in COMPARED]
-    approximations += [f for f in again.approximations if f.check in COMPARED]
-    findings = [*remaining, *(f for f in root_causes(kept) if f.cause not in {r.cause for r in remaining})]
-    expected = [(f, reason) for f, reason in report.expected if not _is_understood(f) or f.cause in _CAUSES.values()]
-    expected += [(f, reason) for f, reason in again.expected if f.check in COMPARED]
-    expected += [(f, why) for f in declared if (why := report.unused_expectations.get(f.cause or ""))]
-    used = {f.cause for f, _reason in expected}
-    strict = [f for f in approximations if report.strict]
+    again = compare_once(replace(settings, neutralise=off), [result.check for result in report.results])
+    refused = _refusal(report, again)
+    if refused is not None:
+        return _left_open(report, off, f"tried again with {told}, which did not go through: {refused}")
+    results = _results(report, again, told)
+    new = [why for why in again.inconclusive if _check_of(why) in COMPARED or why not in report.inconclusive]
+    doubts = [f"{why} (with {told})" for why in new]
+    remains = any(finding.check in COMPARED for finding in again.findings)
+    tolerated = [] if remains or doubts else _tolerated(report, off, told)
+    understood = CheckResult("", Outcome.PASS, findings=tuple(tolerated))
+
+    def concluded_from(results: Collection[CheckResult]) -> Report:
+        return conclude([*results], reference, distributed, report.expectations, strict=report.strict)
+
+    concluded = concluded_from([*results, understood])
+    others = set(report.inconclusive) - set(concluded_from(report.results).inconclusive)
+    open_still = [why for why in (*concluded.inconclusive, *others) if _check_of(why) not in COMPARED]
     return replace(
         report,
-        results=_results(report, again, told),
-        findings=[*findings, *strict],
-        approximations=tuple(f for f in approximations if f not in strict),
-        expected=tuple(expected),
-        unused_expectations={c: why for c, why in report.unused_expectations.items() if c not in used},
-        inconclusive=(
-            *(why for why in report.inconclusive if why.split(":")[0] not in COMPARED),
-            *(f"{why} (with {told})" for why in again.inconclusive if why.split(":")[0] in COMPARED),
-        ),
+        results=results,
+        findings=concluded.findings,
+        approximations=concluded.approximations,
+        expected=concluded.expected,
+        unused_expectations=concluded.unused_expectations,
+        inconclusive=(*dict.fromkeys(open_still), *doubts),
         notes=(*report.notes, f"weights, state and losses were compared in runs with {told}"),
         neutralised=off,
     )
 
 
-def _is_comparable(again: Report) -> bool:
-    """Whether both runs went through, with everything off that was to be."""
-    records = [again.reference, again.distributed]
-    return again.comparable and all(record is not None and _is_off(record) for record in records)
+def _check_of(reason: str) -> str:
+    return reason.split(":")[0].split(",")[0]
 
 
-def _is_off(record: TrainingRecord) -> bool:
-    notes = [note for rank in record.ranks for note in rank.notes]
-    plain = [layer for rank in record.ranks for layer in rank.layers if _is_plain(layer)]
-    return not record.errors and not plain and not any(note.startswith(REFUSED) for note in notes)
+def _refusal(report: Report, again: Report) -> str | None:
+    """Return why the repeated runs decide nothing, or ``None`` if both went through as far as the plain ones."""
+    plain, records = (report.reference, report.distributed), (again.reference, again.distributed)
+    for before, record in zip(plain, records, strict=True):
+        if before is None or record is None:
+            return "a run left no record"
+        where = "on one device" if record is records[0] else f"under {record.strategy}"
+        if record.errors:
+            error = record.errors[0][1]
+            return f"{error.type} {where} after step {error.step}: {error.message}"
+        notes = [note for rank in record.ranks for note in rank.notes if note.startswith(REFUSED)]
+        if notes:
+            return f"{notes[0]} {where}"
+        plain_layers = any(_is_plain(layer) for rank in record.ranks for layer in rank.layers)
+        if plain_layers and NORMALIZATION in record.neutralised:
+            return f"a layer normalises by its own statistics {where}"
+        # Under the strategy, fewer steps than on one device are a finding of the repeated runs.
+        if record is again.reference and record.num_steps < before.num_steps:
+            return f"the program ended after {record.num_steps} of {before.num_steps} steps {where}"
+    return None if again.comparable else "nothing could be compared"
+
+
+def _left_open(report: Report, off: tuple[str, ...], why: str) -> Report:
+    """Return a report that keeps only what no random number explains, and says that the rest was not decided."""
+    differs = [result.check for result in report.results if result.check in COMPARED and result.findings]
+    doubts = (f"{differs[0]}: {why}; what else differs is not known",) if differs else ()
+    return replace(
+        report,
+        findings=[finding for finding in report.findings if not _may_be_random(finding, off)],
+        notes=(*report.notes, why),
+        inconclusive=(*report.inconclusive, *doubts),
+    )
+
+
+def _may_be_random(finding: Finding, off: tuple[str, ...]) -> bool:
+    """Say whether a difference may come from what could not be switched off, and does not have to be declared."""
+    if not _is_understood(finding) or not is_possible(finding.cause, off):
+        return False
+    recomputed = finding.exact and finding.cause is not None
+    return not recomputed or finding.check in ("LOSS-EQ", "METRIC-EQ", "STATE-EQ")
 
 
 def _is_understood(finding: Finding) -> bool:
-    """Whether the runs without randomness judge the same thing; copies that differ are a defect either way."""
+    """Say whether the repeated runs judge the same thing; copies that differ are a defect either way."""
     return finding.check in COMPARED and finding.cause != "state-not-aggregated"
 
 
-def _tolerated(report: Report, off: tuple[str, ...], told: str) -> tuple[Finding, ...]:
-    """The difference that vanished, once for each thing that was switched off, unless that is a defect itself."""
+def _tolerated(report: Report, off: tuple[str, ...], told: str) -> list[Finding]:
+    """Return the difference that vanished, once for each thing that was switched off, unless that is a defect."""
     gone = [f for result in report.results for f in result.findings if _is_understood(f)]
     if not gone:
-        return ()
+        return []
     first = min(gone, key=lambda f: (COMPARED.index(f.check), f.step or 0))
-    random_is_wrong = any(f.check == "SEED" for f in report.findings)
-    return tuple(
+    random_is_wrong = any(f.check == "SEED" for result in report.results for f in result.findings)
+    return [
         replace(
             first,
             cause=_CAUSES[kind],
@@ -127,20 +160,29 @@ def _tolerated(report: Report, off: tuple[str, ...], told: str) -> tuple[Finding
             evidence=f"both runs were repeated with {told}: they are equal then",
             approximation=True,
             exact=True,
+            verified=True,
             also=(),
         )
         for kind in off
         if not (kind == RANDOM and random_is_wrong)
-    )
+    ]
 
 
 def _results(report: Report, again: Report, told: str) -> tuple[CheckResult, ...]:
+    """Return the result of each check: from the repeated runs if its numbers are compared with one device."""
     repeated = {result.check: result for result in again.results}
-    return tuple(
-        replace(repeated[result.check], reason=f"{repeated[result.check].reason} (with {told})")
-        if result.check in COMPARED
-        and result.check in repeated
-        and not any(not _is_understood(finding) for finding in result.findings)
-        else result
-        for result in report.results
-    )
+    return tuple(_result(result, repeated.get(result.check), told) for result in report.results)
+
+
+def _result(plain: CheckResult, again: CheckResult | None, told: str) -> CheckResult:
+    if again is None:
+        return plain
+    found = tuple(replace(f, message=f"with {told}: {f.message}") for f in again.findings)
+    if plain.check in COMPARED:
+        kept = [f for f in plain.findings if not _is_understood(f)]
+        result = plain if kept else replace(again, reason=f"{again.reason} (with {told})")
+        return replace(result, findings=(*kept, *found))
+    # Slowness is judged by the plain runs; everything else that only the repeated runs show is a defect as well.
+    known = {f.cause for f in plain.findings}
+    new = tuple(f for f in found if f.cause not in known and f.symptom != Symptom.SLOW.value)
+    return replace(again, findings=(*plain.findings, *new)) if new else plain

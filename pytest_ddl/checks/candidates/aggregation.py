@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pytest_ddl.checks.arrays import Float, all_finite, coefficient, difference, magnitude, mean
-from pytest_ddl.checks.candidates.shared import CLIPS, RANDOM_LAYERS, tell_apart
+from pytest_ddl.checks.candidates.shared import CLIPS, plain_normalisation, random_sources, tell_apart
 from pytest_ddl.checks.case import Case, Fit, Motion, Source, reproduces
 from pytest_ddl.checks.observe import is_uneven
 from pytest_ddl.records import GradientStage
@@ -206,9 +206,9 @@ def _of_parts(case: Case, told: str) -> Fit:
     """Which cause makes a step the mean of its parts: what in the program acts on a part."""
     if any(case.setting(kind) for kind in CLIPS):
         return Fit("gradient-clipped-before-aggregation", told)
-    if case.layers("BatchNormalization*"):
+    if plain_normalisation(case):
         return Fit("per-replica-normalization", told)
-    if case.layers(*RANDOM_LAYERS):
+    if random_sources(case):
         # A replica's examples alone draw what the replica drew: all replicas began the same stream.
         return Fit("random-stream-repeated-across-replicas", told)
     if is_uneven(case.distributed, case.step):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.checks.candidates.shared import RANDOM_LAYERS
+from pytest_ddl.checks.candidates.shared import plain_normalisation, random_sources
 from pytest_ddl.checks.case import Case, Fit
 from pytest_ddl.checks.observe import of_kind
 from pytest_ddl.records import VariableKind
@@ -12,13 +12,7 @@ from pytest_ddl.records import VariableKind
 
 def normalisation(case: Case) -> Fit | None:
     """Batch normalisation by each replica's own statistics acts from the first step on."""
-    layers = [
-        layer.name
-        for layer in (case.distributed.ranks[0].layers if case.distributed.ranks else ())
-        if layer.type.startswith("BatchNormalization")
-        and not layer.settings.get("synchronized")
-        and layer.settings.get("trainable", True)
-    ]
+    layers = plain_normalisation(case)
     if not layers or case.replicas == 1 or case.step != 1:
         return None
     return Fit(
@@ -30,10 +24,10 @@ def normalisation(case: Case) -> Fit | None:
 
 def random_streams(case: Case) -> Fit | None:
     """Dropout and its like: other random numbers than one device draws."""
-    layers = case.layers(*RANDOM_LAYERS)
-    if not layers or case.replicas == 1:
+    sources = random_sources(case)
+    if not sources or case.replicas == 1:
         return None
-    told = f"consistent with it: the model draws random numbers in {', '.join(layers[:3])}"
+    told = f"consistent with it: the program draws random numbers in {', '.join(sources[:3])}"
     for variable in of_kind(case.distributed, VariableKind.STATE):
         values = [value for _r, _c, value in case.distributed.components(variable.index, case.step)]
         if "seed_generator" in variable.name and len(values) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_ddl.checks.arrays import all_finite, difference, magnitude
-from pytest_ddl.checks.candidates.shared import RANDOM_LAYERS, combined
+from pytest_ddl.checks.candidates.shared import combined, random_sources
 from pytest_ddl.checks.case import Case, Fit, Source, reproduces
 from pytest_ddl.checks.combination import Weights, solve
 from pytest_ddl.checks.gradients import calls
@@ -63,6 +63,12 @@ def _used(case: Case) -> Source | None:
     return None
 
 
+def share_of(case: Case) -> float | None:
+    """Return the weight that every replica's gradient has in the update, ``None`` if the update is no such sum."""
+    source = _used(case)
+    return None if source is None else _share(case, source)
+
+
 def _share(case: Case, source: Source) -> float | None:
     """The weight of each replica in the update, ``None`` where the update is no such sum."""
     for share in (1.0, 1.0 / case.replicas, float(case.replicas)):
@@ -84,7 +90,7 @@ def coupled(case: Case) -> Fit | None:
         return None
     if solve(source.own, source.parts, case.gradient_slack) is not None or not _tells(case, source):
         return None
-    if case.layers("BatchNormalization*", *RANDOM_LAYERS) or not _as_often(case, source):
+    if case.layers("BatchNormalization*") or random_sources(case) or not _as_often(case, source):
         return None
     share = _share(case, source) or 1.0
     off = [m for m in case.pulls if any(difference(t, m.ours).error > m.slack for t in m.theirs)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ddl.checks.arrays import Float, all_finite, coefficient, difference, magnitude, norm
-from pytest_ddl.checks.candidates.shared import RANDOM_LAYERS, limits_of, tell_apart, total_of
+from pytest_ddl.checks.candidates.shared import limits_of, plain_normalisation, random_sources, tell_apart, total_of
 from pytest_ddl.checks.case import Case, Fit, Motion, reproduces
 from pytest_ddl.checks.combination import solve
 from pytest_ddl.records import GradientStage
@@ -232,7 +232,7 @@ def tells_direction(motion: Motion) -> bool:
 
 def scaled_beside_randomness(case: Case) -> Fit | None:
     """Where random layers make every gradient differ, sizes still tell N from 1: by loss and by gradient alike."""
-    if case.replicas == 1 or not (case.layers(*RANDOM_LAYERS) or case.layers("BatchNormalization*")):
+    if case.replicas == 1 or not (random_sources(case) or plain_normalisation(case)):
         return None
     ours = norm(np.array([norm(m.ours) for m in case.effective]))
     theirs = norm(np.array([norm(m.theirs[0]) for m in case.effective]))

@@ -3,12 +3,54 @@
 from __future__ import annotations
 
 from pytest_ddl.checks.arrays import Float
-from pytest_ddl.checks.case import Case, Source
+from pytest_ddl.checks.case import Case, Source, is_of_type
 from pytest_ddl.checks.combination import Clip, clips_between, weighted_sum
-from pytest_ddl.records import GradientStage
+from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord
 
-RANDOM_LAYERS = ("Dropout", "SpatialDropout*", "AlphaDropout", "Gaussian*", "Random*")
+_RANDOM_LAYERS = ("Dropout", "SpatialDropout*", "AlphaDropout", "Gaussian*", "Random*")
 CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
+
+
+def random_sources(case: Case) -> list[str]:
+    """Return the names of what draws random numbers in the runs; empty if randomness was switched off.
+
+    The draws that were observed decide. Layers count only if draws could not be observed.
+    """
+    if "random" in case.neutralised:
+        return []
+    return draws_of(case.reference, case.distributed) or random_layers(case.distributed)
+
+
+def draws_of(*records: TrainingRecord) -> list[str]:
+    """Return the names of the random operations that were observed, each once."""
+    draws = (draw for record in records for rank in record.ranks for step in rank.steps for draw in step.draws)
+    return list(dict.fromkeys(draw.name for draw in draws))
+
+
+def random_layers(record: TrainingRecord) -> list[str]:
+    """Return the names of layers that may have drawn numbers without being observed."""
+    if not record.ranks or all(rank.draws_observed for rank in record.ranks):
+        return []
+    return [layer.name for layer in record.ranks[0].layers if is_of_type(layer, *_RANDOM_LAYERS) and _can_draw(layer)]
+
+
+def _can_draw(layer: LayerRecord) -> bool:
+    """Say whether a layer's settings let it draw: Keras skips the draw if the rate is 0."""
+    rates = [layer.settings[name] for name in ("rate", "stddev", "factor") if name in layer.settings]
+    return not rates or any(rate != 0 for rate in rates)
+
+
+def plain_normalisation(case: Case) -> list[str]:
+    """Return the names of batch normalisation layers that take each replica's own statistics."""
+    if "normalization" in case.neutralised:
+        return []
+    return [
+        layer.name
+        for layer in (case.distributed.ranks[0].layers if case.distributed.ranks else ())
+        if is_of_type(layer, "BatchNormalization*")
+        and not layer.settings.get("synchronized")
+        and layer.settings.get("trainable", True)
+    ]
 
 
 def total_of(source: Source) -> dict[int, Float]:

@@ -58,12 +58,16 @@ class Draws(Observer):
         self._seen: dict[tuple[int, int], list[DrawRecord]] = {}
         self._global_seed: int | None = None
         self._neutral = neutral.RANDOM in self.settings.neutralise
+        self._hidden = self._neutral
+        """Whether an operation may have drawn numbers that are not recorded."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         self._global_seed = adapter.tf_seed()
         with Replacements() as replaced:
-            for module, name in adapter.random_functions():
+            functions = list(adapter.random_functions())
+            self._hidden = self._hidden or not functions
+            for module, name in functions:
                 replaced.put(module, name, self._watching(name, getattr(module, name)))
             yield
 
@@ -90,6 +94,9 @@ class Draws(Observer):
     def discard(self) -> None:
         self.end_step()
 
+    def end_run(self) -> Mapping[str, Any]:
+        return {"draws_observed": not self._hidden}
+
     def _watching(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def draw(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
@@ -99,6 +106,7 @@ class Draws(Observer):
             try:
                 return self._drawn(replica, name, result, original, args, kwargs)
             except Exception as error:  # an exception here would become one of the program's
+                self._hidden = True
                 self.recorder.note(f"a random operation could not be observed: {type(error).__name__}: {error}")
                 return result
 
@@ -123,6 +131,8 @@ class Draws(Observer):
             replica.tensors += tensors
         elif not adapter.within_xla():
             self._tell([replace(site, nested=replica.graph is not None)], tensors)
+        else:
+            self._hidden = True
         return result
 
     def _tell(self, sites: list[_Site], tensors: list[Any]) -> None:
@@ -134,6 +144,7 @@ class Draws(Observer):
                     shape = tuple(int(size) for size in rest.pop(0)) if site.shape is None else site.shape
                     self._record(int(replica), site, values, shape)
             except Exception as error:  # an exception here would become one of the program's
+                self._hidden = True
                 self.recorder.note(f"a draw could not be recorded: {type(error).__name__}: {error}")
 
         observing.tell(record, tensors)

@@ -1,0 +1,148 @@
+"""What ``expect=`` declares excuses only itself: a second, independent defect is found, or the report does not pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated_gradients import Gradient, Way, added, averaged, coupled, masked, masked_locally, scaled, train
+from simulated_training import Program, pair
+
+from pytest_ddl.checks.compare import judge
+from pytest_ddl.checks.findings import Report
+from pytest_ddl.records import LayerRecord
+
+UNEVEN = (12, 5, 12)
+
+DECLARED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "state-not-aggregated": ({}, {"state_local": True}),
+    "mean-of-replica-means": ({"batches": UNEVEN}, {"mean_of_means": True}),
+    "reported-loss-wrong": ({}, {"loss": "first"}),
+    "iteration-count-wrong": ({}, {"extra_iterations": 1}),
+    "learning-rate-differs": ({}, {"learning_rate_factor": 3.0}),
+    "optimizer-state-mismatch": ({"momentum": 0.9}, {"slot_factor": 3.0}),
+    "examples-duplicated": ({}, {"duplicate": True}),
+    "global-batch-wrong": ({}, {"drop": True}),
+    "unequal-steps": ({}, {"truncate": 2}),
+    "frozen-variable-moved": ({}, {"frozen_moves": True}),
+}
+"""Cause -> the program, and what in it is declared."""
+
+SECOND: dict[str, dict[str, Any]] = {
+    "doubled gradient": {"scale": 2.0},
+    "unexplained gradient": {"scale": 1.37},
+    "replicas drift apart": {"worker_shift_at": 2},
+    "batches in another order": {"reorder_batches": True},
+    "a weight that stands still": {"still": True},
+    "weights that are not finite": {"nan_at": 2},
+}
+
+
+@pytest.mark.parametrize("second", SECOND)
+@pytest.mark.parametrize("cause", DECLARED)
+def test_a_declared_difference_hides_no_second_defect(cause: str, second: str) -> None:
+    program, first = DECLARED[cause]
+    report = judge(*pair(Program(replicas=2, **program), **first, **SECOND[second]), expect={cause: "declared"})
+    assert report.verdict != "pass", str(report)
+    assert all(finding.cause != cause for finding in report.findings)
+
+
+@pytest.mark.parametrize("cause", DECLARED)
+def test_a_declared_difference_is_excused_itself(cause: str) -> None:
+    program, first = DECLARED[cause]
+    also = ["examples-dropped"] if cause == "examples-duplicated" else []
+    report = judge(*pair(Program(replicas=2, **program), **first), expect=[cause, *also])
+    assert not report.findings, str(report)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "state-not-aggregated",
+        "mean-of-replica-means",
+        "reported-loss-wrong",
+        "iteration-count-wrong",
+        "learning-rate-differs",
+        "optimizer-state-mismatch",
+        "unequal-steps",
+    ],
+)
+def test_a_declared_difference_that_leaves_all_else_comparable_passes(cause: str) -> None:
+    program, first = DECLARED[cause]
+    report = judge(*pair(Program(replicas=2, **program), **first), expect={cause: "declared"})
+    assert report.passed, str(report)
+
+
+def _declared(right: Way, wrong: Way, cause: str) -> Report:
+    return judge(train(right, 1), train(wrong, 2), expect={cause: "declared"})
+
+
+def _doubled(parts: Sequence[Gradient]) -> list[Gradient]:
+    return [scaled(whole, 2.0) for whole in averaged(parts)]
+
+
+def _late(weights: Gradient, step: int) -> Gradient:
+    return {name: value * (1.5 if step == 3 else 1.0) for name, value in weights.items()}
+
+
+MASKED = {"computed": masked_locally, "reduced": averaged}
+BEHIND_A_MASK: dict[str, dict[str, Any]] = {
+    "doubled gradient": {"reduced": _doubled},
+    "unexplained gradient": {"reduced": lambda parts: [added(parts, 0.7)] * len(parts)},
+    "lost update in the last step": {"updates": lambda step: step != 3},
+    "weights changed in the last step": {"extra": _late},
+    "another learning rate later": {"used_rate": lambda step: 0.1 if step < 3 else 0.2},
+}
+
+
+@pytest.mark.parametrize("second", BEHIND_A_MASK)
+@pytest.mark.parametrize("rule", [{}, {"rule": "Adam"}, {"momentum": 0.9}], ids=["sgd", "adam", "momentum"])
+def test_a_mean_over_each_replica_s_tokens_hides_no_second_defect(rule: dict[str, Any], second: str) -> None:
+    right = Way(computed=masked, **rule)
+    wrong = Way(**{**MASKED, **rule, **BEHIND_A_MASK[second]})
+    report = _declared(right, wrong, "masked-loss-normalised-per-replica")
+    assert report.verdict != "pass", str(report)
+
+
+@pytest.mark.parametrize("rule", [{}, {"rule": "Adam"}, {"momentum": 0.9}], ids=["sgd", "adam", "momentum"])
+def test_a_recomputed_cause_that_acts_alike_in_every_step_passes(rule: dict[str, Any]) -> None:
+    report = _declared(Way(computed=masked, **rule), Way(**MASKED, **rule), "masked-loss-normalised-per-replica")
+    assert report.passed, str(report)
+
+
+def test_a_coupled_loss_cannot_be_seen_behind() -> None:
+    for sin in ({}, {"reduced": lambda parts: [scaled(added(parts), 2.0)] * len(parts)}):
+        report = _declared(Way(computed=coupled), Way(computed=coupled, **sin), "batch-coupled-loss")
+        assert report.verdict == "inconclusive", str(report)
+        assert "a second defect behind it would not be seen" in str(report.inconclusive)
+
+
+@pytest.mark.parametrize(
+    ("layer", "cause"),
+    [
+        (LayerRecord("bn", "BatchNormalization", {"synchronized": False}), "per-replica-normalization"),
+        (LayerRecord("drop", "Dropout", {"rate": 0.5}), "random-stream-differs-across-replicas"),
+        (LayerRecord("embed", "Embedding", {"mask_zero": True}), "masked-loss-normalised-per-replica"),
+    ],
+)
+def test_a_guessed_cause_excuses_nothing_for_certain(layer: LayerRecord, cause: str) -> None:
+    report = judge(*pair(Program(replicas=2, layers=(layer,)), scale=1.37), expect={cause: "by design"})
+    assert report.verdict == "inconclusive", str(report)
+    assert [reason for _finding, reason in report.expected] == ["by design"]
+
+
+def test_a_cause_that_was_switched_off_is_not_named() -> None:
+    layers = (
+        LayerRecord("drop", "Dropout", {"rate": 0.5}),
+        LayerRecord("bn", "BatchNormalization", {"synchronized": False}),
+    )
+    records = pair(Program(replicas=2, layers=layers), scale=1.37)
+    off = [replace(record, neutralised=("random", "normalization")) for record in records]
+    causes = ["random-stream-differs-across-replicas", "per-replica-normalization"]
+    assert judge(*records).findings[0].cause in causes
+    report = judge(*off, expect=dict.fromkeys(causes, "by design"))
+    assert [finding.cause for finding in report.findings] == [None]
+    assert np.isfinite(report.findings[0].error or np.nan)
