@@ -18,10 +18,17 @@ def behind(found: Sequence[Finding], declared: Sequence[Finding]) -> Iterator[st
         ours = [finding for finding in declared if finding.cause == cause]
         of_weights = sorted((f for f in ours if f.check in WEIGHTS), key=lambda f: f.step or 0)
         first = [f for f in of_weights if f.step == of_weights[0].step]
-        if first and not any(is_recomputed(f) for f in first):
+        if first and first[0].step == 0:
+            yield f"{first[0].check}: {cause} is declared, and no step that begins with other weights can be compared"
+        elif first and not any(is_recomputed(f) for f in first):
             yield (
                 f"{first[0].check}: {cause} is declared in step {first[0].step}, and nothing recomputes the size of "
                 "its effect, so that a second defect behind it would not be seen"
+            )
+        elif first and any(_is_of_step(f, first[0]) for f in found):
+            yield (
+                f"STATE-EQ: {cause} is declared in step {first[0].step}, and whether the state that differs then "
+                "follows from it is not known"
             )
         for finding in ours:
             if finding.check in (*DATA, "RESUME", "NONFINITE", "REPLICA-EQ") and _hides(finding, found):
@@ -36,6 +43,10 @@ def behind(found: Sequence[Finding], declared: Sequence[Finding]) -> Iterator[st
 def is_recomputed(finding: Finding) -> bool:
     """Say whether the declared cause explains all of the difference, or is tolerated for what it is."""
     return finding.approximation or (finding.exact and finding.cause not in _BY_ELIMINATION)
+
+
+def _is_of_step(state: Finding, weights: Finding) -> bool:
+    return state.check == "STATE-EQ" and state.cause is None and state.step == weights.step
 
 
 def _hides(declared: Finding, found: Sequence[Finding]) -> bool:

@@ -43,8 +43,8 @@ def judge(
     tolerance = Tolerance(reference, perturbed, slices, slice_step)
     results = tuple(_run(check, reference, distributed, tolerance) for check in selected)
     report = conclude(results, reference, distributed, expected, strict=strict)
-    declared = [finding for finding, _reason in report.expected if not finding.verified]
-    later = unlike_before(reference, distributed, tolerance, declared)
+    excused = [*(finding for finding, _reason in report.expected), *report.approximations]
+    later = unlike_before(reference, distributed, tolerance, excused)
     return replace(report, inconclusive=(*report.inconclusive, *later))
 
 

@@ -11,23 +11,27 @@ from collections.abc import Iterator, Sequence
 from pytest_ddl.checks.behind import is_recomputed
 from pytest_ddl.checks.candidates.parts import share_of
 from pytest_ddl.checks.case import Case
+from pytest_ddl.checks.effective import moved
 from pytest_ddl.checks.findings import Finding
-from pytest_ddl.checks.observe import shared_steps
+from pytest_ddl.checks.observe import of_kind, shared_steps
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.checks.used_rate import is_of_slots
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import TrainingRecord, VariableKind
 
 _OF_WEIGHTS = ("STEP-EQ", "UNEVEN-EQ")
 
 
 def unlike_before(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, declared: Sequence[Finding]
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, excused: Sequence[Finding]
 ) -> Iterator[str]:
-    """Yield a reason if the steps after a declared difference of weights cannot be judged by its formula."""
+    """Yield a reason if the steps after an excused difference of weights cannot be judged by its formula.
+
+    After a tolerated approximation, only steps that show something else are a reason.
+    """
     last = shared_steps(reference, distributed)
-    differing = [f for f in declared if f.check in _OF_WEIGHTS and f.step and is_recomputed(f) and not f.approximation]
+    differing = [finding for finding in excused if finding.check in _OF_WEIGHTS and is_recomputed(finding)]
     finding = min(differing, key=lambda f: f.step or 0, default=None)
-    if finding is None or finding.step is None or finding.step >= last:
+    if finding is None or not finding.step or finding.step >= last:
         return
     first, cause = finding.step, finding.cause
 
@@ -35,16 +39,27 @@ def unlike_before(
         found = share_of(Case(reference, distributed, tolerance, step))
         return found if found is not None and is_of_slots(distributed, step, tolerance) else None
 
+    def is_lost(step: int) -> bool:
+        weights = of_kind(reference, VariableKind.TRAINABLE)
+        return any(moved(reference, weight, step) for weight in weights) and not any(
+            moved(distributed, weight, step) for weight in weights
+        )
+
     usual = share(first)
     if usual is None:
-        yield (
-            f"STEP-EQ: {cause} is declared in step {first}, and the steps after it cannot be compared: the update "
-            "is not a plain sum of the gradients of the replicas"
-        )
+        if not finding.approximation:
+            yield (
+                f"STEP-EQ: {cause} is excused in step {first}, and the steps after it cannot be compared: the update "
+                "is not a plain sum of the gradients of the replicas"
+            )
         return
-    odd = next((step for step in range(first + 1, last + 1) if share(step) != usual), None)
+    later = range(first + 1, last + 1)
+    if finding.approximation:
+        odd = next((step for step in later if share(step) not in (None, usual) or is_lost(step)), None)
+    else:
+        odd = next((step for step in later if share(step) != usual), None)
     if odd is not None:
         yield (
-            f"STEP-EQ: {cause} is declared in step {first}, and step {odd} differs by something else: its update is "
+            f"STEP-EQ: {cause} is excused in step {first}, and step {odd} differs by something else: its update is "
             "not made of the gradients of the replicas as before"
         )

@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_gradients import Gradient, Way, added, averaged, coupled, masked, masked_locally, scaled, train
+from simulated_gradients import (
+    Gradient,
+    Way,
+    added,
+    averaged,
+    coupled,
+    local_mean,
+    masked,
+    masked_locally,
+    scaled,
+    train,
+)
 from simulated_training import Program, pair
 
 from pytest_ddl.checks.compare import judge
@@ -27,6 +38,7 @@ DECLARED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "examples-duplicated": ({}, {"duplicate": True}),
     "global-batch-wrong": ({}, {"drop": True}),
     "unequal-steps": ({}, {"truncate": 2}),
+    "initial-weights-differ": ({}, {"initial_shift": 0.1}),
     "frozen-variable-moved": ({}, {"frozen_moves": True}),
 }
 """Cause -> the program, and what in it is declared."""
@@ -86,6 +98,31 @@ def _doubled(parts: Sequence[Gradient]) -> list[Gradient]:
 
 def _late(weights: Gradient, step: int) -> Gradient:
     return {name: value * (1.5 if step == 3 else 1.0) for name, value in weights.items()}
+
+
+APPROXIMATE = {"computed": local_mean, "reduced": averaged, "sizes": (13, 13, 13)}
+BEHIND_AN_APPROXIMATION: dict[str, dict[str, Any]] = {
+    "doubled gradient": {"reduced": _doubled},
+    "unexplained gradient": {"reduced": lambda parts: [added(parts, 0.7)] * len(parts)},
+    "lost update in the last step": {"updates": lambda step: step != 3},
+    "another learning rate later": {"used_rate": lambda step: 0.1 if step < 3 else 0.2},
+}
+
+
+@pytest.mark.parametrize("expect", [[], ["mean-of-replica-means"]], ids=str)
+@pytest.mark.parametrize("second", BEHIND_AN_APPROXIMATION)
+def test_an_approximation_hides_no_second_defect(second: str, expect: list[str]) -> None:
+    right, wrong = Way(sizes=APPROXIMATE["sizes"]), Way(**{**APPROXIMATE, **BEHIND_AN_APPROXIMATION[second]})
+    report = judge(train(right, 1), train(wrong, 2), expect=expect)
+    assert report.verdict != "pass", str(report)
+
+
+@pytest.mark.parametrize("expect", [[], ["mean-of-replica-means"]], ids=str)
+def test_an_approximation_of_a_right_program_passes(expect: list[str]) -> None:
+    for more in ({}, {"rule": "Adam"}, {"momentum": 0.9}, {"rule": "hand"}, {"rate": lambda step: 0.1 / (1 + step)}):
+        right = train(Way(sizes=APPROXIMATE["sizes"], **more), 1)
+        report = judge(right, train(Way(**APPROXIMATE, **more), 2), expect=expect)
+        assert report.passed, str(report)
 
 
 MASKED = {"computed": masked_locally, "reduced": averaged}
