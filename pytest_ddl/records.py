@@ -200,6 +200,8 @@ class GraphRecord:
     """Bytes that one replica puts into reductions in one execution; what has no static shape is not counted."""
     operations: Mapping[str, int] = field(default_factory=dict)
     """Operation type -> how often in one execution, for the types that a check asks about."""
+    half: int = 0
+    """The most operations in half precision that follow on each other, from any input to any output."""
 
 
 @dataclass(frozen=True)
@@ -342,9 +344,13 @@ class RankRecord:
     graphs: tuple[GraphRecord, ...] = ()
     writes: tuple[WriteRecord, ...] = ()
     restores: tuple[RestoreRecord, ...] = ()
+    casts: Mapping[str, int] = field(default_factory=dict)
+    """``float16``, ``bfloat16`` -> casts to it within ``strategy.run``: once for a trace, or in every eager step."""
+    casts_around: Mapping[str, int] = field(default_factory=dict)
+    """The same for casts outside ``strategy.run``: in what the program does with the loss, or with its data."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts about the set-up that LINT judges: ``num_replicas_in_sync``, ``cluster`` …; ``thawed``: the indices of
-    FROZEN variables that became trainable later."""
+    FROZEN variables that became trainable later; ``widened``: the Keras dtype policies that a float64 run replaced."""
 
     @property
     def num_steps(self) -> int:

@@ -229,6 +229,20 @@ def random_functions() -> Iterator[tuple[Any, str]]:
                 yield module, name
 
 
+def cast_functions() -> Iterator[tuple[Any, str]]:
+    """Yield ``(module, name)`` of the function by which TensorFlow's Python code adds a cast.
+
+    ``tensorflow.python.ops.gen_math_ops.cast`` (TF 2.4 to 2.21). ``tf.cast``, ``tf.saturate_cast``, both flavours of
+    Keras and the gradients of casts share it. No public hook sees operations that run eagerly.
+    """
+    try:
+        from tensorflow.python.ops import gen_math_ops
+    except ImportError:
+        return
+    if hasattr(gen_math_ops, "cast"):
+        yield gen_math_ops, "cast"
+
+
 RANDOM_FUNCTIONS = (
     "multinomial", "parameterized_truncated_normal", "random_gamma", "random_poisson_v2", "random_shuffle",
     "random_standard_normal", "random_uniform", "random_uniform_int", "truncated_normal",

@@ -45,7 +45,7 @@ def _prepare_dataset(dataset: Any, settings: RunSettings, completed: Callable[[]
     if settings.replay and completed is not None:
         dataset = replayed(dataset, settings.replay, completed)
     if settings.perturbation:
-        dataset = _perturb_dataset(dataset, settings.perturbation)
+        dataset = _perturb_dataset(dataset, settings)
     if settings.slice_step is not None:
         dataset = _cut_down(dataset, settings.slice_step, settings.slice_rows)
     return dataset
@@ -85,27 +85,35 @@ def _widen(tensor: Any) -> Any:
     return tf.cast(tensor, tf.float64) if tensor.dtype in (tf.float16, tf.bfloat16, tf.float32) else tensor
 
 
-def _perturb_dataset(dataset: Any, perturbation: int) -> Any:
+def _perturb_dataset(dataset: Any, settings: RunSettings) -> Any:
     import tensorflow as tf
 
     def moved(index: Any, element: Any) -> Any:
         flat = tf.nest.flatten(element)
         seeds = [tf.stack([tf.cast(index, tf.int64), tf.constant(position, tf.int64)]) for position in range(len(flat))]
-        seeds = [tf.random.experimental.stateless_fold_in(seed, perturbation) for seed in seeds]
+        seeds = [tf.random.experimental.stateless_fold_in(seed, settings.perturbation) for seed in seeds]
         pairs = zip(flat, seeds, strict=True)
-        return tf.nest.pack_sequence_as(element, [_moved_tensor(item, seed) for item, seed in pairs])
+        return tf.nest.pack_sequence_as(element, [_moved_tensor(item, seed, settings.ulp_of) for item, seed in pairs])
 
     return dataset.enumerate().map(moved)
 
 
-def _moved_tensor(tensor: Any, seed: Any) -> Any:
+def _moved_tensor(tensor: Any, seed: Any, ulp_of: str) -> Any:
     import tensorflow as tf
 
-    if not isinstance(tensor, tf.Tensor) or tensor.dtype not in (tf.float32, tf.float64):
+    if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
+        return tensor
+    if not ulp_of and tensor.dtype not in (tf.float32, tf.float64):
         return tensor
     up = tf.random.stateless_uniform(tf.shape(tensor), seed) < 0.5
-    infinity = tf.constant(np.inf, tensor.dtype)
-    moved = tf.math.nextafter(tensor, tf.where(up, infinity, -infinity))
+    if ulp_of:
+        moved = tf.numpy_function(
+            lambda values, coins: _step_by_ulp(values, coins, ulp_of), [tensor, up], tensor.dtype, stateful=False
+        )
+        moved.set_shape(tensor.shape)
+    else:
+        infinity = tf.constant(np.inf, tensor.dtype)
+        moved = tf.math.nextafter(tensor, tf.where(up, infinity, -infinity))
     # Whole numbers stay: they may be labels or counts, and 0.9999… truncates to another label.
     return tf.where(tf.equal(tensor, tf.round(tensor)), tensor, moved)
 
@@ -120,16 +128,35 @@ def prepare_arrays(given: Any, settings: RunSettings) -> Any:
         return given
     array = given.astype(np.float64) if settings.precision == "float64" else given
     if settings.perturbation:
-        moved = move_by_ulp(array, np.random.default_rng(settings.perturbation))
+        moved = move_by_ulp(array, np.random.default_rng(settings.perturbation), settings.ulp_of)
         array = np.where(array == np.round(array), array, moved)
     return array
 
 
-def move_by_ulp(array: np.ndarray[Any, Any], generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Each element moved to its neighbour above or below, by a coin of ``generator``."""
+def move_by_ulp(array: np.ndarray[Any, Any], generator: np.random.Generator, ulp_of: str = "") -> np.ndarray[Any, Any]:
+    """Move each element to its neighbor above or below, by a coin of ``generator``.
+
+    :param ulp_of: the type whose neighbors are meant; empty for that of the array.
+    """
     up = generator.random(array.shape) < 0.5
+    if ulp_of:
+        return _step_by_ulp(array, up, ulp_of)
     target = np.where(up, np.inf, -np.inf).astype(array.dtype)
     moved: np.ndarray[Any, Any] = np.nextafter(array, target)
+    return moved
+
+
+_BITS = {"float16": (11, -14), "bfloat16": (8, -126)}
+"""Type -> the bits of its significand and the exponent of its smallest normal number (IEEE 754-2019, table 3.5)."""
+
+
+def _step_by_ulp(array: np.ndarray[Any, Any], up: np.ndarray[Any, Any], ulp_of: str) -> np.ndarray[Any, Any]:
+    """Move each element by the spacing that ``ulp_of`` has there, which a cast to that type does not erase."""
+    bits, smallest = _BITS[ulp_of]
+    wide = np.asarray(array, np.float64)
+    # frexp gives significands from 1/2 to 1, hence the exponent of 1 <= significand < 2 is one less.
+    spacing = np.ldexp(1.0, np.maximum(np.frexp(wide)[1] - 1, smallest) - (bits - 1))
+    moved: np.ndarray[Any, Any] = np.where(up, wide + spacing, wide - spacing).astype(array.dtype)
     return moved
 
 

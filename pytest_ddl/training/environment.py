@@ -16,6 +16,7 @@ import numpy as np
 
 from pytest_ddl.training import adapter
 from pytest_ddl.training.late_import import on_import
+from pytest_ddl.training.policies import WidePolicies
 from pytest_ddl.training.settings import RunSettings
 
 _APART = 1_000_003
@@ -29,8 +30,10 @@ def keras_modules() -> list[Any]:
 
 
 @contextmanager
-def prepared(settings: RunSettings, rank: int = 0) -> Iterator[None]:
+def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
     """Seeds, precision and clean Keras state for one run, and all as before afterwards.
+
+    Yields the dtype policies that were replaced.
 
     All ranks are seeded alike, but for ``tf.data``: on a real cluster, where nobody seeds TensorFlow for the
     program, an unseeded ``shuffle()`` has another order on every worker.
@@ -42,19 +45,22 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[None]:
     floats = [_FloatState(module) for module in keras_modules()]
     for module in keras_modules():
         _clear(module)
+    policies = WidePolicies()
     try:
         for state in floats:
             if settings.precision == "float64":
                 state.set("float64", "float64")
+                policies.widen(state.module)
         for module in keras_modules():
             module.utils.set_random_seed(settings.seed)
         # A seed that the program would not choose: where it seeds TensorFlow by itself, that must show.
         tf.random.set_seed(settings.seed + _APART)
         with (
+            policies,
             adapter.unseeded_data_apart(rank, settings.seed + _APART),
-            on_import("tf_keras", lambda module: _prepare_late(module, settings, floats)),
+            on_import("tf_keras", lambda module: _prepare_late(module, settings, floats, policies)),
         ):
-            yield
+            yield policies
     finally:
         for module in keras_modules():
             _clear(module)
@@ -66,13 +72,14 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[None]:
         np.random.set_state(numpy_state)
 
 
-def _prepare_late(module: Any, settings: RunSettings, floats: list[_FloatState]) -> None:
+def _prepare_late(module: Any, settings: RunSettings, floats: list[_FloatState], policies: WidePolicies) -> None:
     """Precision and seed of a flavour of Keras that the program imports by itself; other generators go on."""
     import tensorflow as tf
 
     floats.append(_FloatState(module))
     if settings.precision == "float64":
         floats[-1].set("float64", "float64")
+        policies.widen(module)
     python_state, numpy_state, tf_seed = random.getstate(), np.random.get_state(), adapter.tf_seed()
     module.utils.set_random_seed(settings.seed)
     tf.random.set_seed(tf_seed)
@@ -89,27 +96,27 @@ class _FloatState:
     """The floatx, epsilon and dtype policy of one Keras flavour."""
 
     def __init__(self, module: Any) -> None:
-        self._module = module
+        self.module = module
         backend = module.backend
         self._floatx = backend.floatx()
         self._epsilon = backend.epsilon()
         self._policy = self._policy_name()
 
     def _policy_name(self) -> str:
-        if hasattr(self._module, "config"):
-            return str(self._module.config.dtype_policy().name)
-        return str(self._module.mixed_precision.global_policy().name)
+        if hasattr(self.module, "config"):
+            return str(self.module.config.dtype_policy().name)
+        return str(self.module.mixed_precision.global_policy().name)
 
     def set(self, floatx: str, policy: str) -> None:
-        self._module.backend.set_floatx(floatx)
-        if hasattr(self._module, "config"):
-            self._module.config.set_dtype_policy(policy)
+        self.module.backend.set_floatx(floatx)
+        if hasattr(self.module, "config"):
+            self.module.config.set_dtype_policy(policy)
         else:
-            self._module.mixed_precision.set_global_policy(policy)
+            self.module.mixed_precision.set_global_policy(policy)
 
     def restore(self) -> None:
         self.set(self._floatx, self._policy)
-        self._module.backend.set_epsilon(self._epsilon)
+        self.module.backend.set_epsilon(self._epsilon)
 
 
 def versions() -> dict[str, str]:

@@ -48,7 +48,7 @@ def _attempt(
     described: ErrorRecord | None = None
     with ExitStack() as stack:
         stack.enter_context(layouts.fresh(context.strategy))
-        stack.enter_context(environment.prepared(settings, context.rank))
+        policies = stack.enter_context(environment.prepared(settings, context.rank))
         if settings.observe:
             recorder.observers = tuple(make(settings, context, recorder) for make in OBSERVERS)
             stack.enter_context(observing.observed(context.strategy, recorder.observations, recorder.observers))
@@ -63,6 +63,8 @@ def _attempt(
         except (Exception, SystemExit) as error:
             failure, described = error, _describe(error, recorder.completed)
         record = recorder.rank_record(described, environment.versions())
+    if policies.names:
+        record = replace(record, facts={**record.facts, "widened": sorted(policies.names)})
     return record, failure
 
 

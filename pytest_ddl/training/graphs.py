@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_ddl.records import CollectiveRecord, GraphRecord
 from pytest_ddl.training.loops import passes_of
+from pytest_ddl.training.roundings import called_functions, longest_chain
 
 ON_HOST = (
     "PyFunc", "PyFuncStateless", "EagerPyFunc", "PrintV2", "WriteSummary", "WriteScalarSummary",
@@ -135,6 +136,7 @@ def _analysed(graph: Any, step: int, asked: tuple[CollectiveRecord, ...]) -> tup
         asked=asked,
         reduced_bytes=sum(bytes_of(item) for item in collectives if item.kind in REDUCES),
         operations={kind: content.operations[kind] for kind in types},
+        half=longest_chain(definition.node, functions),
     )
     return record, content
 
@@ -152,7 +154,7 @@ def _content(nodes: Any, functions: Mapping[str, Any], known: dict[str, _Content
         elif node.op in _ITERATORS:
             content.elements.append(f"{node.op} {[_shape(shape) for shape in node.attr['output_shapes'].list.shape]}")
         called = []
-        for name in _called(node, functions):
+        for name in called_functions(node, functions):
             if name not in known:
                 known[name] = _Content()  # a function that calls itself ends here
                 known[name] = _content(functions[name].node_def, functions, known, name)
@@ -191,17 +193,6 @@ def _by_kind(content: _Content) -> Counter[tuple[str, str]]:
 
 def _size(content: _Content) -> tuple[int, int]:
     return content.times.total(), content.operations.total()
-
-
-def _called(node: Any, functions: Mapping[str, Any]) -> list[str]:
-    names = [node.op]
-    for attribute in node.attr.values():
-        kind = attribute.WhichOneof("value")
-        if kind == "func":
-            names.append(attribute.func.name)
-        elif kind == "list":
-            names += [function.name for function in attribute.list.func]
-    return [name for name in names if name in functions]
 
 
 def _pack(node: Any, named: Mapping[str, Any]) -> tuple[str, ...]:

@@ -223,13 +223,14 @@ class Recorder:
                 item.variable.assign(item.read()[0] * self._settings.loss_scale_factor)
 
     def _perturb(self, item: Watched) -> None:
-        """Move a weight by one ulp per element, by coins that depend on the perturbation alone."""
+        """Move a weight by one ulp per element, by coins that depend only on the perturbation."""
         record = item.record
-        if item.variable is None or record.kind not in _PERTURBED or record.dtype not in ("float32", "float64"):
+        movable = ("float32", "float64", *(("float16", "bfloat16") if self._settings.ulp_of else ()))
+        if item.variable is None or record.kind not in _PERTURBED or record.dtype not in movable:
             return
         if record.kind is VariableKind.STATE and not record.shape:
             return  # a scalar such as a loss scale is a power of two on purpose
-        moved = move_by_ulp(item.read()[0], self._noise)
+        moved = move_by_ulp(item.read()[0], self._noise, self._settings.ulp_of)
         with self._context.strategy.scope():
             item.variable.assign(moved)
 

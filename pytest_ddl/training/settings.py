@@ -31,6 +31,8 @@ class RunSettings:
     is_reference: bool = False
     perturbation: int = 0
     """p > 0: move weights (at their first watch) and floating data by one ulp, signs drawn from p."""
+    ulp_of: str = ""
+    """``float16`` or ``bfloat16``: the type whose ulp a perturbation moves by; empty for that of each value."""
     tmp_path: str = ""
     """One folder shared by all ranks of a run."""
     rank_path: str = ""

@@ -270,6 +270,27 @@ def dtypes(run: Any) -> None:
     run.record(**{f"{name}": 1.0 for pair in seen for name in pair})
 
 
+def casts(run: Any, eager: bool = False) -> None:
+    """Casts to float16 in the step, and its loss to bfloat16 outside."""
+    with run.strategy.scope():
+        weight = tf.Variable(tf.ones([4, 1]))
+    run.watch(variables=[weight])
+
+    def train_step(iterator):
+        def replica_step(batch):
+            with tf.GradientTape() as tape:
+                shown = tf.cast(tf.cast(batch[0], tf.float16) @ tf.cast(weight, tf.float16), tf.float32)
+                loss = tf.reduce_mean(tf.square(shown - batch[1]))
+            weight.assign_sub(0.1 * tape.gradient(loss, weight))
+            return loss
+
+        loss = run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+        return tf.cast(loss, tf.bfloat16)
+
+    for _loss in run.steps(train_step if eager else tf.function(train_step), batched(16, 8)):
+        pass
+
+
 def asynchronous(run: Any) -> None:
     model, optimizer = make(run)
     run.watch(model=model, optimizer=optimizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_ddl.training.observers.base import Observer as Observer
+from pytest_ddl.training.observers.casts import Casts
 from pytest_ddl.training.observers.checkpoints import CheckpointObserver
 from pytest_ddl.training.observers.collectives import CollectiveObserver
 from pytest_ddl.training.observers.draws import Draws
@@ -16,6 +17,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     Setup,
     CollectiveObserver,
     GraphObserver,
+    Casts,
     ReductionObserver,
     Gradients,
     Draws,

@@ -1,0 +1,85 @@
+"""Half precision in a run: ulps that casts do not erase, policies replaced in float64, casts that are recorded."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import training_programs as programs
+
+from pytest_ddl.training.data import move_by_ulp, prepare
+from pytest_ddl.training.policies import WidePolicies
+from pytest_ddl.training.roundings import longest_chain
+from pytest_ddl.training.settings import RunSettings
+
+HALF = [tf.float16, tf.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("stored", ["float32", "float64"])
+def test_every_value_moves_to_a_neighbor_that_a_cast_keeps(dtype, stored):
+    values = np.random.default_rng(0).uniform(1, 2, 500) * np.logspace(-3, 3, 500) * (-1) ** np.arange(500)
+    values = values.astype(stored)
+    moved = move_by_ulp(values, np.random.default_rng(1), dtype.name)
+    assert moved.dtype == stored
+    before, after = (tf.cast(tf.cast(array, dtype), tf.float64).numpy() for array in (values, moved))
+    assert np.all(before != after)
+    unit = 2.0**-11 if dtype == tf.float16 else 2.0**-8
+    assert np.all(np.abs(moved - values) <= 2 * unit * np.abs(values) * (1 + 1e-6))
+
+
+@pytest.mark.parametrize("given", [tf.float32, *HALF])
+def test_data_moves_by_the_ulp_of_the_half_precision_type(given):
+    data = tf.data.Dataset.from_tensors((tf.constant([0.3, 5.7, 2.0], given), tf.constant([1, 2, 3])))
+    settings = RunSettings(perturbation=1, ulp_of="bfloat16")
+    ((moved, labels),) = prepare(data, settings)
+    before = tf.constant([0.3, 5.7, 2.0], given)
+    assert moved.dtype == given
+    changed = tf.cast(moved, tf.bfloat16) != tf.cast(before, tf.bfloat16)
+    assert changed.numpy().tolist() == [True, True, False]  # whole numbers may be labels
+    assert labels.numpy().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("flavor", ["keras", "tf_keras"])
+def test_policies_keep_their_names_and_compute_in_float64(flavor):
+    module = keras if flavor == "keras" else pytest.importorskip("tf_keras")
+    policy = module.mixed_precision.Policy if flavor == "tf_keras" else module.DTypePolicy
+    with WidePolicies() as policies:
+        policies.widen(module)
+        mixed, integer = policy("mixed_float16"), policy("int32")
+        assert (mixed.name, mixed.compute_dtype, mixed.variable_dtype) == ("mixed_float16", "float64", "float64")
+        assert policy("float32").compute_dtype == "float64"
+        assert integer.compute_dtype == "int32"
+        layer = module.layers.Dense(3, dtype="mixed_bfloat16")
+        layer.build((None, 2))
+        assert layer(np.ones((1, 2), "float32")).dtype == "float64"
+    assert policies.names == {"mixed_float16", "mixed_bfloat16"}
+    assert policy("mixed_float16").compute_dtype == "float16"
+
+
+def test_half_precision_operations_in_a_row_are_counted_in_functions_too():
+    @tf.function
+    def inner(x):
+        return tf.exp(x * x)
+
+    @tf.function
+    def outer(x):
+        half = tf.reshape(tf.cast(x, tf.float16), [4])
+        return tf.cast(inner(half) + half, tf.float32) * 2.0
+
+    definition = outer.get_concrete_function(tf.ones([2, 2])).graph.as_graph_def()
+    functions = {function.signature.name: function for function in definition.library.function}
+    # The cast, the product, the exponential and the sum round to float16; the reshape and what is float32 do not.
+    assert longest_chain(definition.node, functions) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("eager", [False, True])
+def test_casts_in_the_step_are_told_from_those_around_it(ranks, eager):
+    (record,) = ranks("one_device", partial(programs.casts, eager=eager), global_batch_size=8, steps=2)
+    assert set(record.casts) == {"float16"}
+    assert set(record.casts_around) == {"bfloat16"}
+    assert bool(record.graphs and record.graphs[0].half) is not eager
