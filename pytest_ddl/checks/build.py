@@ -48,8 +48,7 @@ def wide(place: Place) -> str:
     return (
         f"{place.variable.name} differs by {place.difference.error:.3g} after step {place.step}: less than "
         f"rounding may explain ({place.bound.value:.3g}) but more than one example would change "
-        f"({place.bound.effect:.3g}); "
-        'use precision="float64" or fewer steps'
+        f"({place.bound.effect:.3g}); {place.bound.advice}"
     )
 
 

@@ -66,7 +66,7 @@ def slack(tolerance: Tolerance, index: int, step: int, scale: float) -> float:
     """
     reference = tolerance.reference
     dtype = next((v.dtype for v in reference.variables if v.index == index), "float64")
-    bound = 2 * tolerance.gamma(tolerance.length, max(unit_roundoff(dtype), tolerance.compute_roundoff)) * scale
+    bound = 2 * tolerance.relative(max(unit_roundoff(dtype), tolerance.compute_roundoff)) * scale
     noise = 0.0
     for stage in GradientStage:
         ours = by_replica(reference, step, stage).get(0, {}).get(index)

@@ -181,7 +181,9 @@ def compare(
                 place = Place(variable, step, rank.rank, replica, found, bound)
                 if decision is Decision.BEYOND:
                     beyond.append(place)
-                elif undecided is None or place.excess > undecided.excess:
+                elif tolerance.is_gross(variable.index, step, actual, desired) and (
+                    undecided is None or place.excess > undecided.excess
+                ):
                     undecided = place
         if beyond:
             beyond.sort(key=lambda place: (-place.excess, -place.difference.error))

@@ -104,7 +104,11 @@ def _first_difference(
             compared += 1
             scale = 2.0 if is_numeric(value) and _is_reduced(theirs) else 1.0
             held = replace(bound, value=bound.value * scale)  # combining the components rounds once more
-            places.append(Place(ours, step, rank, replica, difference(value, desired), held))
+            found = difference(value, desired)
+            undecidable = held.judge(found.error) is Decision.UNDECIDED
+            if undecidable and not tolerance.is_gross(ours.index, step, value, desired):
+                continue
+            places.append(Place(ours, step, rank, replica, found, held))
         worst = max(places, key=lambda place: place.difference.error, default=None)
         decision = worst.bound.judge(worst.difference.error) if worst else Decision.WITHIN
         if worst and decision is Decision.BEYOND:

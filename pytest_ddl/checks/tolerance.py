@@ -15,10 +15,29 @@ formula knows. By the same theorem, a re-ordered sum equals the exact sum of dat
 ``gamma(n)``, that is ``lambda * sqrt(n)`` units of roundoff. A perturbed run moves weights and data by one
 unit, so ``2 * lambda * sqrt(n)`` times its distance from the reference is added to the a-priori bound.
 
+*Half precision.* The formulas above would let one sum of n terms be off by ``lambda * sqrt(n) * u``. With u of float16
+or bfloat16 that is as much as a step changes. TensorFlow sums products of half precision in float32 and rounds the
+result (its matrix products and convolutions do so). So two other terms take the place of ``gamma(n)``:
+
+* ``gamma(k)`` of the k half precision operations that follow on each other (the same theorem, for products), plus
+  ``gamma(n)`` of float32.
+* ``2 * lambda`` times the distance of perturbed runs. They are moved by one ulp of the half precision type, which the
+  casts do not erase. The operands of every rounding then differ, so under the theorem's model its error is drawn
+  anew. The distance is hence a sample of what rounding does, and lambda is the factor that the theorem gives for the
+  probability ``FAILURE``. The factor 2 covers that the largest of few samples may be less than one standard deviation.
+  The distance is that of changes since the first step: the perturbation itself is no rounding. Weights share their
+  largest relative distance, as a single number may be near by chance.
+
+The type is the coarsest of weights, layers and casts in the program (:mod:`pytest_ddl.checks.arithmetic`).
+
 *Undecided.* A difference within the bound still may be a defect where the bound is wide: wider than the
-effect of one example handled wrongly, ``|dW| / global batch`` (or the spacing of the format, below which
-nothing shows). Such a bound decides nothing, unless the difference is within the a-priori part and below
-that effect.
+effect of one example handled wrongly, ``|dW| / global batch`` (or the spacing of the format, and of half precision
+updates, below which nothing shows). Such a bound decides nothing, unless the difference is within the a-priori part
+and below that effect.
+
+*Decided before.* If the same program agrees with one device in float64, half precision is judged for what float64
+does not show: an overflow, a scale, a sum in the wrong type. That changes a step by a factor of two at least. Then a
+difference is undecided only if its norm exceeds a quarter of the norm of the step (``GROSS``).
 """
 
 from __future__ import annotations
@@ -31,24 +50,23 @@ from itertools import pairwise
 
 import numpy as np
 
-from pytest_ddl.checks.arrays import difference, magnitude
+from pytest_ddl.checks.arithmetic import (
+    compute_roundoff,
+    half_precision,
+    longest_chain,
+    scalar_roundoff,
+)
+from pytest_ddl.checks.arithmetic import unit_roundoff as unit_roundoff
+from pytest_ddl.checks.arrays import all_finite, difference, magnitude, norm
 from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
 FAILURE = 1e-9
 """Probability that rounding alone fails one comparison of two trainings."""
 
-UNMEASURED = "a-priori rounding bound, noise not measured"
+GROSS = 0.25
+"""Half of the smallest relative change that a factor of two makes: ``|1 - 1/2| / 2``."""
 
-_UNIT_ROUNDOFF = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float8_e4m3fn": 2.0**-4,
-    "float8_e5m2": 2.0**-3,
-    "complex64": 2.0**-24,
-    "complex128": 2.0**-53,
-}
+UNMEASURED = "a-priori rounding bound, noise not measured"
 
 
 class Decision(Enum):
@@ -70,6 +88,8 @@ class Bound:
     measured: bool = False
     unamplified: float = 0.0
     """The a-priori part: what rounding does where nothing amplifies it."""
+    advice: str = 'use precision="float64" or fewer steps'
+    """How to narrow a bound that is too wide."""
 
     def too_wide(self, error: float) -> bool:
         """Say whether a difference inside the bound could be a defect all the same."""
@@ -82,11 +102,6 @@ class Bound:
         return Decision.UNDECIDED if self.too_wide(error) else Decision.WITHIN
 
 
-def unit_roundoff(dtype: str) -> float:
-    """The unit roundoff of a dtype by name; 0 for exact ones (integers, booleans, strings)."""
-    return _UNIT_ROUNDOFF.get(dtype, 0.0)
-
-
 class Tolerance:
     """Bounds for every variable, loss and named value of one reference run."""
 
@@ -96,14 +111,23 @@ class Tolerance:
         perturbed: Sequence[TrainingRecord] = (),
         slices: Mapping[int, TrainingRecord] | None = None,
         slice_step: int | None = None,
+        decided: bool = False,
     ) -> None:
+        """Prepare the bounds of a reference run.
+
+        :param decided: whether the same program agrees with one device in float64.
+        """
         self.reference = reference
         self.perturbed = tuple(perturbed)
         self.slices = dict(slices or {})
         self.slice_step = slice_step
         self._batch = _global_batch(reference)
         self._length = _reduction_length(reference, self._batch)
-        self._compute = _compute_roundoff(reference)
+        self._compute = compute_roundoff(reference)
+        self._half = half_precision(reference)
+        self._chain = longest_chain(reference) if self._half else 0
+        self._decided = decided
+        self._relative_noise: dict[tuple[VariableKind, int], float] = {}
         self._scalars: dict[str | None, float] = {}
         elements = sum(math.prod(variable.shape) for variable in reference.variables)
         self._sums = 2 * (elements + 1) * (reference.num_steps + 1)
@@ -129,7 +153,7 @@ class Tolerance:
     @property
     def amplification(self) -> float:
         """By how much a re-ordered sum may differ more than a run perturbed by one ulp."""
-        return 2 * self.confidence * math.sqrt(self._length)
+        return 2 * self.confidence * (1.0 if self._half else math.sqrt(self._length))
 
     def gamma(self, length: int, roundoff: float) -> float:
         """The probabilistic bound of Higham and Mary on the relative error of a sum."""
@@ -137,6 +161,22 @@ class Tolerance:
             return 0.0
         exponent = self.confidence / (1 - roundoff) * math.sqrt(length) * roundoff
         return math.expm1(min(exponent + length * roundoff**2 / (1 - roundoff), 700.0))
+
+    def relative(self, roundoff: float) -> float:
+        """Bound the relative error of a sum over the batch, of terms that were computed at ``roundoff``."""
+        if self._half is None or roundoff <= unit_roundoff("float32"):
+            return self.gamma(self._length, roundoff)
+        return self.gamma(self._chain, roundoff) + self.gamma(self._length, unit_roundoff("float32"))
+
+    def is_gross(self, index: int, step: int, actual: Array, desired: Array) -> bool:
+        """Say whether a difference that the bound leaves undecided is one that float64 may not have shown."""
+        if not self._decided:
+            return True
+        before = self.reference.value(index, step - 1) if step else None
+        if before is None or not before.shape == desired.shape == actual.shape or not all_finite(actual):
+            return True
+        error, change = (np.asarray(one, np.float64) - desired for one in (actual, before))
+        return not norm(error) <= GROSS * norm(change)
 
     def variable(self, index: int, step: int) -> Bound:
         """The bound on a variable's value after a step."""
@@ -170,17 +210,24 @@ class Tolerance:
             narrow = bool(np.all(numbers.astype(np.float32) == numbers))
         roundoff = max(self._compute, unit_roundoff("float32" if narrow else "float64"))
         scale = magnitude(desired)
-        bound = tight = 2 * self.gamma(self._length, roundoff) * scale
+        bound = tight = 2 * self.relative(roundoff) * scale
         noise = [difference(other, desired).error for other in noisy if other.shape == desired.shape]
-        origin = UNMEASURED
         if noise:
             bound += self.amplification * max(noise)
-            origin = f"rounding noise measured in {len(noise)} perturbed run(s), x{self.amplification:.3g}"
-        return Bound(bound, origin, scale / self._batch, bool(noise), tight)
+        return self._told(bound, len(noise), self._share(scale), tight)
 
     def moved(self, index: int, steps: int) -> bool:
         """Say whether the reference changes a variable by more than rounding up to a step."""
-        return any(change > self.variable(index, at).value for at, change in enumerate(self._path(index)[: steps + 1]))
+        if self._half is None:
+            return any(
+                change > self.variable(index, at).value for at, change in enumerate(self._path(index)[: steps + 1])
+            )
+        # The bound grows with the change itself, so that in half precision it says nothing about standing still.
+        storage = unit_roundoff(self.reference.variables[index].dtype)
+        return any(
+            change > 2 * self.gamma(at, storage) * self._magnitude(index, at)
+            for at, change in enumerate(self._path(index)[: steps + 1])
+        )
 
     def slices_at(self, step: int) -> Mapping[int, TrainingRecord]:
         """Reference runs of each replica's examples alone, if the driver made them for this step."""
@@ -196,37 +243,72 @@ class Tolerance:
         compute = max(storage, self._compute)
         scale = max(self._magnitude(index, at) for at in range(step + 1))
         path = self._path(index)[: step + 1]
-        value = tight = 2 * (self.gamma(step, storage) * scale + self.gamma(self._length, compute) * sum(path))
-        noise = [_distance(self.reference, run, index, step) for run in self.perturbed if run.num_steps >= step]
-        origin = UNMEASURED
+        value = tight = 2 * (self.gamma(step, storage) * scale + self.relative(compute) * sum(path))
+        noise = self._noise(index, step)
         if noise:
-            value += self.amplification * max(noise)
-            origin = f"rounding noise measured in {len(noise)} perturbed run(s), x{self.amplification:.3g}"
+            shared = self._shared_noise(record.kind, step) * sum(path) if self._half else 0.0
+            value += self.amplification * max(*noise, shared)
         largest_step = max(path, default=0.0)
         if largest_step <= value:
             # A variable that stands still by cancellation says nothing about the effect of one example; the
             # others, which go through the same sums, do.
             largest_step = max([largest_step, *self._steps_of_trainables(step)])
-        spacing = 2 * storage * scale
-        return Bound(value, origin, max(largest_step / self._batch, spacing), bool(noise), tight)
+        spacing = 2 * max(storage * scale, compute * largest_step if self._half else 0.0)
+        return self._told(value, len(noise), max(largest_step / self._batch, spacing), tight)
+
+    def _told(self, value: float, measured: int, effect: float, tight: float) -> Bound:
+        """Build a bound with its origin and with advice on how to narrow it."""
+        origin, computed = UNMEASURED, f", computed in {self._half}" if self._half else ""
+        if measured:
+            origin = f"rounding noise measured in {measured} perturbed run(s){computed}, x{self.amplification:.3g}"
+        elif computed:
+            origin = UNMEASURED + computed
+        if self._half:
+            advice = (
+                f"that is the rounding of {self._half}: use a larger learning rate, a smaller batch or fewer steps, or "
+                'check the program in float32 too: keras.config.set_dtype_policy("float32"), casts to float32'
+            )
+        elif self.reference.precision == "float64":
+            advice = "use fewer steps"
+        else:
+            advice = Bound.advice
+        return Bound(value, origin, effect, bool(measured), tight, advice)
+
+    def _share(self, scale: float) -> float:
+        """Estimate what one example contributes to a number, or a gross mistake if float64 has decided."""
+        return scale * GROSS if self._decided else scale * max(1 / self._batch, 2 * self._compute if self._half else 0)
+
+    def _noise(self, index: int, step: int) -> list[float]:
+        changes = self._half is not None
+        runs = [run for run in self.perturbed if run.num_steps >= step]
+        return [_distance(self.reference, run, index, step, changes) for run in runs]
+
+    def _shared_noise(self, kind: VariableKind, step: int) -> float:
+        """The largest noise among the variables of a kind, relative to how far each has moved."""
+        if (kind, step) not in self._relative_noise:
+            found = [0.0]
+            for variable in self.reference.variables:
+                moved = sum(self._path(variable.index)[: step + 1]) if variable.kind is kind else 0.0
+                if moved:
+                    found += [noise / moved for noise in self._noise(variable.index, step)]
+            self._relative_noise[kind, step] = max(found)
+        return self._relative_noise[kind, step]
 
     def _scalar(self, value: float | None, noisy: Sequence[float | None], roundoff: float) -> Bound:
         if value is None:
             return Bound(0.0, "there is no reference value")
         scale = abs(value) if math.isfinite(value) else 0.0
-        bound = tight = 2 * self.gamma(self._length, roundoff) * scale
+        bound = tight = 2 * self.relative(roundoff) * scale
         # Infinite where rounding decides whether the value is finite.
         noise = [difference(np.asarray(other), np.asarray(value)).error for other in noisy if other is not None]
-        origin = UNMEASURED
         if noise:
             bound += self.amplification * max(noise)
-            origin = f"rounding noise measured in {len(noise)} perturbed run(s), x{self.amplification:.3g}"
-        return Bound(bound, origin, scale / self._batch, bool(noise), tight)
+        return self._told(bound, len(noise), self._share(scale), tight)
 
     def _roundoff_of(self, name: str | None) -> float:
         """The coarsest arithmetic on the way to a named value, or to the loss (``None``)."""
         if name not in self._scalars:
-            self._scalars[name] = max(self._compute, _scalar_roundoff(self.reference, name))
+            self._scalars[name] = max(self._compute, scalar_roundoff(self.reference, name))
         return self._scalars[name]
 
     def _trainable(self) -> list[VariableRecord]:
@@ -248,6 +330,8 @@ class Tolerance:
             since = self.reference.variables[index].since
             if since and since < len(values):
                 values[since] = values[0]
+            if self.reference.variables[index].kind is VariableKind.SLOT:
+                values = _from_zero(values)
             changes = [0.0]
             for before, after in pairwise(values):
                 comparable = before is not None and after is not None and before.shape == after.shape
@@ -260,12 +344,26 @@ class Tolerance:
         return self._paths[index]
 
 
-def _distance(reference: TrainingRecord, perturbed: TrainingRecord, index: int, step: int) -> float:
-    """Return how far a perturbed run is from the reference: infinitely if only one of them is finite."""
+def _distance(reference: TrainingRecord, perturbed: TrainingRecord, index: int, step: int, changes: bool) -> float:
+    """Measure how far a perturbed run is from the reference; 0 if that is not a number.
+
+    :param changes: compare what each has become since step 0, where both have a value.
+    """
     left, right = perturbed.value(index, step), reference.value(index, step)
     if left is None or right is None:
         return 0.0
-    return difference(left, right).error
+    first, second = perturbed.value(index, 0), reference.value(index, 0)
+    if not changes or first is None or second is None or not first.shape == second.shape == left.shape == right.shape:
+        return difference(left, right).error
+    return magnitude((left - first.astype(np.float64)) - (right - second.astype(np.float64)))
+
+
+def _from_zero(values: list[Array | None]) -> list[Array | None]:
+    """Begin the values of a slot with zero, as an optimizer does, if it was first seen after an update."""
+    first, second = (*values, None)[:2]
+    if second is None or (first is not None and difference(first, second).error > 0):
+        return values
+    return [np.zeros_like(second), *values[1:]]
 
 
 def _global_batch(reference: TrainingRecord) -> int:
@@ -276,23 +374,3 @@ def _global_batch(reference: TrainingRecord) -> int:
 def _reduction_length(reference: TrainingRecord, batch: int) -> int:
     """An upper estimate of the length of the longest sum: over the batch and over one dimension."""
     return batch * max((size for variable in reference.variables for size in variable.shape), default=1)
-
-
-def _compute_roundoff(reference: TrainingRecord) -> float:
-    """The coarsest arithmetic in the program: of its weights, or of a layer that computes in less."""
-    weights = [v.dtype for v in reference.variables if v.kind in (VariableKind.TRAINABLE, VariableKind.FROZEN)]
-    layers = [str(layer.settings.get("compute_dtype")) for rank in reference.ranks[:1] for layer in rank.layers]
-    return max((unit_roundoff(dtype) for dtype in (*weights, *layers)), default=0.0)
-
-
-def _scalar_roundoff(reference: TrainingRecord, name: str | None) -> float:
-    """The format of a reported number, which is recorded without it; ``None`` names the loss.
-
-    A float64 result fits into float32 once in 2**29 times by chance: where all do, they went through it.
-    """
-    steps = [step for rank in reference.ranks[:1] for step in rank.steps]
-    found = [step.loss if name is None else step.values.get(name) for step in steps]
-    numbers = [number for number in found if number is not None and math.isfinite(number)]
-    with np.errstate(over="ignore"):
-        narrow = all(float(np.float32(number)) == number for number in numbers)
-    return unit_roundoff("float32" if narrow else "float64")

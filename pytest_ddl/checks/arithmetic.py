@@ -1,0 +1,80 @@
+"""Find in a record the floating point types in which a run computes, and how coarsely they round."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pytest_ddl.records import TrainingRecord, VariableKind
+
+_UNIT_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "complex64": 2.0**-24,
+    "complex128": 2.0**-53,
+}
+_HALF = ("bfloat16", "float16")
+"""The coarsest first."""
+
+
+def unit_roundoff(dtype: str) -> float:
+    """The unit roundoff of a dtype by name; 0 for exact ones (integers, booleans, strings)."""
+    return _UNIT_ROUNDOFF.get(dtype, 0.0)
+
+
+def half_precision(record: TrainingRecord) -> str | None:
+    """Name the coarsest half precision type in which a run computes, ``None`` if it computes in none."""
+    used = {
+        *(v.dtype for v in record.variables if v.kind in (VariableKind.TRAINABLE, VariableKind.FROZEN)),
+        *(str(layer.settings.get("compute_dtype")) for rank in record.ranks[:1] for layer in rank.layers),
+        *(name for rank in record.ranks[:1] for name in rank.casts),
+    }
+    return next((name for name in _HALF if name in used), None)
+
+
+def compute_roundoff(reference: TrainingRecord) -> float:
+    """The coarsest arithmetic in the program: of its weights, or of a layer or a cast that computes in less."""
+    weights = [v.dtype for v in reference.variables if v.kind in (VariableKind.TRAINABLE, VariableKind.FROZEN)]
+    layers = [str(layer.settings.get("compute_dtype")) for rank in reference.ranks[:1] for layer in rank.layers]
+    casts = [name for rank in reference.ranks[:1] for name in rank.casts]
+    return max((unit_roundoff(dtype) for dtype in (*weights, *layers, *casts)), default=0.0)
+
+
+def longest_chain(reference: TrainingRecord) -> int:
+    """The most half precision operations that follow on each other in a step.
+
+    A step that runs eagerly leaves no graph. Each cast to half precision then stands for two operations: that which
+    it is made for, and the gradient of that.
+    """
+    rank = reference.ranks[0]
+    found = max((graph.half for graph in rank.graphs), default=0)
+    return max(found, 3 * math.ceil(sum(rank.casts.values()) / max(1, reference.num_steps)) if not found else 0, 1)
+
+
+def scalar_roundoff(reference: TrainingRecord, name: str | None) -> float:
+    """The format of a reported number, which is recorded without it; ``None`` names the loss.
+
+    A float64 result fits into float32 once in 2**29 times by chance: where all do, they went through it.
+    """
+    steps = [step for rank in reference.ranks[:1] for step in rank.steps]
+    found = [step.loss if name is None else step.values.get(name) for step in steps]
+    numbers = [number for number in found if number is not None and math.isfinite(number)]
+    with np.errstate(over="ignore"):
+        narrow = all(float(np.float32(number)) == number for number in numbers)
+    around = {dtype for rank in reference.ranks[:1] for dtype in rank.casts_around}
+    for dtype in _HALF:
+        # Casts outside the step may be of something else: the numbers must show it too.
+        if dtype in around and numbers and all(_fits(number, dtype) for number in numbers):
+            return unit_roundoff(dtype)
+    return unit_roundoff("float32" if narrow else "float64")
+
+
+def _fits(number: float, dtype: str) -> bool:
+    """Say whether a number has no more significant bits than a type holds."""
+    significand, _exponent = math.frexp(number)
+    return (significand / unit_roundoff(dtype)).is_integer()
