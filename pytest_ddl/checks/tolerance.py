@@ -345,7 +345,7 @@ class Tolerance:
 
 
 def _distance(reference: TrainingRecord, perturbed: TrainingRecord, index: int, step: int, changes: bool) -> float:
-    """Measure how far a perturbed run is from the reference; 0 if that is not a number.
+    """Measure how far a perturbed run is from the reference: infinitely if only one of them is finite.
 
     :param changes: compare what each has become since step 0, where both have a value.
     """
@@ -354,6 +354,8 @@ def _distance(reference: TrainingRecord, perturbed: TrainingRecord, index: int, 
         return 0.0
     first, second = perturbed.value(index, 0), reference.value(index, 0)
     if not changes or first is None or second is None or not first.shape == second.shape == left.shape == right.shape:
+        return difference(left, right).error
+    if not all(all_finite(value) for value in (left, right, first, second)):
         return difference(left, right).error
     return magnitude((left - first.astype(np.float64)) - (right - second.astype(np.float64)))
 

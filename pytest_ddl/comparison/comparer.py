@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.checks.arithmetic import half_precision
 from pytest_ddl.checks.compare import judge, needs_noise, parse_expectations, require
 from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.slices import slices_to_recompute
@@ -22,6 +23,7 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.comparison.alignment import align
+from pytest_ddl.comparison.own_precision import judged_in_own_precision, replaced_policies
 from pytest_ddl.comparison.references import ReferenceStore
 from pytest_ddl.comparison.remote import run_training
 from pytest_ddl.comparison.resuming import joined
@@ -126,8 +128,9 @@ class Comparer:
         reference, distributed, settings = runs.reference, runs.distributed, runs.settings
         report = decide(reference, distributed)
         if needs_noise(report):
+            ulp_of = half_precision(reference) or ""
             perturbed = [
-                self._reference(train, replace(settings, perturbation=number), mark, deadline)
+                self._reference(train, replace(settings, perturbation=number, ulp_of=ulp_of), mark, deadline)
                 for number in range(1, NOISE_RUNS + 1)
             ]
             report = decide(reference, distributed, perturbed)
@@ -139,7 +142,13 @@ class Comparer:
                 report = decide(reference, distributed, perturbed, slices=parts, slice_step=step)
         if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
             return self._compare_once(train, spec, mark, base, "native", decide, deadline)
-        return runs.told(report)
+        report = runs.told(report)
+        if precision == "auto" and settings.precision == "float64" and replaced_policies(reference):
+            decide = partial(decide, decided=report.passed)
+            return judged_in_own_precision(
+                report, lambda: self._compare_once(train, spec, mark, base, "native", decide, deadline)
+            )
+        return report
 
     def _reference(self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float) -> TrainingRecord:
         settings = replace(settings, is_reference=True)
@@ -236,9 +245,10 @@ def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
 
 
 def _is_float64(record: TrainingRecord) -> bool:
-    """Whether a float64 run went through with float64 weights: the program allows the precision."""
+    """Whether a float64 run went through in float64: the program allows the precision, and casts to no half of it."""
     trainable = [variable for variable in record.variables if variable.kind == "trainable"]
-    return not record.errors and bool(trainable) and all(variable.dtype == "float64" for variable in trainable)
+    wide = bool(trainable) and all(variable.dtype == "float64" for variable in trainable)
+    return not record.errors and wide and half_precision(record) is None
 
 
 def _refuses_precision(record: TrainingRecord) -> bool:

@@ -1,0 +1,46 @@
+"""Judge a program with half precision policies twice: in float64 in their place, and in its own precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pytest_ddl.checks.findings import Report
+from pytest_ddl.records import TrainingRecord
+
+
+def replaced_policies(record: TrainingRecord) -> list[str]:
+    """The half precision policies of Keras that a float64 run replaced."""
+    return sorted({name for rank in record.ranks for name in rank.facts.get("widened", ())})
+
+
+def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report:
+    """Complete the report of a float64 comparison by that of the program's own precision.
+
+    float64 shows whether the program is right, to a single example. Only the own precision shows what goes wrong in
+    it: an overflow, a loss scale, a sum in the wrong type. A program passes if both agree with one device.
+
+    :param run: compares in the program's own precision; not called if float64 shows a difference.
+    """
+    assert report.reference is not None
+    names = " and ".join(replaced_policies(report.reference))
+    if report.findings:
+        return replace(report, notes=(f"compared in float64, in place of the dtype policy {names}", *report.notes))
+    own = run()
+    if own.findings:
+        note = f"the difference is one of {names}: in float64, in its place, " + (
+            "there is none" if report.passed else "nothing could be decided"
+        )
+        return replace(own, notes=(note, *own.notes))
+    note = f"compared in float64, in place of the dtype policy {names}, and in {names} as far as its rounding allows"
+    known = {finding.cause for finding, _reason in report.expected}
+    return replace(
+        report,
+        expected=(*report.expected, *((f, reason) for f, reason in own.expected if f.cause not in known)),
+        unused_expectations={
+            cause: reason for cause, reason in report.unused_expectations.items() if cause in own.unused_expectations
+        },
+        inconclusive=(*report.inconclusive, *(f"in {names}: {why}" for why in own.inconclusive)),
+        notes=tuple(dict.fromkeys((note, *report.notes, *own.notes))),
+        seconds=report.seconds + own.seconds,
+    )

@@ -1,0 +1,119 @@
+"""Programs in half precision: the right ones pass under every strategy, the mistakes are found and named."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import half_precision_programs as programs
+
+from pytest_ddl import check_training
+
+fit, loop, module = programs.fit, programs.loop, programs.module
+SCALED, AGGREGATED = "gradient-scaled-by-replica-count", "gradient-not-aggregated"
+
+
+def compare(program, strategy="mirrored", **given):
+    return check_training(program, strategy, **{"global_batch_size": 12, **given})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_casts_by_hand_pass(dtype):
+    report = compare(partial(module, dtype=dtype))
+    assert report.passed, str(report)
+    assert report.distributed.precision == "native"
+
+
+def test_a_policy_is_judged_in_float64_and_in_its_own_precision():
+    report = compare(fit)
+    assert report.passed, str(report)
+    assert report.distributed.precision == "float64"
+    assert "in place of the dtype policy mixed_float16, and in mixed_float16" in report.notes[0]
+
+
+def test_a_mistake_is_named_in_float16():
+    report = compare(partial(module, wrong="mean"))
+    assert report.verdict == "fail"
+    assert report.findings[0].cause == SCALED, str(report)
+
+
+def test_a_mistake_that_only_half_precision_makes_is_found():
+    report = compare(programs.wrong_in_half_precision)
+    assert report.verdict == "fail"
+    assert report.findings[0].cause == SCALED, str(report)
+    assert "the difference is one of mixed_float16" in report.notes[0]
+
+
+RIGHT = {
+    "fit bfloat16": partial(fit, policy="mixed_bfloat16"),
+    "fit pure float16": partial(fit, policy="float16"),
+    "fit pure bfloat16": partial(fit, policy="bfloat16"),
+    "fit Adam": partial(fit, optimizer="Adam"),
+    "fit bfloat16 Adam": partial(fit, policy="mixed_bfloat16", optimizer="Adam"),
+    "fit one layer": partial(fit, policy="mixed_bfloat16", layer=True),
+    "fit eager": partial(fit, eager=True),
+    "fit tf_keras": partial(fit, flavour="tf_keras", optimizer="momentum"),
+    "loop": loop,
+    "loop bfloat16 Adam": partial(loop, policy="mixed_bfloat16", optimizer="Adam"),
+    "loop tf_keras": partial(loop, flavour="tf_keras"),
+    "loop eager": partial(loop, eager=True),
+    "casts eager": partial(module, eager=True, dtype="bfloat16"),
+    "sum in float16": partial(module, dtype="float32", sent="float16"),
+    "own scale": partial(module, scale=128.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_programs_pass(name):
+    report = compare(RIGHT[name])
+    assert report.passed, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "strategy",
+    ["one_device", "mirrored[replicas=3]", "multi_worker_mirrored", "central_storage", "parameter_server"],
+)
+@pytest.mark.parametrize("program", [fit, loop, module], ids=["fit", "loop", "module"])
+def test_right_programs_pass_under_every_strategy(program, strategy):
+    if program is module and strategy == "parameter_server":
+        pytest.skip("a replica function under a parameter server strategy has nobody to reduce with")
+    report = compare(program, strategy)
+    assert report.passed, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_the_own_precision_by_itself_is_no_false_alarm(policy, optimizer):
+    report = compare(partial(fit, policy=policy, optimizer=optimizer), precision="native")
+    assert report.verdict != "fail", str(report)
+    assert not any('precision="float64"' in why for why in report.inconclusive)
+
+
+MISTAKES = [
+    (partial(loop, wrong="mean"), SCALED),
+    (partial(loop, wrong="twice", policy="mixed_bfloat16"), SCALED),
+    (partial(loop, wrong="scale", flavour="tf_keras"), SCALED),
+    (partial(module, wrong="twice"), SCALED),
+    (partial(module, wrong="scale", scale=128.0), SCALED),
+    (partial(module, wrong="missing_division", dtype="float32", sent="float16"), SCALED),
+    (partial(module, wrong="unreduced"), AGGREGATED),
+    (partial(module, wrong="unreduced", dtype="bfloat16"), None),
+    (partial(module, wrong="mean", dtype="bfloat16"), None),
+    (partial(module, wrong="mean", eager=True), SCALED),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "cause"), MISTAKES, ids=range(len(MISTAKES)))
+def test_mistakes_are_found_and_named_where_the_rounding_lets_them(program, cause):
+    report = compare(program)
+    assert report.verdict == "fail", str(report)
+    assert cause is None or cause in [finding.cause for finding in report.findings], str(report)
