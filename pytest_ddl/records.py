@@ -285,6 +285,12 @@ class ErrorRecord:
     """``train``, ``save``, ``restore``, ``evaluate``, ``start`` …"""
     output: str = ""
     """The tail of what the rank printed."""
+    file: str = ""
+    """The file of the program's frame in which the exception was raised; empty if no frame is the program's."""
+    line: int = 0
+    function: str = ""
+    source: str = ""
+    """The text of that line."""
 
 
 @dataclass(frozen=True)
@@ -379,6 +385,8 @@ class TrainingRecord:
     seconds: float = 0.0
     neutralised: tuple[str, ...] = ()
     """What was switched off in the run, of ``random`` and ``normalization``: it explains no difference then."""
+    refused: ErrorRecord | None = None
+    """Of a reference that ran without a strategy: what the same program raised under ``OneDeviceStrategy``."""
 
     @property
     def variables(self) -> tuple[VariableRecord, ...]:

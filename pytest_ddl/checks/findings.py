@@ -60,6 +60,8 @@ class Finding:
     approximation: bool = False
     details: str | None = None
     """Longer text shown below the finding: a traceback, a rank's output, stacks."""
+    source: str | None = None
+    """Where the program raised the exception or waits: file, line, function and the text of the line."""
     exact: bool = True
     """False where the cause was not recomputed: the records are merely consistent with it."""
     verified: bool = False
@@ -79,6 +81,8 @@ class CheckResult:
     findings: tuple[Finding, ...] = ()
     follows: bool = False
     """Whether nothing could be decided only because weights differ, or because the run failed before."""
+    details: str | None = None
+    """Longer text that explains why the check could not decide: a traceback."""
 
 
 _WORST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)

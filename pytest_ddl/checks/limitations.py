@@ -43,6 +43,14 @@ LIMITATIONS: tuple[Limitation, ...] = (
         traceback=r"keras/src/backend/tensorflow/trainer.py",
     ),
     Limitation(
+        r"Unable to automatically build the model",
+        "Keras calls a model with a symbolic batch before it trains it under any strategy, and this model cannot be "
+        "called with what fit is given; without a strategy Keras does not do that (seen up to Keras 3.15.1). Give the "
+        "model a call() that takes the batch. If compile() is given neither a loss nor metrics, it is enough to build "
+        "the model's parts and to set self.built = True at the end of its __init__",
+        "https://keras.io/guides/custom_train_step_in_tensorflow/",
+    ),
+    Limitation(
         # The words of the session's feed check; the name of the conditional is what TensorFlow's lifting
         # of variable creation makes, so that a program's own missing placeholder is not taken for it.
         r"You must feed a value for placeholder tensor '[^']*cond/Placeholder",

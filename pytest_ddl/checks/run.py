@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,9 @@ from pytest_ddl.checks.limitations import known_limitation
 from pytest_ddl.checks.liveness import blocked_by_collectives
 from pytest_ddl.checks.mistakes import known_mistake
 from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.messages import summary
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
+from pytest_ddl.tracebacks import folded, package_of
 
 CHECK = "RUN"
 
@@ -33,6 +36,8 @@ def check_run(
     """Report the exception, death or deadline that came first, and ranks that left no trace."""
     if reference.errors:
         return _reference_failed(reference, distributed)
+    if distributed.errors and reference.refused is not None:
+        return failed(CHECK, [_refused_by_strategies(reference, distributed)])
     if distributed.errors:
         return failed(CHECK, [_error(reference, distributed)])
     absent = _absent(distributed)
@@ -42,24 +47,58 @@ def check_run(
 
 
 def _headline(error: ErrorRecord) -> str:
-    first = next(iter(error.message.strip().splitlines()), "")
-    name = error.type.rsplit(".", 1)[-1]
-    return f"{name}: {first}" if first else name
+    return summary(error.type, error.message)
 
 
 def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) -> CheckResult:
-    _rank, error = reference.errors[0]
-    told = f"the program fails on one device: {_headline(error)}"
+    """Decide between a program that fails by itself and one that also fails in a way of the strategy's own."""
+    rank, error = reference.errors[0]
     others = [theirs for _rank, theirs in distributed.errors]
+    told = f"the program fails on one device{' too' if others else ''}: {_headline(error)}"
+    if reference.refused is not None:
+        told = f"the program fails by itself, without a strategy{' too' if others else ''}: {_headline(error)}"
     mistake = known_mistake(error)
     if others and mistake is not None and mistake.cause != "worker-raised":
         return failed(CHECK, [_error(reference, distributed)], told)  # one device is a strategy as well, with a scope
-    if others and all(theirs.type != error.type for theirs in others):
+    own = {error.type, *([reference.refused.type] if reference.refused is not None else [])}
+    if others and all(theirs.type not in own for theirs in others):
         # Another failure than the program's own is the strategy's: it is worth reporting.
         return failed(CHECK, [_error(reference, distributed)], told)
-    if others:
-        told = f"the program fails on one device too: {_headline(error)}"
-    return inconclusive(CHECK, told)
+    place = place_of(error)
+    details = "\n".join(part for part in (f"raised in {place}" if place else None, _details([(rank, error)])) if part)
+    return replace(inconclusive(CHECK, told), details=details or None)
+
+
+def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
+    """The finding for a program that trains on one device only if it runs without a strategy."""
+    found = _error(reference, distributed)
+    refused = reference.refused
+    assert refused is not None
+    theirs = {error.type for _rank, error in distributed.errors}
+    expected = "the training function returns, as it does without a strategy"
+    if refused.type not in theirs:
+        message = f"{found.message} (OneDeviceStrategy raises {_headline(refused)})"
+        return replace(found, message=message, expected=expected)
+    everywhere = "the program trains without a strategy, and raises under every tf.distribute strategy"
+    # The cause's own advice says that the program ran under a strategy, on one device.
+    advice = (
+        "Find the call that the traceback below names: without a strategy it succeeds, under any strategy it raises."
+    )
+    return replace(
+        found,
+        message=f"{everywhere}, OneDeviceStrategy included: {found.message}",
+        expected=expected,
+        fix=advice if found.fix == fix_of("worker-raised") else found.fix,
+    )
+
+
+def place_of(error: ErrorRecord) -> str | None:
+    """Describe where in the program an exception was raised."""
+    if not error.file:
+        return None
+    file = os.path.relpath(error.file) if error.file.startswith(os.getcwd() + os.sep) else error.file
+    told = f"{file}:{error.line}, in {error.function or 'a lambda'}"
+    return f"{told}: {error.source}" if error.source else told
 
 
 def _order(entry: tuple[RankRecord, ErrorRecord]) -> tuple[int, int, int]:
@@ -81,7 +120,7 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
     rank, error = ordered[0]
     blocked = blocked_by_collectives(reference, distributed, error)
     if blocked is not None:
-        return replace(blocked, details=_details(ordered), replica=None)
+        return replace(blocked, details=_details(ordered), source=place_of(error), replica=None)
     limitation, mistake = known_limitation(error), known_mistake(error)
     fix: str | None
     if error.type == "died" and limitation is None:
@@ -109,6 +148,7 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
         fix=fix,
         observed=_headline(error),
         expected="the training function returns, as on one device",
+        source=place_of(error),
         details=_details(ordered),
     )
 
@@ -117,7 +157,8 @@ def _details(ordered: Sequence[tuple[RankRecord, ErrorRecord]]) -> str | None:
     """What the first rank left behind, and a line for each other one."""
     (_rank, error), *rest = ordered
     others = [f"rank {r.rank} ({r.task}): {_headline(e)}" for r, e in rest]
-    details = "\n".join(part for part in (error.traceback.rstrip(), error.output.rstrip()) if part)
+    trace = folded(error.traceback.rstrip(), package_of(error.file))
+    details = "\n".join(part for part in (trace, error.output.rstrip()) if part)
     if others:
         details += "\nother ranks:\n" + "\n".join(others)
     return details or None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.checks.arithmetic import half_precision
 from pytest_ddl.checks.compare import judge, needs_noise, parse_expectations, require
 from pytest_ddl.checks.registry import CHECKS, Check, select
+from pytest_ddl.checks.run import place_of
 from pytest_ddl.checks.slices import slices_to_recompute
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
@@ -29,7 +30,9 @@ from pytest_ddl.comparison.remote import run_training
 from pytest_ddl.comparison.resuming import joined
 from pytest_ddl.comparison.single_precision import is_of_single_precision
 from pytest_ddl.comparison.watchdog import Watchdog
+from pytest_ddl.messages import summary
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
+from pytest_ddl.tracebacks import own_frame_of_stacks, own_frame_of_traceback
 from pytest_ddl.training import collective_log
 from pytest_ddl.training.settings import RunSettings
 
@@ -115,8 +118,9 @@ class Comparer:
             if precision == "auto" and tried == "float64" and not _is_float64(reference):
                 continue
             distributed = self._run(train, spec, mark, settings, deadline)
-            if tried == "native" or precision != "auto" or not _refuses_precision(distributed):
+            if tried == "native" or precision != "auto" or not _raised(distributed):
                 break
+        reference, settings = self._tried_without_strategy(train, reference, settings, mark, deadline)
         runs = align(
             reference,
             distributed,
@@ -140,8 +144,13 @@ class Comparer:
                     for replica, rows in slices.items()
                 }
                 report = decide(reference, distributed, perturbed, slices=parts, slice_step=step)
+            report = replace(report, notes=(*report.notes, *_failures("a run that measures rounding noise", perturbed)))
         if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
             return self._compare_once(train, spec, mark, base, "native", decide, deadline)
+        if reference.refused is not None and not reference.errors:
+            why = summary(reference.refused.type, reference.refused.message)
+            note = f"one device was run without a strategy, because the program raises under OneDeviceStrategy: {why}"
+            report = replace(report, notes=(note, *report.notes))
         report = runs.told(report)
         if precision == "auto" and settings.precision == "float64" and replaced_policies(reference):
             decide = partial(decide, decided=report.passed)
@@ -149,6 +158,18 @@ class Comparer:
                 report, lambda: self._compare_once(train, spec, mark, base, "native", decide, deadline)
             )
         return report
+
+    def _tried_without_strategy(
+        self, train: TrainFunction, reference: TrainingRecord, settings: RunSettings, mark: DdlMark, deadline: float
+    ) -> tuple[TrainingRecord, RunSettings]:
+        """Run a reference that raised once more without a strategy, before the program is blamed for it.
+
+        What raises under every strategy may train in a script that uses none. The result is then the reference.
+        """
+        if not _raised(reference):
+            return reference, settings
+        plain = replace(settings, without_strategy=True)
+        return replace(self._reference(train, plain, mark, deadline), refused=reference.errors[0][1]), plain
 
     def _reference(self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float) -> TrainingRecord:
         settings = replace(settings, is_reference=True)
@@ -168,7 +189,8 @@ class Comparer:
         """Run a training function on a cluster; what goes wrong there is part of the record."""
         started = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix="run-", dir=self._harness.folder))
-        settings = replace(settings, tmp_path=str(folder))
+        plain = settings.is_reference and settings.without_strategy
+        settings = replace(settings, tmp_path=str(folder), without_strategy=plain)
         try:
             ranks, num_replicas = self._attempt(train, spec, mark, settings, deadline)
             restarting = [rank.rank for rank in ranks if rank.results.get("restart")]
@@ -219,6 +241,13 @@ def _alone(rank: RankRecord) -> RankRecord:
     return replace(rank, error=ErrorRecord("RuntimeError", message, "", rank.num_steps))
 
 
+def _failures(what: str, records: Sequence[TrainingRecord]) -> tuple[str, ...]:
+    """Describe the exceptions of runs that help to judge, each once."""
+    errors = [error for record in records for _rank, error in record.errors]
+    told = [(summary(error.type, error.message), place_of(error)) for error in errors]
+    return tuple(dict.fromkeys(f"{what} failed: {why}" + (f" ({place})" if place else "") for why, place in told))
+
+
 def _patience(body: ship.Shipped) -> float | None:
     return GRACE if body.failed else None
 
@@ -234,13 +263,17 @@ def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
     executed = collective_log.read(collective_log.path_of(settings.tmp_path, settings.attempt, answer.rank))
     fates = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped", Fate.STUCK: "stuck"}
     kind = fates.get(answer.fate)
+    traces = failure.traceback if failure else answer.stacks
+    frame = own_frame_of_traceback(traces) if failure else own_frame_of_stacks(traces)
     error = ErrorRecord(
         type=kind or (failure.type if failure else "unknown"),
         message=failure.message if failure else answer.describe_end(),
-        traceback=failure.traceback if failure else answer.stacks,
+        traceback=traces,
         step=executed[-1].step if executed else 0,
         output=(answer.stdout + answer.stderr)[-4000:],
     )
+    if frame is not None:
+        error = replace(error, file=frame.file, line=frame.line, function=frame.function, source=frame.source)
     return RankRecord(rank=answer.rank, task=answer.task, replicas=(), error=error, collectives=executed)
 
 
@@ -251,8 +284,8 @@ def _is_float64(record: TrainingRecord) -> bool:
     return not record.errors and wide and half_precision(record) is None
 
 
-def _refuses_precision(record: TrainingRecord) -> bool:
-    """Whether a float64 run under the strategy raised, which it may do for the precision alone."""
+def _raised(record: TrainingRecord) -> bool:
+    """Decide whether the program raised an exception, which it may do because of the precision or the strategy."""
     return any(error.type not in ("died", "deadline", "stopped", "stuck") for _rank, error in record.errors)
 
 

@@ -26,6 +26,9 @@ def render_report(report: Report) -> str:
     for position, finding in enumerate(report.findings):
         lines.append("")
         lines.extend(_in_full(finding) if position == 0 else _in_short(finding))
+    for result in report.results:
+        if result.details and not report.findings:
+            lines.extend(["", *_wrapped(f"{result.check}: {result.reason}", indent=""), *_indented(result.details)])
     lines.extend(["", *_table(report)])
     for finding, reason in report.expected:
         lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}: {reason}"))
@@ -80,6 +83,7 @@ def _in_full(finding: Finding) -> Iterator[str]:
     ]
     if any(where):
         yield from _field("where", ", ".join(part for part in where if part))
+    yield from _field("waits in" if finding.symptom == Symptom.HANG.value else "raised in", finding.source)
     yield from _field("ACTUAL", finding.observed)
     yield from _field("DESIRED", finding.expected)
     if finding.error is not None:
@@ -95,8 +99,12 @@ def _in_full(finding: Finding) -> Iterator[str]:
     yield from _field("fix", finding.fix)
     if finding.details:
         yield "  details:"
-        # Tracebacks keep their own line breaks, so that editors can follow them.
-        yield from (f"    {line}" for line in finding.details.splitlines())
+        yield from _indented(finding.details)
+
+
+def _indented(text: str) -> Iterator[str]:
+    """Indent a text that keeps its own line breaks, as tracebacks do so that editors can follow them."""
+    yield from (f"    {line}" for line in text.splitlines())
 
 
 def _in_short(finding: Finding) -> Iterator[str]:

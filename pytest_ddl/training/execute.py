@@ -13,6 +13,7 @@ from typing import Any
 from pytest_ddl.records import ErrorRecord, RankRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
+from pytest_ddl.tracebacks import Frame, own_frame, package_of
 from pytest_ddl.training import environment, layouts, observing
 from pytest_ddl.training.observers import OBSERVERS
 from pytest_ddl.training.recorder import Recorder
@@ -26,6 +27,10 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankContext) -> RankRecord:
     """Call ``train(run)`` and record it. An error of the program is part of the record."""
+    if settings.without_strategy:
+        import tensorflow as tf
+
+        context = replace(context, strategy=tf.distribute.get_strategy())
     if hasattr(context.strategy, "mesh"):
         # DTensor has no kernel for the observing operation; its view of a batch is global anyway.
         settings = replace(settings, observe=False)
@@ -61,15 +66,18 @@ def _attempt(
         except RestartRequested:
             recorder.restart = True
         except (Exception, SystemExit) as error:
-            failure, described = error, _describe(error, recorder.completed)
+            failure, described = error, _describe(error, recorder.completed, train)
         record = recorder.rank_record(described, environment.versions())
     if policies.names:
         record = replace(record, facts={**record.facts, "widened": sorted(policies.names)})
     return record, failure
 
 
-def _describe(error: BaseException, step: int) -> ErrorRecord:
+def _describe(error: BaseException, step: int, train: Callable[[Run], Any]) -> ErrorRecord:
     kind = type(error)
+    # A training function that is installed, as tox does, is the program all the same.
+    package = package_of(getattr(getattr(train, "__code__", None), "co_filename", ""))
+    frame = own_frame(error, package) or Frame("", 0, "")
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     # Keras colours its messages.
     message = f"exit with status {error.code!r}" if isinstance(error, SystemExit) else _COLOURS.sub("", str(error))
@@ -78,6 +86,10 @@ def _describe(error: BaseException, step: int) -> ErrorRecord:
         message=message,
         traceback=_COLOURS.sub("", "".join(_without_own_frames(error).format())),
         step=step,
+        file=frame.file,
+        line=frame.line,
+        function=frame.function,
+        source=frame.source,
     )
 
 

@@ -29,6 +29,8 @@ class RunSettings:
     precision: str = "native"
     """``float64`` (Keras floatx, dtype policy and floating data become float64) or ``native``."""
     is_reference: bool = False
+    without_strategy: bool = False
+    """A reference runs under TensorFlow's default strategy, as a program does that uses no strategy."""
     perturbation: int = 0
     """p > 0: move weights (at their first watch) and floating data by one ulp, signs drawn from p."""
     ulp_of: str = ""

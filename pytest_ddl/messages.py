@@ -1,0 +1,95 @@
+"""Shorten messages of exceptions so that a person can read them: without tensors, with the telling line."""
+
+from __future__ import annotations
+
+import re
+
+LINE = 160
+"""Characters of a message that fit in one line of a report."""
+WHOLE = 2000
+"""Characters of a message that a report shows."""
+
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME = re.compile(r'^\s*File "[^"]+", line \d+')
+_NUMBER = r"(?:[-+]?(?:\d[\d_.]*(?:[eE][-+]?\d+)?j?|nan|inf)|True|False|\.\.\.)"
+_NUMBERS = re.compile(rf"\[[\[\](,)\s]*{_NUMBER}(?:[\[\](),\s]+{_NUMBER})*[\[\](),\s]*\]")
+"""A list or array as Python, NumPy or TensorFlow prints it."""
+_FEW = 40
+"""Characters of numbers that are shown as they are."""
+_HEADINGS = re.compile(
+    r"in user code:|Graph execution error:|Traceback \(most recent call last\):|<stack traces unavailable>|"
+    r"Detected at node .*defined at \(most recent call last\):|Exception encountered:|"
+    r"(?:[\w.]+: )?'*Exception encountered when calling .*\.call\(\)\.|\d+ root error\(s\) found\.|"
+    r"During handling of .*:|The above exception was .*:"
+)
+"""Lines that Keras and TensorFlow put around a message."""
+_NODES = re.compile(r"\[\[(?:\{\{node [^}]*\}\}|[\w/.:]+)\]\]|\[Op:[^\]]*\]|\{\{function_node [^}]*\}\}|name: *$")
+
+
+def shortened(message: str, limit: int = WHOLE) -> str:
+    """Return a message without the numbers of tensors and, if it is still long, without its middle."""
+    return _cut(_without_numbers(_COLORS.sub("", message)), limit)
+
+
+def summary(kind: str, message: str) -> str:
+    """Describe an exception in one line, as Python ends a traceback.
+
+    Keras and TensorFlow wrap the message of an exception in text of their own, which is left out. If what
+    remains is long, its last line represents it.
+    """
+    name = kind.rpartition(".")[2]
+    lines = _telling_lines(message)
+    if not lines:
+        return name
+    whole = " ".join(lines)
+    told = whole if len(whole) <= LINE else _cut(lines[-1], LINE, " ... ")
+    # AutoGraph cannot make some exceptions anew. It raises this one and writes the type into the message.
+    if told.startswith(f"{name}:") or name == "StagingError":
+        return told
+    return f"{name}: {told}"
+
+
+def _telling_lines(message: str) -> list[str]:
+    """Return the lines of a message that say what happened, each once."""
+    text = _without_numbers(_COLORS.sub("", message))
+    text = re.sub(r"\n\s*Arguments received by .*", "", text, flags=re.DOTALL)
+    text = re.sub(r"\n\s*\(1\) [A-Z_]+:.*", "", text, flags=re.DOTALL)
+    found: dict[str, None] = {}
+    inside: int | None = None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if _FRAME.match(line):
+            inside = indent
+            continue
+        if inside is not None and line.strip() and indent > inside:
+            continue  # the source of a frame
+        inside = inside if not line.strip() else None
+        told = _NODES.sub("", line).strip()
+        told = re.sub(r"^\(0\) (?:[A-Z_]+:\s*)?", "", told)
+        if told and not _HEADINGS.fullmatch(told):
+            found[told] = None
+    return list(found)
+
+
+def _without_numbers(text: str) -> str:
+    def described(match: re.Match[str]) -> str:
+        values = match[0]
+        if len(values) <= _FEW:
+            return values
+        numbers = re.findall(_NUMBER, values)
+        # NumPy leaves out the middle of a large array, so that the number of values is not known.
+        count = "" if "..." in numbers else f" {len(numbers)} values"
+        return f"[{' '.join(number for number in numbers[:3] if number != '...')} ...{count}]"
+
+    return _NUMBERS.sub(described, text)
+
+
+def _cut(text: str, limit: int, gap: str | None = None) -> str:
+    """Return a text without its middle if it is longer than the limit."""
+    if len(text) <= limit:
+        return text
+    if gap is None:
+        gap = f"\n... {len(text) - limit} characters left out ...\n"
+    first = max(1, (limit - len(gap)) * 2 // 3)
+    last = max(1, limit - len(gap) - first)
+    return f"{text[:first].rstrip()}{gap}{text[-last:].lstrip()}"

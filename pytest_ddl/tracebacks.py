@@ -1,0 +1,174 @@
+"""Find the program's own frames in exceptions and stacks, and fold the frames of libraries."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_ddl.messages import shortened
+
+_FRAME = re.compile(r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+),? in ?(?P<function>\S*)')
+_PACKAGE = re.compile(r".*[/\\](?:site|dist)-packages[/\\](?P<name>[^/\\]+)[/\\]")
+_TOOL = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_STANDARD = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
+_GENERATED = re.compile(r"^<frozen |^<__array|__autograph_generated_file")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of a function that an exception passed, or that a thread executes."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def source(self) -> str:
+        """The text of the line, or nothing if the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+def package_of(file: str) -> str:
+    """Return the folder of the installed package that a file belongs to, or nothing if it is not installed."""
+    found = _PACKAGE.match(file)
+    return found[0] if found else ""
+
+
+def is_own(file: str, package: str = "") -> bool:
+    """Decide whether a file is the program's: no library, no file of this tool, no generated code.
+
+    ``package`` is a folder of an installed package that is the program's too.
+    """
+    if package and file.startswith(package):
+        return True
+    return not (_GENERATED.search(file) or _PACKAGE.match(file) or file.startswith(_TOOL) or file.startswith(_STANDARD))
+
+
+def frames_in(text: str) -> list[Frame]:
+    """Return the frames that a text quotes, in its order."""
+    found = (_FRAME.match(line) for line in text.splitlines())
+    return [Frame(match["file"], int(match["line"]), match["function"]) for match in found if match]
+
+
+def own_frame(error: BaseException, package: str = "") -> Frame | None:
+    """Return the frame of the program in which an exception was raised, as far as one can tell.
+
+    AutoGraph and TensorFlow's graphs write the frames into the message. Keras wraps exceptions of the
+    program in its own: such a cause begins in a library, where it was caught.
+    """
+    found: Frame | None = None
+    seen: set[int] = set()
+    part: BaseException | None = error
+    while part is not None and id(part) not in seen:
+        seen.add(id(part))
+        passed = [Frame(entry.filename, entry.lineno or 0, entry.name) for entry in _entries(part)]
+        if passed and is_own(passed[-1].file, package):
+            return passed[-1]
+        quoted = [frame for frame in frames_in(str(part)) if is_own(frame.file, package)]
+        own = quoted or [frame for frame in passed if is_own(frame.file, package)]
+        found = own[-1] if own else found
+        if quoted:
+            return found
+        part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
+        first = _entries(part)[:1] if part is not None else []
+        if first and is_own(first[0].filename, package):
+            return found  # the program handled that one by itself
+    return found
+
+
+def _entries(error: BaseException) -> traceback.StackSummary:
+    return traceback.extract_tb(error.__traceback__)
+
+
+def own_frame_of_traceback(text: str) -> Frame | None:
+    """Return the last frame of the program in a traceback that is only known as text."""
+    found = [frame for frame in frames_in(text) if is_own(frame.file)]
+    return found[-1] if found else None
+
+
+def own_frame_of_stacks(text: str) -> Frame | None:
+    """Return the innermost frame of the program in the stacks of a process, those of its main thread first.
+
+    Stacks are those of :mod:`faulthandler`, which writes the main thread last and the innermost frame first.
+    """
+    for thread in reversed(text.split("\n\n")):
+        found = [frame for frame in frames_in(thread) if is_own(frame.file)]
+        if found:
+            return found[0]
+    return None
+
+
+def folded(text: str, package: str = "") -> str:
+    """Return a traceback or stacks with one line for each run of library frames, and with short messages."""
+    lines: list[str] = []
+    hidden: list[Frame] = []
+    other: list[str] = []
+    indent = "  "
+
+    def flush_other() -> None:
+        if other:
+            lines.extend(shortened("\n".join(other)).splitlines())
+            other.clear()
+
+    def flush_hidden() -> None:
+        if hidden:
+            lines.append(indent + _described(hidden))
+            hidden.clear()
+
+    for frame, block in _blocks(text):
+        if frame is None:
+            if hidden and not "".join(block).strip():
+                continue  # graphs separate the frames that they quote by empty lines
+            flush_hidden()
+            other.extend(block)
+            continue
+        flush_other()
+        indent = block[0][: len(block[0]) - len(block[0].lstrip())]
+        if not is_own(frame.file, package):
+            if not frame.file.startswith(_TOOL):
+                hidden.append(frame)
+            continue
+        flush_hidden()
+        lines.append(block[0])
+        lines.extend(block[1:] or ([f"{indent}  {frame.source}"] if frame.source else []))
+    flush_other()
+    flush_hidden()
+    return "\n".join(lines)
+
+
+def _described(frames: list[Frame]) -> str:
+    names = dict.fromkeys(_library(frame.file) for frame in frames)
+    return f"[{len(frames)} frame{'s' if len(frames) > 1 else ''} in {', '.join(names)}]"
+
+
+def _library(file: str) -> str:
+    package = _PACKAGE.match(file)
+    if package:
+        return package["name"]
+    return "AutoGraph" if "__autograph_generated_file" in file else "Python"
+
+
+def _blocks(text: str) -> Iterator[tuple[Frame | None, list[str]]]:
+    """Split a text into frames, each with the lines of its source, and other lines."""
+    frame: Frame | None = None
+    block: list[str] = []
+    for line in text.splitlines():
+        match = _FRAME.match(line)
+        belongs = frame is not None and line.strip() and _indent(line) > _indent(block[0])
+        if match or not belongs:
+            if block:
+                yield frame, block
+            frame = Frame(match["file"], int(match["line"]), match["function"]) if match else None
+            block = []
+        block.append(line)
+    if block:
+        yield frame, block
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
