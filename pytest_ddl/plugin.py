@@ -118,6 +118,11 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    comparisons = item.stash.get(_COMPARISONS, 0)
+    if comparisons:
+        from pytest_ddl.session import report_expected_ends
+
+        report_expected_ends(item, report, comparisons)
     if "pytest_ddl.items.spmd" not in sys.modules:
         return report
     from pytest_ddl.items.spmd import ON_RANKS
@@ -259,8 +264,10 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
 def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Any:
     """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
 
-    Returns the report of a pass; raises ``DivergenceError`` for a fail; skips, or fails in strict mode, where
-    the comparison is inconclusive. It is inconclusive also if ``checks=`` names a check that has nothing to judge.
+    Returns the report of a pass, and of a run that ended by a crash that ``expect=`` declares: that test is reported
+    as an expected failure. Raises ``DivergenceError`` for a fail. If the comparison is inconclusive, the test fails if
+    the program is the reason or in strict mode, and is skipped otherwise. It is inconclusive also if ``checks=`` names
+    a check that has nothing to judge.
     """
     from pytest_ddl.items.selection import parse_mark
     from pytest_ddl.session import assert_equivalence

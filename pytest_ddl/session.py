@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _RUNNER = pytest.StashKey[Any]()
 TOLERATED = "ddl_tolerated"
 """Property of a test's report, one for each approximation that was not held against it."""
+EXPECTED_END = "ddl_expected_end"
+"""Property of a test's report, one for each comparison that ended by a crash or hang that ``expect=`` declares."""
+EXPECTED_ENDS = pytest.StashKey[list[str]]()
 _COMPARER = pytest.StashKey[Any]()
 
 
@@ -288,8 +291,8 @@ def assert_equivalence(
 ) -> Report:
     """Compare, and turn the verdict into an outcome of the test.
 
-    :raises DivergenceError: for a fail; for an inconclusive verdict in strict mode, or where the program is to
-        blame for it: it fails on one device too, or records nothing.
+    :raises DivergenceError: for a fail; for an inconclusive verdict in strict mode, or if the program is the reason
+        for it: it fails on one device too, records nothing, is not finite on one device, draws other data each time.
     """
     __tracebackhide__ = True
     from pytest_ddl.checks.findings import DivergenceError
@@ -302,11 +305,28 @@ def assert_equivalence(
     item.user_properties.append(("ddl_verdict", report.verdict))
     for finding in report.approximations:
         item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
-    if report.verdict == "fail" or (not report.passed and (strict or not report.comparable)):
+    if report.expected_end is not None:
+        item.stash.setdefault(EXPECTED_ENDS, []).append(report.expected_end)
+        item.user_properties.append((EXPECTED_END, report.expected_end))
+        return report
+    blamed = strict or not report.comparable or report.program_reasons
+    if report.verdict == "fail" or (not report.passed and blamed):
         raise DivergenceError(report)
     if not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
     return report
+
+
+def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:
+    """Report a test as an expected failure if each of its comparisons ended by a crash that ``expect=`` declares.
+
+    Nothing was compared, so the test must not count as passed. Its body ran to the end all the same.
+    """
+    ends = item.stash.get(EXPECTED_ENDS, [])
+    decided = not report.passed or hasattr(report, "wasxfail") or item.config.getoption("runxfail", False)
+    if report.when == "call" and ends and len(ends) == comparisons and not decided:
+        report.outcome = "skipped"
+        report.wasxfail = "; ".join(dict.fromkeys(ends))
 
 
 def _in_rank() -> bool:
@@ -317,14 +337,18 @@ def _in_rank() -> bool:
 
 
 def show_tolerated(terminalreporter: Any) -> None:
-    """Say in the summary which tests passed with a named approximation, as they print nothing themselves."""
-    told = [
-        (report.nodeid, text)
-        for report in terminalreporter.getreports("passed")
-        for name, text in report.user_properties
-        if name == TOLERATED
-    ]
-    if told:
-        terminalreporter.section("tolerated approximations (--ddl-strict fails on them)")
-        for nodeid, text in told:
-            terminalreporter.write_line(f"{nodeid}: {text}")
+    """Say in the summary what tests passed with although it is no match, as they print nothing themselves."""
+    for title, wanted in (
+        ("tolerated approximations (--ddl-strict fails on them)", TOLERATED),
+        ("comparisons that ended by an expected crash, in tests that passed with others", EXPECTED_END),
+    ):
+        told = [
+            (report.nodeid, text)
+            for report in terminalreporter.getreports("passed")
+            for name, text in report.user_properties
+            if name == wanted
+        ]
+        if told:
+            terminalreporter.section(title)
+            for nodeid, text in told:
+                terminalreporter.write_line(f"{nodeid}: {text}")

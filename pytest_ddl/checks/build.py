@@ -19,9 +19,13 @@ def failed(check: str, findings: Sequence[Finding], reason: str = "") -> CheckRe
     return CheckResult(check, Outcome.FAIL, reason or findings[0].message, tuple(findings))
 
 
-def inconclusive(check: str, reason: str, *, follows: bool = False) -> CheckResult:
-    """Return a result without a decision; ``follows`` if weights that differ, or an early failure, are the reason."""
-    return CheckResult(check, Outcome.INCONCLUSIVE, reason, follows=follows)
+def inconclusive(check: str, reason: str, *, follows: bool = False, in_program: bool = False) -> CheckResult:
+    """Return a result without a decision.
+
+    :param follows: whether weights that differ, or an early failure, are the reason.
+    :param in_program: whether the reason lies in the program, which has to change before anything can be decided.
+    """
+    return CheckResult(check, Outcome.INCONCLUSIVE, reason, follows=follows, in_program=in_program)
 
 
 def not_applicable(check: str, reason: str) -> CheckResult:
@@ -34,7 +38,8 @@ def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
         return inconclusive(check, "the run failed before its first step was recorded", follows=True)
     if any(rank.results for rank in distributed.ranks):
         return not_applicable(check, "no training step: what evaluate and predict return is METRIC-EQ's")
-    return inconclusive(check, "no training step was recorded: does the program use run.steps, run.batches or run.fit?")
+    reason = "no training step was recorded: does the program use run.steps, run.batches or run.fit?"
+    return inconclusive(check, reason, in_program=True)
 
 
 def not_observed(record: TrainingRecord, what: str) -> str:

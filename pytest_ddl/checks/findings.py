@@ -83,6 +83,8 @@ class CheckResult:
     """Whether nothing could be decided only because weights differ, or because the run failed before."""
     details: str | None = None
     """Longer text that explains why the check could not decide: a traceback."""
+    in_program: bool = False
+    """Whether the program is the reason why the check could not decide, so that its author can change that."""
 
 
 _WORST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)
@@ -119,9 +121,8 @@ class Report:
         """``"fail"``, ``"inconclusive"`` or ``"pass"``; a report of no comparison never passes."""
         if self.findings:
             return "fail"
-        if self.inconclusive or not any(r.outcome is Outcome.PASS for r in self.results):
-            return "inconclusive"
-        return "pass"
+        compared = any(r.outcome is Outcome.PASS for r in self.results) and self.expected_end is None
+        return "pass" if compared and not self.inconclusive else "inconclusive"
 
     @property
     def passed(self) -> bool:
@@ -136,6 +137,18 @@ class Report:
         from pytest_ddl.report.text import headline
 
         return f"<Report {self.verdict}: {headline(self)} (str(report) shows all)>"
+
+    @property
+    def expected_end(self) -> str | None:
+        """The cause and reason of a crash or hang that ``expect=`` declares: it ended the run, nothing was compared."""
+        ends = [(f, why) for f, why in self.expected if f.symptom in (Symptom.CRASH.value, Symptom.HANG.value)]
+        return f"{ends[0][0].cause}: {ends[0][1]}" if ends and not self.findings else None
+
+    @property
+    def program_reasons(self) -> tuple[str, ...]:
+        """Why there is no verdict, as far as the program is the reason; a test fails with them."""
+        undecided = [r for r in self.results if r.outcome is Outcome.INCONCLUSIVE and r.in_program]
+        return tuple(f"{r.check}: {r.reason}" for r in undecided) if self.verdict == "inconclusive" else ()
 
     @property
     def comparable(self) -> bool:

@@ -50,7 +50,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
     if rank.facts.get("epochs_as_steps") and rank.facts.get("limit") is not None:
         return not_applicable(CHECK, "Model.fit ran whole epochs here, and ended with the limit of steps on one device")
     if not rank.steps or not reference.num_steps:
-        return inconclusive(CHECK, "no step was recorded")
+        return inconclusive(CHECK, "no step was recorded", in_program=True)
     findings = [*_initial(reference, distributed), *_not_finite(reference, rank)]
     counters = [] if findings else _counters(reference)
     steps = _expected_steps(reference, distributed)

@@ -30,7 +30,7 @@ def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecor
     """Compare the components of every variable with each other; the reference serves the diagnosis only."""
     watched = [variable for variable in distributed.variables if not read_locally(variable)]
     if not watched:
-        return inconclusive(CHECK, "no variable was watched: call run.watch(model=..., optimizer=...)")
+        return inconclusive(CHECK, "no variable was watched: call run.watch(model=..., optimizer=...)", in_program=True)
     compared, findings = 0, []
     # State that is declared to differ must not hide weights that drift later: each has its own first step.
     for state in (False, True):

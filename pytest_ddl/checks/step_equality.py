@@ -20,7 +20,7 @@ def check_step_equality(reference: TrainingRecord, distributed: TrainingRecord, 
     """Compare trainable and frozen variables, from the initial weights to the last shared step."""
     structure = _structure(reference, distributed)
     if not of_kind(reference, *WEIGHTS) and not structure:
-        return inconclusive(CHECK, "no weight was watched: call run.watch(model=..., optimizer=...)")
+        return inconclusive(CHECK, "no weight was watched: call run.watch(model=..., optimizer=...)", in_program=True)
     found = compare(reference, distributed, tolerance)
     if found.step == 0:
         return failed(CHECK, [*structure, initial_weights(found.first)])
@@ -39,7 +39,8 @@ def _without_difference(
     if steps == 0:
         return no_steps(CHECK, distributed)
     if found.not_finite is not None:
-        return inconclusive(CHECK, f"the single-device run itself is not finite after step {found.not_finite}")
+        reason = f"the single-device run itself is not finite after step {found.not_finite}"
+        return inconclusive(CHECK, reason, in_program=True)
     if found.compared == 0:
         return inconclusive(CHECK, "no weight was recorded on both sides")
     if found.undecided is not None:

@@ -17,6 +17,7 @@ from pytest_ddl.checks.coverage import Order, contents_are_known, contents_by_st
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
 from pytest_ddl.checks.observe import shared_steps, sizes
 from pytest_ddl.checks.resume import data_shift
+from pytest_ddl.messages import summary
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 
@@ -50,11 +51,13 @@ class Aligned:
     notes: tuple[str, ...] = ()
     undecided: str | None = None
     """Why weights cannot be compared, where they cannot."""
+    in_program: bool = False
+    """Whether that reason lies in the program."""
 
     def told(self, report: Report) -> Report:
         """The report of these two runs, with what was done and without what cannot be compared."""
         if self.undecided is not None:
-            report = _without_numbers(report, self.undecided)
+            report = _without_numbers(report, self.undecided, self.in_program)
         return replace(report, notes=(*self.notes, *report.notes)) if self.notes else report
 
 
@@ -88,12 +91,12 @@ def align(
                 return Aligned(ours, theirs, longer, (note,))
     if not known and not _same_contents(reference, run_reference_anew(settings)):
         why = "the program consumes other examples each time that it runs on one device: give its data a seed"
-        return replace(runs, undecided=why)
+        return replace(runs, undecided=why, in_program=True)
     if not known and _follow_batch_size(runs, run_reference):
         why = (
             "the examples depend on the size of the batches in which they are drawn: make them first, batch afterwards"
         )
-        return replace(runs, undecided=why)
+        return replace(runs, undecided=why, in_program=True)
     return runs if wrong else _replayed(runs, run_reference, found.drawn)
 
 
@@ -106,7 +109,7 @@ def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
     if replayed.errors:
         error = replayed.errors[0][1]
         refused = _REFUSED.search(error.message)
-        told = refused[2] if refused else error.message.strip().partition("\n")[0]
+        told = refused[2] if refused else summary(error.type, error.message)
         if refused and refused[1] == "UnknownExampleError" and not drawn:
             return runs
         why = f"global batches are composed differently, and cannot be replayed on one device: {told}"
@@ -148,7 +151,7 @@ def _same_contents(reference: TrainingRecord, distributed: TrainingRecord) -> bo
     return all(Counter(left) == Counter(right) for left, right in zip(ours, theirs, strict=False))
 
 
-def _without_numbers(report: Report, why: str) -> Report:
+def _without_numbers(report: Report, why: str, in_program: bool) -> Report:
     """The report less everything that compares numbers which other examples led to."""
 
     def concerns(finding: Finding) -> bool:
@@ -158,7 +161,8 @@ def _without_numbers(report: Report, why: str) -> Report:
         if not any(concerns(finding) for finding in result.findings):
             return result
         left = tuple(finding for finding in result.findings if not concerns(finding))
-        return replace(result, outcome=Outcome.FAIL if left else Outcome.INCONCLUSIVE, reason=why, findings=left)
+        outcome = Outcome.FAIL if left else Outcome.INCONCLUSIVE
+        return replace(result, outcome=outcome, reason=why, findings=left, in_program=in_program)
 
     return replace(
         report,

@@ -9,14 +9,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.checks.arithmetic import half_precision
-from pytest_ddl.checks.compare import judge, needs_noise, parse_expectations, require
+from pytest_ddl.checks.compare import judge, needs_noise, require
 from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.run import place_of
 from pytest_ddl.checks.slices import slices_to_recompute
@@ -24,6 +24,7 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.comparison.alignment import align
+from pytest_ddl.comparison.expectations import Expect, expectations_for
 from pytest_ddl.comparison.own_precision import judged_in_own_precision, replaced_policies
 from pytest_ddl.comparison.references import ReferenceStore
 from pytest_ddl.comparison.remote import run_training
@@ -66,7 +67,7 @@ class Comparer:
         global_batch_size: int | None = None,
         steps: int | None = None,
         precision: str = "auto",
-        expect: Mapping[str, str] | Collection[str] = (),
+        expect: Expect = (),
         strict: bool = False,
         checks: Collection[str] | None = None,
         timeout: float | None = None,
@@ -80,12 +81,12 @@ class Comparer:
 
         _validate(train, global_batch_size, steps, precision, timeout, seed)
         # Wrong names are the caller's mistake: say so before anything runs.
-        parse_expectations(expect)
+        declared = expectations_for(spec, expect, self._harness.registry)
         select(checks, self._checks)
         deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
 
         def compare_once(settings: RunSettings, checks: Collection[str] | None, runs: int = 1) -> Report:
-            decide = partial(judge, expect=expect, strict=strict, checks=checks, known=self._checks)
+            decide = partial(judge, expect=declared, strict=strict, checks=checks, known=self._checks)
             now = time.monotonic()
             until = now + (deadline - now) / runs
             return self._compare_once(train, spec, mark, settings, precision, decide, until)
@@ -312,7 +313,7 @@ def check_training(
     global_batch_size: int | None = None,
     steps: int | None = None,
     precision: str = "auto",
-    expect: Mapping[str, str] | Collection[str] = (),
+    expect: Expect = (),
     strict: bool = False,
     checks: Collection[str] | None = None,
     timeout: float | None = None,
@@ -326,7 +327,8 @@ def check_training(
         ``run.global_batch_size``.
     :param steps: steps after which the loops of the function end; ``None`` for the end of its data.
     :param precision: ``"auto"`` compares in float64 where the program allows it; ``"float64"``, ``"native"``.
-    :param expect: cause ids -> reason, for differences that are meant to be.
+    :param expect: cause ids -> reason, for differences that are meant to be; under the name of a strategy or
+        variant, for that one only: ``{"mirrored": {"cause-id": "reason"}}``.
     :param strict: fail on named approximations too.
     :param checks: names of the checks to run, all by default. A named check that does not apply is inconclusive.
     :param timeout: seconds for everything.

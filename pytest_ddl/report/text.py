@@ -52,6 +52,8 @@ def headline(report: Report) -> str:
         told = f"{report.strategy} matches one device: {steps} step(s), {len(compared)} checks passed"
         tolerated = len(report.expected) + len(report.approximations)
         return told + (f", {tolerated} tolerated difference(s)" if tolerated else "")
+    if report.expected_end is not None:
+        return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}", HEADLINE)
     reason = report.inconclusive[0] if report.inconclusive else "no check could compare anything"
     return _shortened(f"{report.strategy} is inconclusive: {reason}", HEADLINE)
 

@@ -1,0 +1,59 @@
+"""Runs without a verdict: an expected crash compares nothing, and some reasons lie in the program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulated_training import Program, pair, simulate
+
+from pytest_ddl.checks.compare import judge
+from pytest_ddl.records import ErrorRecord, TrainingRecord
+
+CRASH = ErrorRecord("RuntimeError", "no", "", 1, file="/project/train.py", line=7, function="step", source="raise no")
+
+
+def test_an_expected_crash_compares_nothing_and_is_no_pass() -> None:
+    report = judge(*pair(Program(replicas=2), error=CRASH, truncate=1), expect={"worker-raised": "known"})
+    assert (report.verdict, report.passed) == ("inconclusive", False)
+    assert report.expected_end == "worker-raised: known"
+    assert str(report).startswith("mirrored[replicas=2] ended as expected, nothing was compared: worker-raised: known")
+
+
+def test_an_expected_difference_is_no_end() -> None:
+    cause = "gradient-scaled-by-replica-count"
+    report = judge(*pair(Program(replicas=2), scale=2.0), expect={cause: "known"})
+    assert (report.verdict, report.expected_end) == ("pass", None)
+
+
+def test_an_expected_crash_does_not_hide_another_finding() -> None:
+    report = judge(*pair(Program(replicas=2), error=CRASH, truncate=2, scale=2.0), expect={"worker-raised": "known"})
+    assert (report.verdict, report.expected_end) == ("fail", None)
+
+
+def _without_variables(record: TrainingRecord) -> TrainingRecord:
+    ranks = tuple(replace(rank, variables=(), initial={}) for rank in record.ranks)
+    return replace(
+        record,
+        ranks=tuple(replace(rank, steps=tuple(replace(step, snapshot={}) for step in rank.steps)) for rank in ranks),
+    )
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([simulate(Program(nan_at=1)), simulate(Program(replicas=2, nan_at=1))], "not finite after step 1"),
+        (list(pair(Program(replicas=2, truncate=0))), "no training step was recorded"),
+        ([_without_variables(record) for record in pair(Program(replicas=2))], "no variable was watched"),
+    ],
+)
+def test_a_reason_in_the_program_is_told_apart(records: list[TrainingRecord], words: str) -> None:
+    report = judge(*records)
+    assert report.verdict == "inconclusive"
+    assert any(words in reason for reason in report.program_reasons), report.program_reasons
+
+
+def test_arithmetic_is_no_reason_in_the_program() -> None:
+    report = judge(*pair(Program(replicas=2, learning_rate=0.0)))
+    assert (report.verdict, report.program_reasons) == ("inconclusive", ())
+    assert judge(*pair(Program(replicas=2))).program_reasons == ()

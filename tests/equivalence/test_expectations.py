@@ -1,0 +1,58 @@
+"""``expect=`` per strategy: what is declared for one holds for that one, and wrong names are refused at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddl.comparison.expectations import expectations_for
+from pytest_ddl.strategies.registry import StrategyRegistry
+
+REGISTRY = StrategyRegistry()
+STATE, SHARED, METRIC = "state-not-aggregated", "unsupported-by-framework", "metric-wrong"
+EXPECT = {
+    STATE: "for all",
+    "mirrored": {METRIC: "mirrored"},
+    "mirrored[replicas=4]": {STATE: "four replicas"},
+    "mwms": [SHARED],
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "declared"),
+    [
+        ("mirrored", {STATE: "for all", METRIC: "mirrored"}),
+        ("mirrored[replicas=4]", {STATE: "four replicas", METRIC: "mirrored"}),
+        ("multi_worker_mirrored[workers=3]", {STATE: "for all", SHARED: "no reason given"}),
+        ("parameter_server", {STATE: "for all"}),
+    ],
+)
+def test_the_most_exact_name_decides(variant, declared):
+    assert expectations_for(REGISTRY.parse_variant(variant), EXPECT, REGISTRY) == declared
+
+
+def test_the_plain_forms_hold_for_every_strategy():
+    spec = REGISTRY.default("mirrored")
+    assert expectations_for(spec, {STATE: "why"}, REGISTRY) == {STATE: "why"}
+    assert expectations_for(spec, [STATE], REGISTRY) == {STATE: "no reason given"}
+    assert expectations_for(spec, (), REGISTRY) == {}
+
+
+@pytest.mark.parametrize(
+    ("expect", "words"),
+    [
+        (
+            {"mirored": {STATE: "why"}},
+            r"'mirored' is not a strategy \(did you mean 'mirrored'\?\); valid: one_device, ",
+        ),
+        ({"mirrored[copies=4]": {STATE: "why"}}, "'copies=4' is not a setting of mirrored"),
+        ({"parameter_server": {"state": "why"}}, "unknown cause 'state'; valid: .*state-not-aggregated"),
+        ({"state": "why"}, "unknown cause 'state'; valid: .*state-not-aggregated"),
+        ({"mirrored": "why"}, "must map the strategy to {cause id: reason}"),
+        ({"mirrored": None}, "must map the strategy to {cause id: reason}"),
+        ({STATE: ["why"]}, "is a cause, and its reason must be text"),
+        (STATE, "must map cause ids to reasons"),
+    ],
+)
+def test_wrong_names_are_refused_also_for_a_strategy_that_does_not_run(expect, words):
+    with pytest.raises(ValueError, match=words):
+        expectations_for(REGISTRY.default("mirrored"), expect, REGISTRY)
