@@ -327,8 +327,9 @@ class RankRecord:
     """Values at the first ``watch`` (a later-built variable: at the end of the step that built it)."""
     steps: tuple[StepRecord, ...] = ()
     final: Snapshot | None = None
-    """Values when the program ended, of the variables that it changed after the last recorded step; ``None`` where
-    that cannot be told: a step that finds the data's end may have run in part."""
+    """Values when the program ended, of the variables that it changed after its loop; ``None`` if it did not end."""
+    cut_off: tuple[int, ...] = ()
+    """Indices of the variables that the step changed in which the data ended: it ran in part and is not recorded."""
     layers: tuple[LayerRecord, ...] = ()
     draws_observed: bool = False
     """Whether every random operation of the replica functions is among the draws of the steps."""

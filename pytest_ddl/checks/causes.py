@@ -188,6 +188,12 @@ _VALUES = (
         "Make model, optimizer and metrics inside `with strategy.scope():`.",
     ),
     Cause(
+        "changed-after-last-step",
+        "The program changed a variable after its last step, and not as on one device.",
+        "Look at what the program does after its loop, for example averaging or scaling weights: it must give the "
+        "same values for any number of replicas.",
+    ),
+    Cause(
         "layout-wrong",
         "A sharded variable does not have the layout that was asked for.",
         "Check run.layout_map: the pattern must match the variable's path, the spec its rank and the mesh dimensions.",

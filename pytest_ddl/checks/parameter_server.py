@@ -136,7 +136,10 @@ def _expected_steps(reference: TrainingRecord, distributed: TrainingRecord) -> i
 
 def _final(rank: RankRecord, index: int) -> Float | None:
     last = rank.steps[-1].snapshot if rank.steps else {}
-    parts = (rank.final or {}).get(index, last.get(index, ()))
+    # An evaluation after the last step counts its own examples in a metric.
+    evaluated = rank.results and rank.variables[index].kind is VariableKind.METRIC
+    final = {} if evaluated else rank.final or {}
+    parts = final.get(index, last.get(index, ()))
     return np.asarray(parts[0], np.float64) if parts and is_numeric(np.asarray(parts[0])) else None
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_ddl.checks.afterwards import changed_afterwards
 from pytest_ddl.checks.arrays import difference, is_numeric, same
 from pytest_ddl.checks.build import (
     failed,
@@ -75,6 +76,9 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     unread = lone_variables(reference, distributed, (VariableKind.STATE,))
     if unread is not None:
         return inconclusive(CHECK, unread)
+    final = None if diverged else changed_afterwards(CHECK, reference, distributed, tolerance, (VariableKind.STATE,))
+    if final is not None:
+        return final
     if compared == 0:
         return not_applicable(CHECK, "every state is local to its replica by declaration (ON_READ without aggregation)")
     last = f"up to step {diverged}, where weights differ" if diverged else f"over {steps} steps"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.checks.arrays import difference, magnitude
+from pytest_ddl.checks.afterwards import changed_afterwards
 from pytest_ddl.checks.build import failed, finding_at, inconclusive, no_steps, passed, wide
 from pytest_ddl.checks.case import Case
 from pytest_ddl.checks.causes import fix_of
@@ -48,45 +48,12 @@ def _without_difference(
     unread = lone_variables(reference, distributed, WEIGHTS)
     if unread is not None:
         return inconclusive(CHECK, unread)
-    afterwards = _changed_afterwards(reference, distributed, tolerance)
+    afterwards = changed_afterwards(CHECK, reference, distributed, tolerance, WEIGHTS)
     if afterwards is not None:
-        return failed(CHECK, [afterwards])
+        return afterwards
     if not any(tolerance.moved(variable.index, steps) for variable in of_kind(reference, VariableKind.TRAINABLE)):
         return inconclusive(CHECK, "no trainable variable moved on one device, so equality shows nothing")
     return passed(CHECK, f"{found.compared} components over {steps} steps")
-
-
-def _changed_afterwards(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> Finding | None:
-    """A weight that the program changed after the last step that it recorded, and not as on one device."""
-    steps = shared_steps(reference, distributed)
-    finals = [rank.final for rank in (*reference.ranks, *distributed.ranks)]
-    known = [final for final in finals if final is not None]
-    for variable in of_kind(reference, *WEIGHTS) if len(known) == len(finals) else ():
-        last = reference.value(variable.index, steps)
-        if last is None or not any(variable.index in final for final in known):
-            continue
-        ours = known[0].get(variable.index, (last,))[0]
-        # The bound is that of the last step, for values that may have been multiplied since.
-        grown = max(1.0, magnitude(ours) / magnitude(last)) if magnitude(last) else 1.0
-        bound = tolerance.variable(variable.index, steps)
-        for rank in distributed.ranks:
-            after = (rank.final or {}).get(variable.index, rank.steps[steps - 1].snapshot.get(variable.index, ()))
-            for value in after:
-                error = difference(value, ours).error
-                if error > grown * bound.value:
-                    return Finding(
-                        check=CHECK,
-                        message=f"{variable.name} differs from one device when the program ends, and did not after "
-                        f"step {steps}: it was changed after the last recorded step",
-                        step=steps,
-                        variable=variable.name,
-                        worker=rank.rank,
-                        error=error,
-                        tolerance=grown * bound.value,
-                        origin=bound.origin,
-                        fix="Look at what the program does to its weights after its last step.",
-                    )
-    return None
 
 
 def initial_weights(first: tuple[Place, ...], check: str = CHECK) -> Finding:

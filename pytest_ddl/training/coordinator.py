@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_ddl.records import BatchRecord
 from pytest_ddl.training import data
+from pytest_ddl.training.endings import own_iterator_ended
 from pytest_ddl.training.recorder import Recorder, traces_of
 
 _KEPT: list[Any] = []
@@ -59,8 +60,10 @@ def one_by_one(
         try:
             pending = coordinator.schedule(step, args=(iterator,))
             coordinator.join()
-        except tf.errors.OutOfRangeError:
-            recorder.end_without_step()
+        except tf.errors.OutOfRangeError as error:
+            if source is not dataset and has_data():
+                raise own_iterator_ended(recorder.completed + 1) from error
+            recorder.end_of_data()
             return
         loss = pending.fetch()
         number = recorder.end_step(loss, traces=traces_of(step))
@@ -88,14 +91,16 @@ def concurrently(recorder: Recorder, strategy: Any, train_step: Any, dataset: An
     coordinator = coordinator_of(strategy)
     there = data.number_of_steps(dataset)
     steps = steps if there is None else min(steps, there)
-    source = _per_worker(coordinator, strategy, dataset)
+    source, has_data = _per_worker(coordinator, strategy, dataset)
     iterator = iter(source)
     _KEPT.append((source, iterator))
     step = schedulable(train_step)
     pending = [coordinator.schedule(step, args=(iterator,)) for _ in range(steps)]
     try:
         coordinator.join()
-    except tf.errors.OutOfRangeError:
+    except tf.errors.OutOfRangeError as error:
+        if has_data is not None and has_data():
+            raise own_iterator_ended() from error
         recorder.note("the data of a worker ended before all scheduled steps had run")
     losses = [value for value in map(_fetched, pending) if value is not None]
     taken = _shared_out(recorder.observations.take(), len(losses))
@@ -125,11 +130,13 @@ def _fetched(pending: Any) -> tuple[Any] | None:
         return None
 
 
-def _per_worker(coordinator: Any, strategy: Any, dataset: Any) -> Any:
+def _per_worker(coordinator: Any, strategy: Any, dataset: Any) -> tuple[Any, Callable[[], bool] | None]:
+    """Make the data of all workers; with it, whether any is left, ``None`` if that cannot be known."""
     if data.is_dataset_function(dataset):
         # TensorFlow calls the function for each worker and tells it of a single pipeline.
-        return coordinator.create_per_worker_dataset(lambda: strategy.distribute_datasets_from_function(dataset))
-    return _shared_source(coordinator, dataset)[0]
+        return coordinator.create_per_worker_dataset(lambda: strategy.distribute_datasets_from_function(dataset)), None
+    source, has_data = _shared_source(coordinator, dataset)
+    return source, None if source is dataset else has_data
 
 
 class _Source:

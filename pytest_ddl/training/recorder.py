@@ -56,7 +56,7 @@ class Recorder:
         self.asynchronous = False
         """Set where steps run concurrently."""
         self.epochs_as_steps = False
-        self._cut_off = False
+        self._at_end: Snapshot | None = None
 
     @property
     def completed(self) -> int:
@@ -131,6 +131,7 @@ class Recorder:
         # Last: reading the loss and the variables waited for the step, and so for its observers.
         consumed = self.observations.take() if batches is None else batches
         observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
+        self._at_end = None
         self._steps.append(StepRecord(self.completed + 1, number, numbers, consumed, state, traces, **observed))
         self._hold()
         return number
@@ -154,11 +155,25 @@ class Recorder:
         """
 
     def end_without_step(self) -> None:
-        """Forget what was observed since the last step: the data ended within it."""
-        self._cut_off = True
+        """Forget what was observed since the last step: it belongs to none."""
         self.observations.take()
         for observer in self.observers:
             observer.discard()
+
+    def end_of_data(self) -> None:
+        """Record that the data of a loop ended within a step.
+
+        Keep the values which that step left behind. It may have run in part, and what the program does after its
+        loop has to be told from that.
+        """
+        self._at_end = self._watcher.snapshot()
+        unfinished = sum(batch.size for batch in self.observations.take())
+        if unfinished:
+            self.note(
+                f"the data ended within step {self.completed + 1}, which had taken {unfinished} example(s): "
+                "it is not counted as a step"
+            )
+        self.end_without_step()
 
     def result(self, name: str, value: Any) -> None:
         """Keep what ``fit``, ``evaluate`` or ``predict`` returned; a second one is ``fit#2``."""
@@ -178,6 +193,7 @@ class Recorder:
             observed["facts"] = {**observed.get("facts", {}), **layouts.facts(context.strategy, names)}
         if self._watcher.thawed:
             observed["facts"] = {**observed.get("facts", {}), "thawed": sorted(self._watcher.thawed)}
+        ended = error is None and not self.restart
         return RankRecord(
             rank=context.rank,
             task=context.task,
@@ -185,7 +201,8 @@ class Recorder:
             variables=self._variables(),
             initial=self._initial,
             steps=tuple(self._steps),
-            final=None if error is not None or self.restart or self._cut_off else self._changed_since(),
+            final=self._changed_since() if ended else None,
+            cut_off=self._cut_off() if ended else (),
             layers=self._watcher.layer_records(),
             optimizers=self._watcher.optimizer_records(),
             results=results,
@@ -212,10 +229,17 @@ class Recorder:
         return tuple(found)
 
     def _changed_since(self) -> Snapshot:
-        """What differs now from the state after the last step."""
-        last = self._steps[-1].snapshot if self._steps else {}
+        """Read what differs now from the values that training left behind."""
+        last = self._last() if self._at_end is None else self._at_end
         now = self._watcher.snapshot() if last else {}
-        return {index: parts for index, parts in now.items() if index in last and not _same(parts, last[index])}
+        return _changed(last, now)
+
+    def _cut_off(self) -> tuple[int, ...]:
+        """List the variables that the step changed in which the data ended."""
+        return () if self._at_end is None else tuple(_changed(self._last(), self._at_end))
+
+    def _last(self) -> Snapshot:
+        return self._steps[-1].snapshot if self._steps else {}
 
     def _rescale(self, item: Watched) -> None:
         if item.variable is not None and item.record.is_loss_scale:
@@ -233,6 +257,10 @@ class Recorder:
         moved = move_by_ulp(item.read()[0], self._noise, self._settings.ulp_of)
         with self._context.strategy.scope():
             item.variable.assign(moved)
+
+
+def _changed(before: Snapshot, now: Snapshot) -> Snapshot:
+    return {index: parts for index, parts in now.items() if index in before and not _same(parts, before[index])}
 
 
 def _same(left: tuple[Array, ...], right: tuple[Array, ...]) -> bool:

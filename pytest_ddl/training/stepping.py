@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_ddl.training.data import distribute, number_of_steps
+from pytest_ddl.training.endings import has_ended, own_iterator_ended
 from pytest_ddl.training.recorder import Recorder, traces_of
 
 
@@ -23,9 +24,11 @@ def synchronous(
         left = left - 1 if left is not None else None
         try:
             loss = train_step(iterator)
-        except (StopIteration, tf.errors.OutOfRangeError):
+        except (StopIteration, tf.errors.OutOfRangeError) as error:
             # The data's end reaches a traced step as OutOfRangeError and an eager one as StopIteration.
-            recorder.end_without_step()
+            if not has_ended(iterator):
+                raise own_iterator_ended(recorder.completed + 1) from error
+            recorder.end_of_data()
             return
         number = recorder.end_step(loss, traces=traces_of(train_step))
         yield loss if number is None else number

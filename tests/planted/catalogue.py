@@ -27,6 +27,7 @@ TOPICS = (
     "model_parallel",
     "performance",
     "nonfinite",
+    "endings",
 )
 
 PLANTED: tuple[Planted, ...] = tuple(

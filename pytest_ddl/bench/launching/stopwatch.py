@@ -207,6 +207,9 @@ class Stopwatch(Recorder):
     def end_without_step(self) -> None:
         """Nothing was recorded that could belong to no step."""
 
+    def end_of_data(self) -> None:
+        """Keep nothing: what the program does after its loop is not compared."""
+
     def end_step(
         self,
         loss: Any = None,
