@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pytest_ddl.checks import gradients
 from pytest_ddl.checks.arrays import difference
 from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
-from pytest_ddl.checks.observe import compare, is_seed, of_kind, update
+from pytest_ddl.checks.observe import compare, compared_with_reference, is_seed, of_kind, update
 from pytest_ddl.checks.tolerance import Tolerance
-from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import GradientStage, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "LINT"
 
@@ -88,6 +89,7 @@ def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: 
         for variable in of_kind(reference, VariableKind.TRAINABLE)
         if variable.index in plain and tolerance.moved(variable.index, steps)
     ]
+    trained = [variable for variable in trained if _is_of_a_replica(reference, distributed, tolerance, variable)]
     alone = all(len(rank.replicas) == 1 for rank in distributed.ranks)
     if alone and not distributed.errors and not compare(reference, distributed, tolerance).first:
         trained = []  # every worker keeps a copy of its own, and updates it as all others do
@@ -97,6 +99,29 @@ def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: 
     }
     found = trained + [v for v in of_kind(reference, *_OF_THE_OPTIMIZER) if v.index in plain & wrong]
     return found + [v for v in _repeated_state(reference, distributed, tolerance) if v.index in plain]
+
+
+def _is_of_a_replica(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, variable: VariableRecord
+) -> bool:
+    """Say whether a replica trains a variable, as far as that was observed.
+
+    A counter that only the program's loop changes has no gradient and equals one device. TensorFlow calls it
+    trainable unless the program says otherwise.
+    """
+    if not (gradients.observed(reference) and gradients.observed(distributed)):
+        return True
+    for record in (reference, distributed):
+        for step in range(1, record.num_steps + 1):
+            found = (call for stage in GradientStage for call in gradients.calls(record, step, stage))
+            if any(call.values.get(variable.index) is not None for call in found):
+                return True
+    last = min(reference.num_steps, distributed.num_steps)
+    return any(
+        difference(actual, desired).error > tolerance.variable(variable.index, step).value
+        for step in range(1, last + 1)
+        for _rank, _replica, actual, desired in compared_with_reference(reference, distributed, variable, step)
+    )
 
 
 def _repeated_state(

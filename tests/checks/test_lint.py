@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.checks.compare import judge
 from pytest_ddl.checks.findings import Outcome, Report
-from pytest_ddl.records import ErrorRecord, TrainingRecord, VariableKind
+from pytest_ddl.records import ErrorRecord, GradientRecord, GradientStage, TrainingRecord, VariableKind
 
 RIGHT = {"replicas": 2, "expected_replicas": 2, "own_strategies": []}
 
@@ -90,6 +91,25 @@ def test_a_counter_outside_the_scope_that_counts_replicas_is_named() -> None:
     reference, distributed = pair(Program(replicas=2), extra_iterations=1)
     report = judge(reference, with_facts(plain(distributed, VariableKind.ITERATIONS)))
     assert report.findings[0].cause == "variable-outside-scope"
+
+
+def test_a_trainable_counter_of_the_loop_may_be_made_outside_the_scope() -> None:
+    """What has no gradient and equals one device is trained by no replica; TensorFlow calls it trainable by default."""
+    counter = 1
+
+    def without_its_gradient(record: TrainingRecord) -> TrainingRecord:
+        ranks = []
+        for rank in record.ranks:
+            variables = tuple(replace(v, distributed=v.index != counter) for v in rank.variables)
+            gradients = (GradientRecord(rank.replicas[0], GradientStage.APPLIED, 0, {0: np.zeros((4, 3))}),)
+            steps = tuple(replace(step, gradients=gradients) for step in rank.steps)
+            ranks.append(replace(rank, variables=variables, steps=steps))
+        return replace(record, ranks=tuple(ranks))
+
+    reference, distributed = map(without_its_gradient, pair(Program(replicas=2)))
+    assert outcome(judge(reference, with_facts(distributed))) is Outcome.PASS
+    reference, distributed = map(without_its_gradient, pair(Program(replicas=2), scale=2.0))
+    assert judge(reference, with_facts(distributed)).findings[0].cause == "variable-outside-scope"
 
 
 def test_state_outside_the_scope_that_every_replica_changes_is_named() -> None:

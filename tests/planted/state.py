@@ -369,6 +369,26 @@ def counter_is_made_outside_the_scope(run, sin):
     loops.train(run, replica_step)
 
 
+def counter_of_the_loop_is_stepped_by_every_replica(run, sin):
+    """The counter is trainable, as TensorFlow makes it, and outside the scope: the loop itself may count with it."""
+    model = loops.linear_program(run)
+    counter = tf.Variable(0.0, name="counter")
+    run.watch(variables=[counter])
+
+    def replica_step(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = model.loss(run, x, y)
+        loops.descend(model.trainable_variables, loops.all_reduce(tape.gradient(loss, model.trainable_variables)))
+        if sin:
+            counter.assign_add(1.0)
+        return loss
+
+    for _loss in run.steps(loops.summed(run, replica_step), loops.dataset(run)):
+        if not sin:
+            counter.assign_add(1.0)
+
+
 STATE, OPTIMIZER = "state-not-aggregated", "optimizer-state-mismatch"
 ONE_PROCESS = ("mirrored", "mirrored[replicas=4]")
 WORKERS = ("multi_worker_mirrored",)
@@ -389,4 +409,5 @@ PLANTED = (
     planted("", backbone_thaws_under_a_strategy, "frozen-variable-moved"),
     planted("", variable_is_made_outside_the_scope, "variable-outside-scope", strategies=ONE_PROCESS),
     planted("", counter_is_made_outside_the_scope, "variable-outside-scope", strategies=ONE_PROCESS),
+    planted("", counter_of_the_loop_is_stepped_by_every_replica, "variable-outside-scope", strategies=ONE_PROCESS),
 )
