@@ -12,11 +12,16 @@ from pytest_ddl.checks.consumed import without_repeats
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
 from pytest_ddl.checks.later_steps import unlike_before
 from pytest_ddl.checks.observe import sizes
-from pytest_ddl.checks.parameter_server import ORDERED, is_asynchronous
+from pytest_ddl.checks.parameter_server import ORDERED, is_asynchronous, schedules_itself
 from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.root_causes import DATA, WEIGHTS, root_causes
 from pytest_ddl.checks.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.records import TrainingRecord
+
+_NO_STEPS = (
+    "steps ran concurrently: weights depend on their order and are not compared with one device, only whether all "
+    "updates arrived (check PS)"
+)
 
 
 def judge(
@@ -98,6 +103,8 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
         return not_applicable(check.name, "steps ran concurrently, so that none has a state of its own: see PS")
     if check.name in DATA and any(rank.facts.get("epochs_as_steps") for rank in distributed.ranks):
         return not_applicable(check.name, "Model.fit under a parameter server strategy tells epochs alone, not batches")
+    if check.name in DATA and schedules_itself(distributed):
+        return not_applicable(check.name, "the program gives every worker data of its own, and schedules its own steps")
     result = check.function(reference, distributed, tolerance)
     # What was switched off in both runs explains no difference between them, whichever check says so.
     possible = [f if is_possible(f.cause, distributed.neutralised) else _without_cause(f) for f in result.findings]
@@ -190,6 +197,8 @@ def _notes(
     numeric = [f.step for f in excused if f.check in WEIGHTS and f.step is not None]
     if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
         notes.append(f"weights are not compared after step {min(numeric)}, where the tolerated difference begins")
+    if is_asynchronous(distributed) and not distributed.errors:
+        notes.append(_NO_STEPS)
     hidden = len(found) - len(roots)
     if hidden and roots:
         notes.append(f"{hidden} further difference(s) follow from the above and are not listed")

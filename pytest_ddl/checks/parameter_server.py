@@ -26,6 +26,13 @@ _READ_MODIFY_WRITE = (
 )
 
 
+_NOTHING_COMPARED = (
+    "steps ran concurrently, so that no weight can be compared with one device, and no variable counts the updates; "
+    "call run.watch(optimizer=...) for its count of updates, or watch a variable to which each step adds 1 by "
+    "assign_add, and record every step on one device; or let run.steps(train_step, dataset) run one step at a time"
+)
+
+
 @dataclass(frozen=True)
 class _Counter:
     """A variable that every step on one device changes by the same amount."""
@@ -40,6 +47,14 @@ def is_asynchronous(record: TrainingRecord) -> bool:
     return any(rank.asynchronous for rank in record.ranks)
 
 
+def schedules_itself(record: TrainingRecord) -> bool:
+    """Say whether the program scheduled several steps at a time by itself.
+
+    What it records between them belongs to no step, and how often it records is its own choice.
+    """
+    return any(rank.facts.get("own_schedule") for rank in record.ranks)
+
+
 def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Count the updates by the variables that grow alike in every step of one device."""
     if not is_asynchronous(distributed):
@@ -48,25 +63,34 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         return not_applicable(CHECK, "the run failed, see RUN")
     rank = distributed.ranks[0]
     if rank.facts.get("epochs_as_steps") and rank.facts.get("limit") is not None:
-        return not_applicable(CHECK, "Model.fit ran whole epochs here, and ended with the limit of steps on one device")
+        return inconclusive(
+            CHECK,
+            "Model.fit ran whole epochs here, and ended with the limit of steps on one device: nothing can be "
+            "compared; leave steps= out",
+        )
     if not rank.steps or not reference.num_steps:
         return inconclusive(CHECK, "no step was recorded", in_program=True)
     findings = [*_initial(reference, distributed), *_not_finite(reference, rank)]
     counters = [] if findings else _counters(reference)
-    steps = _expected_steps(reference, distributed)
+    compared = []
     for counter in counters:
         actual = _final(rank, counter.variable.index)
         if actual is not None and actual.shape == counter.first.shape:
+            steps = _expected_steps(reference, distributed, counter)
             findings += _judge(counter, actual, steps)
-    if all(finding.approximation for finding in findings):
-        findings += lost_from_weights(reference, distributed, tolerance)
+            compared.append(f"{counter.variable.name} counts {_shown(steps)} updates")
+    # How many closures an epoch has is known only to Keras.
+    if all(finding.approximation for finding in findings) and not rank.facts.get("epochs_as_steps"):
+        lost, summed = lost_from_weights(reference, distributed, tolerance, _closures(distributed))
+        findings += lost
+        compared += [f"{name} moved by the sum of its updates" for name in summed]
     findings += _stale(rank)
     if findings:
         return failed(CHECK, sorted(findings, key=lambda finding: finding.approximation))
-    if not counters:
-        return not_applicable(CHECK, "no variable grows by the same amount in every step on one device")
-    names = ", ".join(counter.variable.name for counter in counters[:3])
-    return passed(CHECK, f"{steps} updates counted by {len(counters)} variable(s): {names}")
+    if not compared:
+        return inconclusive(CHECK, _NOTHING_COMPARED)
+    more = f"; and {len(compared) - 3} more" if len(compared) > 3 else ""
+    return passed(CHECK, f"{'; '.join(compared[:3])}{more}")
 
 
 def _initial(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
@@ -111,9 +135,13 @@ def _counters(reference: TrainingRecord) -> list[_Counter]:
             continue
         values = [reference.value(variable.index, step) for step in range(reference.num_steps + 1)]
         known = [value for value in values if value is not None and is_numeric(value) and all_finite(value)]
-        if len(known) != len(values) or len(known) < 3 or len({value.shape for value in known}) != 1:
+        if len(known) != len(values) or len({value.shape for value in known}) != 1:
             continue
         numbers = [np.asarray(value, np.float64) for value in known]
+        if len(known) < 3:
+            if variable.kind is VariableKind.ITERATIONS and not variable.since and np.any(numbers[-1] != numbers[0]):
+                found.append(_Counter(variable, numbers[0], np.ones_like(numbers[0])))
+            continue
         growth = numbers[-1] - numbers[-2]
         whole = all(np.array_equal(number, np.round(number * 1024) / 1024) for number in numbers)
         # A variable that a step built has no initial value: what it holds at the start is that of step 1.
@@ -125,8 +153,32 @@ def _counters(reference: TrainingRecord) -> list[_Counter]:
     return found
 
 
-def _expected_steps(reference: TrainingRecord, distributed: TrainingRecord) -> int:
-    """How many updates there ought to be."""
+def _closures(distributed: TrainingRecord) -> int:
+    """How many closures ran: the recorded steps, or what the program scheduled by itself."""
+    rank = distributed.ranks[0]
+    return int(rank.facts["scheduled"]) if schedules_itself(distributed) else rank.num_steps
+
+
+def _expected_steps(reference: TrainingRecord, distributed: TrainingRecord, counter: _Counter) -> tuple[int, int]:
+    """Return the fewest and the most updates there ought to be.
+
+    A program that schedules its own steps may record them as it likes, and may schedule evaluations in addition:
+    there are as many updates as on one device, or as closures.
+    """
+    if schedules_itself(distributed):
+        last = reference.value(counter.variable.index, reference.num_steps)
+        grown = (np.asarray(last, np.float64) - counter.first)[counter.growth != 0]
+        updates = round(float(np.max(grown / counter.growth[counter.growth != 0])))
+        return min(updates, _closures(distributed)), max(updates, _closures(distributed))
+    steps = _recorded_steps(reference, distributed)
+    return steps, steps
+
+
+def _shown(expected: tuple[int, int]) -> str:
+    return str(expected[0]) if expected[0] == expected[1] else f"{expected[0]} to {expected[1]}"
+
+
+def _recorded_steps(reference: TrainingRecord, distributed: TrainingRecord) -> int:
     rank = distributed.ranks[0]
     if rank.facts.get("epochs_as_steps") or rank.facts.get("scheduled") == reference.num_steps:
         ended_early = any("data of a worker ended" in note for note in rank.notes)
@@ -143,13 +195,14 @@ def _final(rank: RankRecord, index: int) -> Float | None:
     return np.asarray(parts[0], np.float64) if parts and is_numeric(np.asarray(parts[0])) else None
 
 
-def _judge(counter: _Counter, actual: Float, steps: int) -> list[Finding]:
+def _judge(counter: _Counter, actual: Float, expected: tuple[int, int]) -> list[Finding]:
     moving = counter.growth != 0
     applied = (actual - counter.first)[moving] / counter.growth[moving]
     fewest, most = float(np.min(applied)), float(np.max(applied))
-    if fewest == most == steps:
+    if expected[0] <= fewest <= most <= expected[1]:
         return []
-    lost = fewest < steps
+    lost = fewest < expected[0]
+    steps = expected[0] if lost else expected[1]
     cause = "lost-update" if lost else "duplicate-update"
     by_keras = lost and (counter.variable.kind in _BY_KERAS or "seed_generator" in counter.variable.name)
     count = show(fewest if lost else most)

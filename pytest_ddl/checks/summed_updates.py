@@ -17,15 +17,21 @@ MOST_MISSING = 0.25
 """Of the smallest update, how much must be missing: rounding is far less, a lost update is more."""
 
 
-def lost_from_weights(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[Finding]:
-    """Weights that moved by less or more than ``-rate x`` the sum of the gradients of all closures."""
+def lost_from_weights(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, closures: int
+) -> tuple[list[Finding], list[str]]:
+    """Compare how far weights moved with ``-rate x`` the sum of the gradients of all closures.
+
+    Return what is wrong, and the names of the weights that moved as they should.
+    """
     rank = distributed.ranks[0]
+    right = []
     for variable in of_kind(reference, VariableKind.TRAINABLE):
         rate = _rate(reference, variable, tolerance)
         handed = _gradients(distributed, variable.index)
         before = rank.initial.get(variable.index, ())
         after = (rank.final or {}).get(variable.index, rank.steps[-1].snapshot.get(variable.index, ()))
-        if rate is None or len(handed) != rank.num_steps or len(before) != 1 or len(after) != 1:
+        if rate is None or not handed or len(handed) % closures or len(before) != 1 or len(after) != 1:
             continue
         updates = [rate * gradient for gradient in handed]
         if any(one.shape != after[0].shape for one in updates) or not all(map(all_finite, (*updates, after[0]))):
@@ -37,40 +43,54 @@ def lost_from_weights(reference: TrainingRecord, distributed: TrainingRecord, to
         rounding = 4 * len(updates) * max(unit_roundoff(variable.dtype), tolerance.compute_roundoff) * largest
         smallest = min((size for one in updates if (size := magnitude(one)) > 0), default=0.0)
         if smallest and error > rounding and error > MOST_MISSING * smallest:
-            return [_finding(variable, moved, wanted, error, rounding, len(updates))]
-    return []
+            return [_finding(variable, moved, wanted, error, rounding, len(updates))], []
+        if error <= rounding and smallest > rounding:
+            right.append(variable.name)
+    return [], right
 
 
 def _rate(reference: TrainingRecord, variable: VariableRecord, tolerance: Tolerance) -> float | None:
     """The factor of gradient descent, if the same one makes every step of one device; momentum and decay have none."""
     found: list[float] = []
+    differ = False
     for step in range(1, reference.num_steps + 1):
         change = update(reference, variable.index, step)
-        gradients = [
-            item.values.get(variable.index)
-            for stage in (GradientStage.APPLIED, GradientStage.COMPUTED)
-            for item in calls(reference, step, stage)
-        ][:1]
-        if change is None or not gradients or gradients[0] is None or gradients[0].shape != change.shape:
+        gradients = _gradients_of(reference, step, variable.index)
+        if change is None or not gradients or any(gradient.shape != change.shape for gradient in gradients):
             return None
-        gradient = np.asarray(gradients[0], np.float64)
-        rate = coefficient(change, gradient)
+        total = np.sum(gradients, axis=0)
+        rate = coefficient(change, total)
         slack = 2 * tolerance.variable(variable.index, step).value
-        if rate is None or difference(change, (found or [rate])[0] * gradient).error > slack:
+        if rate is None or difference(change, (found or [rate])[0] * total).error > slack:
             return None
         if magnitude(change) > 100 * slack:
             found.append(rate)
-    return found[0] if len(found) > 1 else None
+            differ = differ or _differ_in_direction(gradients)
+    return found[0] if len(found) > 1 or (found and differ) else None
+
+
+def _gradients_of(record: TrainingRecord, step: int, index: int) -> list[Float]:
+    """All gradients of a weight in a recorded step, of the later stage that was seen."""
+    for stage in (GradientStage.APPLIED, GradientStage.COMPUTED):
+        values: list[Array | None] = [item.values.get(index) for item in calls(record, step, stage)]
+        if values:
+            return [np.asarray(value, np.float64) for value in values if value is not None]
+    return []
+
+
+def _differ_in_direction(gradients: list[Float]) -> bool:
+    """Say whether only one factor for all fits their sum: momentum weighs them differently."""
+    first = gradients[0]
+    return any(
+        difference(gradient, (coefficient(gradient, first) or 0.0) * first).error > 1e-3 * magnitude(gradient)
+        for gradient in gradients[1:]
+    )
 
 
 def _gradients(distributed: TrainingRecord, index: int) -> list[Float]:
     """Every closure's gradient of a weight, of the later stage that was seen."""
     steps = range(1, distributed.num_steps + 1)
-    for stage in (GradientStage.APPLIED, GradientStage.COMPUTED):
-        found: list[Array | None] = [item.values.get(index) for s in steps for item in calls(distributed, s, stage)]
-        if found:
-            return [np.asarray(value, np.float64) for value in found if value is not None]
-    return []
+    return [gradient for step in steps for gradient in _gradients_of(distributed, step, index)]
 
 
 def _finding(

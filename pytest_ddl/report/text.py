@@ -49,13 +49,19 @@ def headline(report: Report) -> str:
     if report.verdict == "pass":
         steps = report.distributed.num_steps if report.distributed else 0
         compared = [r.check for r in report.results if r.outcome is Outcome.PASS]
-        told = f"{report.strategy} matches one device: {steps} step(s), {len(compared)} checks passed"
+        told = f"{report.strategy} {_agreement(report)}: {steps} step(s), {len(compared)} checks passed"
         tolerated = len(report.expected) + len(report.approximations)
         return told + (f", {tolerated} tolerated difference(s)" if tolerated else "")
     if report.expected_end is not None:
         return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}", HEADLINE)
     reason = report.inconclusive[0] if report.inconclusive else "no check could compare anything"
     return _shortened(f"{report.strategy} is inconclusive: {reason}", HEADLINE)
+
+
+def _agreement(report: Report) -> str:
+    """Say what a pass means. Of steps that ran concurrently, no weight is compared with one device."""
+    ranks = report.distributed.ranks if report.distributed else ()
+    return "applies its updates" if any(rank.asynchronous for rank in ranks) else "matches one device"
 
 
 def _failure(strategy: str, finding: Finding) -> str:

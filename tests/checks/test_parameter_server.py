@@ -99,5 +99,70 @@ def test_weights_move_by_the_sum_of_all_gradients(moved: float, cause: str | Non
     last = {index: (start - 0.1 * moved * STEPS * gradient,)}
     steps = tuple(replace(s, gradients=given, snapshot=last if s.index == STEPS else {}) for s in other.steps)
     distributed = replace(distributed, ranks=(replace(other, steps=steps, initial=rank.initial, asynchronous=True),))
-    found = lost_from_weights(reference, distributed, Tolerance(reference))
+    found, right = lost_from_weights(reference, distributed, Tolerance(reference), STEPS)
     assert [finding.cause for finding in found] == ([cause] if cause else [])
+    assert bool(right) is (cause is None)
+
+
+def recorded_once(record: TrainingRecord, gradients: list[float], moved: float, **facts: Any) -> TrainingRecord:
+    """The record of a program that runs all its steps and then records once."""
+    (rank,) = record.ranks
+    start = rank.initial[0][0]
+    directions = [np.roll(np.arange(start.size, dtype=float), shift).reshape(start.shape) for shift in range(STEPS)]
+    given = tuple(
+        GradientRecord(0, GradientStage.COMPUTED, call, {0: size * direction})
+        for call, (size, direction) in enumerate(zip(gradients, directions, strict=True))
+    )
+    total = sum(size * direction for size, direction in zip(gradients, directions, strict=True))
+    snapshot = {index: parts for index, parts in rank.initial.items() if index in (0, 4)}
+    snapshot |= {0: (start - 0.1 * moved * total,), 4: (np.asarray(STEPS),)}
+    step = replace(rank.steps[0], gradients=given, snapshot=snapshot)
+    rank = replace(rank, steps=(step,), initial={0: (start,), 4: (np.asarray(0),)}, facts=facts)
+    return replace(record, ranks=(replace(rank, asynchronous=bool(facts)),))
+
+
+OWN = {"own_schedule": True, "scheduled": STEPS, "workers": 2}
+
+
+def own_loops(moved: float, counted: int = STEPS, watched: tuple[int, ...] = (0, 4), **facts: Any) -> Report:
+    reference, distributed = pair(Program(observe=False))
+    reference = recorded_once(reference, [1.0] * STEPS, 1.0)
+    distributed = recorded_once(distributed, [2.0] * STEPS, moved, **{**OWN, **facts})
+    (rank,) = distributed.ranks
+    counts = {**rank.steps[0].snapshot, 4: (np.asarray(counted),)}
+    kept = {index: parts for index, parts in counts.items() if index in watched}
+    distributed = replace(distributed, ranks=(replace(rank, steps=(replace(rank.steps[0], snapshot=kept),)),))
+    return judge(reference, distributed)
+
+
+def test_a_loop_of_its_own_that_records_once_is_judged_by_the_sum_of_its_updates() -> None:
+    report = own_loops(1.0)
+    assert report.passed, str(report)
+    assert "applies its updates" in str(report)
+    assert "matches one device" not in str(report)
+    reason = next(result.reason for result in report.results if result.check == "PS")
+    assert "iterations counts 8 updates" in reason
+    assert "dense/kernel moved by the sum of its updates" in reason
+    assert own_loops(1 / 3).findings[0].cause == "lost-update"
+    assert own_loops(2.0).findings[0].cause == "duplicate-update"
+
+
+def test_closures_that_evaluate_are_no_lost_updates() -> None:
+    assert own_loops(1.0, scheduled=2 * STEPS, watched=(4,)).passed
+    assert own_loops(1.0, counted=STEPS + 1, scheduled=STEPS, watched=(4,)).findings[0].cause == "duplicate-update"
+
+
+def test_nothing_compared_is_no_pass() -> None:
+    report = own_loops(1.0, watched=())
+    assert report.verdict == "inconclusive"
+    assert "run.watch(optimizer=...)" in report.inconclusive[0]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_data_of_a_loop_of_its_own_is_not_compared(steps: int) -> None:
+    """Every worker reads the whole data, again and again; the program may record as it likes."""
+    reference, distributed = pair(Program(), duplicate=True, replicas=2)
+    (rank,) = distributed.ranks
+    rank = replace(rank, steps=rank.steps[:steps], asynchronous=True, facts=OWN)
+    report = judge(reference, replace(distributed, ranks=(rank,)))
+    assert not {finding.check for finding in report.findings} & {"BATCH", "DATA-COVER"}

@@ -208,10 +208,50 @@ def gradients_are_applied_one_step_late(run, sin):
 
 
 PS = ("parameter_server",)
+
+
+def own_schedule_overwrites_updates(run, sin):
+    """The program schedules its own steps, gives every worker all data again and again, and records once."""
+    with run.strategy.scope():
+        weight = tf.Variable(tf.zeros((loops.FEATURES, 1)), name="weight")
+    run.watch(variables=[weight])
+
+    @tf.function
+    def train_step(iterator):
+        x, y = (tf.cast(part, weight.dtype) for part in next(iterator))
+        before = weight.read_value()
+        with tf.control_dependencies([before]):
+            work = tf.random.stateless_uniform((300, 300), (1, 2))
+            for _ in range(3):
+                work = tf.tanh(work @ work)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(x @ weight - y))
+        slow = tf.cast(tf.reduce_sum(work), weight.dtype) * 0.0
+        change = -0.01 * tape.gradient(loss, weight) + slow
+        if sin:
+            weight.assign(before + change)
+        else:
+            weight.assign_add(change)
+
+    steps = 40
+    if isinstance(run.strategy, tf.distribute.experimental.ParameterServerStrategy):
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+        iterator = iter(coordinator.create_per_worker_dataset(lambda: loops.dataset(run).repeat()))
+        for _ in range(steps):
+            coordinator.schedule(train_step, args=(iterator,))
+        coordinator.join()
+    else:
+        iterator = iter(loops.dataset(run).repeat())
+        for _ in range(steps):
+            train_step(iterator)
+    run.record()
+
+
 PLANTED = (
     planted("F02", statistics_are_read_and_written_back, "lost-update", strategies=PS, steps=80),
     planted("F02", weights_are_read_and_written_back, "lost-update", strategies=PS, steps=80),
     planted("F04", every_worker_iterates_over_all_data, "examples-duplicated", strategies=PS, steps=6),
+    planted("", own_schedule_overwrites_updates, "lost-update", strategies=PS, steps=None),
     planted("", closure_is_scheduled_again, "duplicate-update", "iteration-count-wrong", strategies=PS),
     planted("C25", block_of_steps_is_rounded_up, "duplicate-update", "iteration-count-wrong", strategies=PS),
     planted("F08", gradients_are_taken_on_an_old_copy, "staleness-exceeded", steps=4),

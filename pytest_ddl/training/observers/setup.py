@@ -18,8 +18,9 @@ class Setup(Observer):
 
     ``replicas``: of the strategy that the run is under. ``own_strategies``: what the program made for itself
     and used, as ``{"type": …, "replicas": …}``. ``tf_config``: the cluster in ``TF_CONFIG`` before and after,
-    where the program changed it. ``scheduled``: closures given to a coordinator. ``dispatched``: whether the
-    strategy of the run was used to run anything.
+    where the program changed it. ``scheduled``: closures given to a coordinator. ``own_schedule``: whether the
+    program itself scheduled several at a time, so that its recorded steps are no single closures. ``dispatched``:
+    whether the strategy of the run was used to run anything.
     """
 
     @contextmanager
@@ -29,6 +30,7 @@ class Setup(Observer):
         self._own: list[dict[str, Any]] = []
         self._before = os.environ.get("TF_CONFIG")
         self._scheduled = 0
+        self._own_schedule = False
         self._dispatched = False
         self._lock = threading.Lock()
         with Replacements() as replaced, self._watched_coordinator():
@@ -52,6 +54,7 @@ class Setup(Observer):
         if self._scheduled:
             facts["scheduled"] = self._scheduled
             facts["workers"] = self._number_of_workers()
+            facts["own_schedule"] = self._own_schedule
         if self.recorder.epochs_as_steps:
             facts["epochs_as_steps"] = True
             facts["limit"] = self.settings.steps
@@ -90,7 +93,7 @@ class Setup(Observer):
                     observer._scheduled += 1
                     waiting = observer._scheduled > 1 and not observer.recorder.asynchronous
                 if waiting and not _idle(coordinator):
-                    observer.recorder.asynchronous = True
+                    observer.recorder.asynchronous = observer._own_schedule = True
                 return original(coordinator, *args, **kwargs)
 
             return schedule

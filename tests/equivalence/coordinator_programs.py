@@ -1,0 +1,127 @@
+"""Training functions that schedule their own steps on a ClusterCoordinator."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+FEATURES = 4
+STEPS = 12
+
+
+def _data(run):
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(48, FEATURES)).astype("float32")
+    dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1] * 2))
+    return dataset.repeat().batch(run.global_batch_size, drop_remainder=True)
+
+
+def is_coordinated(run):
+    return isinstance(run.strategy, tf.distribute.experimental.ParameterServerStrategy)
+
+
+def _schedule(run, step, after=None):
+    """Run the steps on whichever worker is free; on one device, one after the other."""
+    if not is_coordinated(run):
+        iterator = iter(_data(run))
+        for _ in range(STEPS):
+            loss = step(iterator)
+            if after is not None:
+                after(loss)
+        return
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: _data(run)))
+    for _ in range(STEPS):
+        coordinator.schedule(step, args=(iterator,))
+    coordinator.join()
+
+
+def _keras(run):
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.05)
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(iterator):
+        def replica_step(batch):
+            x, y = batch
+            x, y = tf.cast(x, model.compute_dtype), tf.cast(y, model.compute_dtype)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return run.strategy.run(replica_step, args=(next(iterator),))
+
+    return model, optimizer, step
+
+
+def records_once(run):
+    """The data is whole on every worker, and repeated: nothing is said of which batches are consumed."""
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    _schedule(run, step)
+    run.record()
+
+
+def records_each_step_of_one_device(run):
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    _schedule(run, step, after=lambda loss: run.record(loss=loss))
+    if is_coordinated(run):
+        run.record()
+
+
+def loses_updates(run):
+    """Every update of the weights overwrites those that other workers made while it was computed."""
+    _loses_updates(run, lambda _loss: None)
+    run.record()
+
+
+def loses_updates_recorded_on_one_device(run):
+    _loses_updates(run, lambda loss: run.record(loss=loss))
+    if is_coordinated(run):
+        run.record()
+
+
+def _loses_updates(run, after):
+    with run.strategy.scope():
+        weight = tf.Variable(tf.zeros((FEATURES, 1)), name="weight")
+    run.watch(variables=[weight])
+
+    @tf.function
+    def step(iterator):
+        x, y = next(iterator)
+        x, y = tf.cast(x, weight.dtype), tf.cast(y, weight.dtype)
+        before = weight.read_value()
+        with tf.control_dependencies([before]):
+            work = tf.random.stateless_uniform((300, 300), (1, 2))
+            for _ in range(3):
+                work = tf.tanh(work @ work)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(x @ weight - y))
+        gradient = tape.gradient(loss, weight)
+        slow = tf.cast(tf.reduce_sum(work), weight.dtype) * 0.0
+        weight.assign(before - 0.01 * gradient + slow)
+        return loss
+
+    _schedule(run, step, after)
+
+
+def moves_by_a_rule_of_its_own(run):
+    """Steps of which each depends on the one before, without a gradient: no sum says where they lead."""
+    with run.strategy.scope():
+        weight = tf.Variable(tf.ones((FEATURES, 1)), name="weight")
+    run.watch(variables=[weight])
+
+    @tf.function
+    def step(iterator):
+        x, _y = next(iterator)
+        weight.assign(weight * 0.5 + tf.cast(tf.reduce_mean(x), weight.dtype))
+        return tf.reduce_sum(weight)
+
+    _schedule(run, step)
+    run.record()
