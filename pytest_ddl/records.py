@@ -357,7 +357,8 @@ class RankRecord:
     """The same for casts outside ``strategy.run``: in what the program does with the loss, or with its data."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts about the set-up that LINT judges: ``num_replicas_in_sync``, ``cluster`` …; ``thawed``: the indices of
-    FROZEN variables that became trainable later; ``widened``: the Keras dtype policies that a float64 run replaced."""
+    FROZEN variables that became trainable later; ``unwatched``: the names of variables that were trained and not
+    watched; ``widened``: the Keras dtype policies that a float64 run replaced."""
 
     @property
     def num_steps(self) -> int:

@@ -111,6 +111,19 @@ def compared_with_reference(
         yield rank, replica, np.asarray(actual), desired
 
 
+def unwatched(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
+    """Say which variables are trained and not watched in either run, and what to do; ``None`` if there are none."""
+    ranks = (*reference.ranks, *distributed.ranks)
+    names = list(dict.fromkeys(name for rank in ranks for name in rank.facts.get("unwatched", ())))
+    if not names:
+        return None
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (
+        f"{len(names)} variable(s) are trained and not watched, so that nothing was compared of them: "
+        f"{', '.join(names[:3])}{more}; call run.watch(model=...) for the whole model, or run.watch(variables=...)"
+    )
+
+
 def built_late(record: TrainingRecord, index: int) -> bool:
     """Say whether a variable may have appeared only after training began.
 

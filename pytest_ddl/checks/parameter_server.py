@@ -10,7 +10,7 @@ from pytest_ddl.checks.arrays import Float, all_finite, difference, is_numeric, 
 from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
-from pytest_ddl.checks.observe import WEIGHTS, built_late, of_kind
+from pytest_ddl.checks.observe import WEIGHTS, built_late, of_kind, unwatched
 from pytest_ddl.checks.summed_updates import lost_from_weights
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind, VariableRecord
@@ -87,8 +87,9 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
     findings += _stale(rank)
     if findings:
         return failed(CHECK, sorted(findings, key=lambda finding: finding.approximation))
-    if not compared:
-        return inconclusive(CHECK, _NOTHING_COMPARED)
+    left_out = unwatched(reference, distributed)
+    if left_out is not None or not compared:
+        return inconclusive(CHECK, left_out or _NOTHING_COMPARED)
     more = f"; and {len(compared) - 3} more" if len(compared) > 3 else ""
     return passed(CHECK, f"{'; '.join(compared[:3])}{more}")
 

@@ -8,7 +8,7 @@ from pytest_ddl.checks.case import Case
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.diagnosis import diagnose
 from pytest_ddl.checks.findings import CheckResult, Finding
-from pytest_ddl.checks.observe import WEIGHTS, Comparison, Place, compare, of_kind, shared_steps
+from pytest_ddl.checks.observe import WEIGHTS, Comparison, Place, compare, of_kind, shared_steps, unwatched
 from pytest_ddl.checks.one_sided import lone_variables
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
@@ -20,7 +20,8 @@ def check_step_equality(reference: TrainingRecord, distributed: TrainingRecord, 
     """Compare trainable and frozen variables, from the initial weights to the last shared step."""
     structure = _structure(reference, distributed)
     if not of_kind(reference, *WEIGHTS) and not structure:
-        return inconclusive(CHECK, "no weight was watched: call run.watch(model=..., optimizer=...)", in_program=True)
+        reason = unwatched(reference, distributed) or "no weight was watched: call run.watch(model=..., optimizer=...)"
+        return inconclusive(CHECK, reason, in_program=True)
     found = compare(reference, distributed, tolerance)
     if found.step == 0:
         return failed(CHECK, [*structure, initial_weights(found.first)])
@@ -51,6 +52,9 @@ def _without_difference(
     afterwards = changed_afterwards(CHECK, reference, distributed, tolerance, WEIGHTS)
     if afterwards is not None:
         return afterwards
+    left_out = unwatched(reference, distributed)
+    if left_out is not None:
+        return inconclusive(CHECK, left_out)
     if not any(tolerance.moved(variable.index, steps) for variable in of_kind(reference, VariableKind.TRAINABLE)):
         return inconclusive(CHECK, "no trainable variable moved on one device, so equality shows nothing")
     return passed(CHECK, f"{found.compared} components over {steps} steps")

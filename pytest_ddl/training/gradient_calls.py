@@ -72,7 +72,9 @@ def keys_of(strategy: Any, variable: Any) -> list[int]:
     if variable is None:
         return []
     found = [id(variable)]
-    for part in strategy.experimental_local_results(variable):
+    # A variable that a partitioner split over parameter servers has the gradients of its shards.
+    shards = getattr(variable, "variables", None) if not hasattr(variable, "numpy") else None
+    for part in shards or strategy.experimental_local_results(variable):
         found += [id(part), *([] if (handle := _handle(part)) is None else [id(handle)])]
     return found
 

@@ -187,12 +187,15 @@ class Recorder:
         context = self._context
         local = max(1, context.num_replicas // max(1, context.num_ranks))
         results = {**self._results, **({"restart": True} if self.restart else {})}
-        observed = {name: value for observer in self.observers for name, value in observer.end_run().items()}
+        observed: dict[str, Any] = {"facts": {}}
+        for observer in self.observers:
+            found = observer.end_run()
+            observed |= {**found, "facts": {**observed["facts"], **found.get("facts", {})}}
         if hasattr(context.strategy, "layout_map"):
             names = [item.record.name for item in self._watcher.watched]
-            observed["facts"] = {**observed.get("facts", {}), **layouts.facts(context.strategy, names)}
+            observed["facts"] = {**observed["facts"], **layouts.facts(context.strategy, names)}
         if self._watcher.thawed:
-            observed["facts"] = {**observed.get("facts", {}), "thawed": sorted(self._watcher.thawed)}
+            observed["facts"] = {**observed["facts"], "thawed": sorted(self._watcher.thawed)}
         ended = error is None and not self.restart
         return RankRecord(
             rank=context.rank,

@@ -353,3 +353,17 @@ def test_a_tolerated_number_within_an_epoch_does_not_excuse_a_wrong_result() -> 
     shown = Finding("METRIC-EQ", "mae that fit shows", cause="metric-wrong", step=1, approximation=True)
     result = Finding("METRIC-EQ", "evaluate/mae", cause="metric-wrong", step=3)
     assert root_causes([shown, result]) == [shown, result]
+
+
+def test_what_is_trained_and_not_watched_is_no_pass():
+    reference, distributed = pair(Program(replicas=2))
+    (rank,) = distributed.ranks
+    left_out = replace(rank, facts={"unwatched": ["second/kernel"]})
+    report = judge(reference, replace(distributed, ranks=(left_out,)))
+    assert report.verdict == "inconclusive"
+    assert "second/kernel" in report.inconclusive[0]
+    assert "run.watch(model=...)" in report.inconclusive[0]
+    _reference, wrong = pair(Program(replicas=2), scale=2.0)
+    (rank,) = wrong.ranks
+    wrong = replace(wrong, ranks=(replace(rank, facts={"unwatched": ["second/kernel"]}),))
+    assert judge(reference, wrong).verdict == "fail"

@@ -33,6 +33,7 @@ from pytest_ddl.training.gradient_calls import (
 from pytest_ddl.training.gradient_hooks import GradientHooks
 from pytest_ddl.training.observation import LARGEST
 from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.unwatched import Unwatched
 
 LARGEST_RUN = 8 * LARGEST
 """Bytes of all gradients of a run beyond which no more are recorded: they travel to the controller."""
@@ -54,6 +55,7 @@ class Gradients(Observer):
         )
         self._index: dict[int, int] = {}
         self._indexed = -1
+        self._unwatched = Unwatched(self.context.strategy, lambda source: self._index_of(source) is not None)
         self._bytes = 0
 
     @contextmanager
@@ -102,6 +104,9 @@ class Gradients(Observer):
 
     def _tell(self, stage: GradientStage, pairs: Sequence[tuple[Any, Any]]) -> None:
         parts = tuple(part_of(variable, gradient) for variable, gradient in pairs)
+        for part in parts:
+            if part.arrays:
+                self._unwatched.add(part.source, stage is GradientStage.APPLIED)
         site = Site(next(self._numbers), stage, parts)
         if stage is GradientStage.APPLIED and self._hand_on(site, pairs):
             return
@@ -174,9 +179,14 @@ class Gradients(Observer):
         with self._lock:
             events, self._events = self._events, []
         self._hooks.forget()
+        self._safely(self._unwatched.look, None)
         for key in [key for key, (tensor, _s, _p) in self._origin.items() if not hasattr(tensor, "graph")]:
             del self._origin[key]
         return {"gradients": self._safely(self._records, (), events)}
+
+    def end_run(self) -> Mapping[str, Any]:
+        names = self._safely(self._unwatched.names, [], self.recorder.completed)
+        return {"facts": {"unwatched": names}} if names else {}
 
     def discard(self) -> None:
         self.end_step()

@@ -1,0 +1,30 @@
+"""Variables that are trained and not watched are named in the record; others are not."""
+
+from __future__ import annotations
+
+import pytest
+import unwatched_programs as programs
+
+GIVEN = {"global_batch_size": 8}
+STRATEGIES = ["one_device", "mirrored", pytest.param("parameter_server", marks=pytest.mark.slow)]
+
+
+def unwatched(records):
+    return [name.rsplit("/", 2)[-2:] for record in records for name in record.facts.get("unwatched", ())]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("program", [programs.watches_all, programs.watches_what_it_trains])
+def test_what_is_watched_or_does_not_move_is_not_named(ranks, strategy, program):
+    assert unwatched(ranks(strategy, program, **GIVEN, steps=3)) == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_layer_that_is_not_watched_is_named(ranks, strategy, steps):
+    found = unwatched(ranks(strategy, programs.watches_one_layer, **GIVEN, steps=steps))
+    assert [name[-1] for name in found] == ["kernel", "bias"]
+
+
+def test_a_model_that_is_not_watched_is_named(ranks):
+    assert len(unwatched(ranks("mirrored", programs.watches_a_counter, **GIVEN, steps=2))) == 4
