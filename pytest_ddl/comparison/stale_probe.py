@@ -45,5 +45,13 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
             continue
         rest = [f for f in report.findings if f.check not in _FOLLOWS or (f.step or 0) < step]
         results = tuple(replace(r, findings=(found,)) if r.check == CHECK else r for r in report.results)
-        return replace(report, findings=[found, *rest], results=results)
+        unused = dict(report.unused_expectations)
+        why = unused.pop(found.cause or "", None)
+        return replace(
+            report,
+            findings=rest if why is not None else [found, *rest],
+            expected=report.expected if why is None else (*report.expected, (found, why)),
+            unused_expectations=unused,
+            results=results,
+        )
     return report

@@ -9,7 +9,7 @@ from simulated_training import Program, pair, simulate
 
 from pytest_ddl.checks.compare import judge, require
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
-from pytest_ddl.comparison import growth_probe, nonfinite_probe, probes
+from pytest_ddl.comparison import growth_probe, nonfinite_probe, probes, stale_probe
 from pytest_ddl.records import ErrorRecord, GradientRecord, GradientStage, TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 
@@ -194,6 +194,24 @@ def test_batches_that_do_not_divide_keep_all_that_they_show() -> None:
     assert [finding.check for finding, _why in report.expected] == ["UNEVEN-EQ"]
     assert len(report.unused_expectations) == 1
     assert report.seconds > 0 or report.result("UNEVEN-EQ") is not None
+
+
+def test_older_weights_that_are_expected_are_tolerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cause is known only after the weights were held, and ``expect=`` names it."""
+    vague = Finding("STEP-EQ", "differs", step=2)
+    named = replace(vague, cause="staleness-exceeded")
+    monkeypatch.setattr(stale_probe, "stale_update", lambda *_records: named)
+    reference, distributed = pair(Program(replicas=2))
+    result = CheckResult("STEP-EQ", Outcome.FAIL, "differs", (vague,))
+    run = CheckResult("RUN", Outcome.PASS)
+    found = Report("mirrored", (run, result), [vague], reference, distributed)
+    plain = judge(reference, distributed)
+    assert stale_probe.probe(found, RunSettings(), lambda *_asked: plain).findings == [named]
+    declared = replace(found, unused_expectations={"staleness-exceeded": "meant"})
+    report = stale_probe.probe(declared, RunSettings(), lambda *_asked: plain)
+    assert report.passed, str(report)
+    assert report.expected == ((named, "meant"),)
+    assert not report.unused_expectations
 
 
 FINDING = Finding("STEP-EQ", "differs", cause="gradient-not-aggregated")
