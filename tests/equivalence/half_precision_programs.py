@@ -164,3 +164,28 @@ def _of_replica(run, losses, wrong):
     if wrong in ("mean", "missing_division"):
         return tf.reduce_mean(losses)
     return tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+
+
+_ON_REPLICAS = ("one_device", "mirrored")
+_OF_KERAS = (*_ON_REPLICAS, "multi_worker_mirrored", "parameter_server")
+_BY_HAND = (*_ON_REPLICAS, "multi_worker_mirrored", "central_storage")
+RIGHT = {
+    "fit float16": (partial(fit), _ON_REPLICAS),
+    "fit bfloat16": (partial(fit, policy="mixed_bfloat16"), _ON_REPLICAS),
+    "fit pure float16": (partial(fit, policy="float16"), _ON_REPLICAS),
+    "fit pure bfloat16": (partial(fit, policy="bfloat16"), _ON_REPLICAS),
+    "fit Adam": (partial(fit, optimizer="Adam"), _ON_REPLICAS),
+    "fit bfloat16 Adam": (partial(fit, policy="mixed_bfloat16", optimizer="Adam"), _ON_REPLICAS),
+    "fit one layer": (partial(fit, policy="mixed_bfloat16", layer=True), _ON_REPLICAS),
+    "fit eager": (partial(fit, eager=True), _ON_REPLICAS),
+    "fit tf_keras": (partial(fit, flavour="tf_keras", optimizer="momentum"), _ON_REPLICAS),
+    "loop": (partial(loop), _OF_KERAS),
+    "loop bfloat16 Adam": (partial(loop, policy="mixed_bfloat16", optimizer="Adam"), _OF_KERAS),
+    "loop tf_keras": (partial(loop, flavour="tf_keras"), _ON_REPLICAS),
+    "casts": (partial(module), _BY_HAND),
+    "casts bfloat16": (partial(module, dtype="bfloat16"), _BY_HAND),
+    "casts eager": (partial(module, eager=True, dtype="bfloat16"), _ON_REPLICAS),
+    "sum in float16": (partial(module, dtype="float32", sent="float16"), _BY_HAND),
+    "own scale": (partial(module, scale=128.0), _BY_HAND),
+}
+"""Name -> a right program, and the strategies under which TensorFlow and Keras train it."""

@@ -49,42 +49,30 @@ def test_a_mistake_that_only_half_precision_makes_is_found():
     assert "the difference is one of mixed_float16" in report.notes[0]
 
 
-RIGHT = {
-    "fit bfloat16": partial(fit, policy="mixed_bfloat16"),
-    "fit pure float16": partial(fit, policy="float16"),
-    "fit pure bfloat16": partial(fit, policy="bfloat16"),
-    "fit Adam": partial(fit, optimizer="Adam"),
-    "fit bfloat16 Adam": partial(fit, policy="mixed_bfloat16", optimizer="Adam"),
-    "fit one layer": partial(fit, policy="mixed_bfloat16", layer=True),
-    "fit eager": partial(fit, eager=True),
-    "fit tf_keras": partial(fit, flavour="tf_keras", optimizer="momentum"),
-    "loop": loop,
-    "loop bfloat16 Adam": partial(loop, policy="mixed_bfloat16", optimizer="Adam"),
-    "loop tf_keras": partial(loop, flavour="tf_keras"),
-    "loop eager": partial(loop, eager=True),
-    "casts eager": partial(module, eager=True, dtype="bfloat16"),
-    "sum in float16": partial(module, dtype="float32", sent="float16"),
-    "own scale": partial(module, scale=128.0),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", programs.RIGHT)
 def test_right_programs_pass(name):
-    report = compare(RIGHT[name])
+    report = compare(programs.RIGHT[name][0])
     assert report.passed, str(report)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "strategy",
-    ["one_device", "mirrored[replicas=3]", "multi_worker_mirrored", "central_storage", "parameter_server"],
+    ("strategy", "name"),
+    [
+        ("one_device", "fit bfloat16"),
+        ("one_device", "casts eager"),
+        ("mirrored[replicas=3]", "fit bfloat16 Adam"),
+        ("mirrored[replicas=3]", "casts eager"),
+        ("multi_worker_mirrored", "loop"),
+        ("multi_worker_mirrored", "sum in float16"),
+        ("central_storage", "own scale"),
+        ("parameter_server", "loop"),
+        ("parameter_server", "loop bfloat16 Adam"),
+    ],
 )
-@pytest.mark.parametrize("program", [fit, loop, module], ids=["fit", "loop", "module"])
-def test_right_programs_pass_under_every_strategy(program, strategy):
-    if program is module and strategy == "parameter_server":
-        pytest.skip("a replica function under a parameter server strategy has nobody to reduce with")
-    report = compare(program, strategy)
+def test_right_programs_pass_under_every_strategy(strategy, name):
+    report = compare(programs.RIGHT[name][0], strategy)
     assert report.passed, str(report)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_ddl import check_training
 from tests.evaluation.lines import Row, run_missing
-from tests.evaluation.programs import Program, by_name, readme_program, twin_programs
+from tests.evaluation.programs import Program, by_name, half_precision, readme_program, twin_programs
 from tests.evaluation.random_programs import random_programs
 
 SEEDS = 20
@@ -33,7 +33,7 @@ def all_cases(folder: Path, seeds: int = SEEDS) -> list[Case]:
     found = [
         Case(program, strategy, 0) for program in random_programs(RANDOM_PROGRAMS) for strategy in program.strategies
     ]
-    written = [(program, seeds) for program in (*by_name().values(), readme_program(folder))]
+    written = [(program, seeds) for program in (*by_name().values(), readme_program(folder), *half_precision())]
     for program, number in written + [(program, SEEDS_OF_TWINS) for program in twin_programs()]:
         found += [Case(program, strategy, seed) for strategy in program.strategies for seed in range(number)]
     random.Random(0).shuffle(found)

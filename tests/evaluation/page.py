@@ -32,8 +32,8 @@ Correct programs, all of `suites/`, with one mistake each, put in at run time by
 Equivalent mutants and those that crash are in no rate.
 """
 ABOUT_ALARMS = """
-Correct programs x strategies x seeds: all of `suites/`, the example of the README, the twins of the planted bugs, and
-random programs.
+Correct programs x strategies x seeds: all of `suites/`, the example of the README, the twins of the planted bugs,
+programs in half precision (policies, casts by hand, loss scales), and random programs.
 """
 
 

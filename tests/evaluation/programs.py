@@ -16,6 +16,7 @@ from suites.known_failures import known_failures
 from suites.loops import train_in_a_loop, train_with_fit
 from suites.test_training import BATCH, NUM_EXAMPLES
 from suites.workloads import WORKLOADS
+from tests.equivalence import half_precision_programs
 from tests.planted.catalogue import PLANTED
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,14 @@ def twin_programs() -> list[Program]:
             },
         )
         for entry in PLANTED
+    ]
+
+
+def half_precision() -> list[Program]:
+    """Mixed precision, casts by hand and loss scales: ``tests/equivalence/half_precision_programs.py``."""
+    return [
+        Program(f"half precision {name}", train, strategies, {"global_batch_size": 12})
+        for name, (train, strategies) in half_precision_programs.RIGHT.items()
     ]
 
 
