@@ -61,7 +61,10 @@ class VariableRecord:
     distributed: bool = False
     """True where every replica holds a component of its own."""
     since: int = 0
-    """Steps completed when it was first seen: with any, its initial value is one that training has changed."""
+    """Steps completed when it had its initial value: 0 also if the first step created it, more if a later step did.
+
+    A variable that was first watched after steps, or whose creation was not seen, has the steps completed by then.
+    """
 
     @property
     def is_loss_scale(self) -> bool:
@@ -324,7 +327,7 @@ class RankRecord:
     """Global ids of this rank's replicas."""
     variables: tuple[VariableRecord, ...] = ()
     initial: Snapshot = field(default_factory=dict)
-    """Values at the first ``watch`` (a later-built variable: at the end of the step that built it)."""
+    """Values when training began, or when a step created the variable; see :attr:`VariableRecord.since`."""
     steps: tuple[StepRecord, ...] = ()
     final: Snapshot | None = None
     """Values when the program ended, of the variables that it changed after its loop; ``None`` if it did not end."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.checks.arrays import Float
-from pytest_ddl.checks.observe import built_late, component_updates, of_kind, update
+from pytest_ddl.checks.observe import component_updates, of_kind, update
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
@@ -102,19 +102,11 @@ def first_moment(record: TrainingRecord, variable: VariableRecord) -> VariableRe
 def effective(record: TrainingRecord, rule: Rule, step: int) -> list[Float]:
     """The gradient that each component of a variable was moved by, ranks in order, replicas in order."""
     before = {(rank.rank, replica): value for rank, replica, value in record.components(rule.source.index, step - 1)}
-    if step == 1 and _made_in_first_step(record, rule.source):
-        before = {key: np.zeros_like(value) for key, value in before.items()}
     return [
         rule.read(before[rank.rank, replica], value)
         for rank, replica, value in record.components(rule.source.index, step)
         if (rank.rank, replica) in before and before[rank.rank, replica].shape == value.shape
     ]
-
-
-def _made_in_first_step(record: TrainingRecord, variable: VariableRecord) -> bool:
-    """Say whether an optimizer made a moment when it was first applied: at zero, which nobody saw."""
-    restored = any(rank.restores for rank in record.ranks)
-    return variable.kind is VariableKind.SLOT and not restored and built_late(record, variable.index)
 
 
 def changes(record: TrainingRecord, variable: VariableRecord, step: int) -> list[Float]:

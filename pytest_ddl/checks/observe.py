@@ -125,14 +125,8 @@ def unwatched(reference: TrainingRecord, distributed: TrainingRecord) -> str | N
 
 
 def built_late(record: TrainingRecord, index: int) -> bool:
-    """Say whether a variable may have appeared only after training began.
-
-    Its initial value is then one that a step has already changed, and is not comparable as such.
-    """
-    if record.variables[index].since:
-        return True
-    first, second = record.value(index, 0), record.value(index, 1) if record.num_steps else None
-    return first is None or (second is not None and difference(first, second).error == 0)
+    """Say whether a variable has no value from before the first step."""
+    return record.variables[index].since > 0 or record.value(index, 0) is None
 
 
 def update(record: TrainingRecord, index: int, step: int) -> Float | None:
@@ -177,11 +171,8 @@ def compare(
     for step in range(first_step, last + 1):
         beyond: list[Place] = []
         finite = True
-        for variable, _theirs in pairs:
-            late = variable.since > 0 or (
-                variable.kind is VariableKind.TRAINABLE and built_late(reference, variable.index)
-            )
-            if step == 0 and late:
+        for variable, theirs in pairs:
+            if step == 0 and (variable.since or theirs.since):
                 continue
             for rank, replica, actual, desired in compared_with_reference(reference, distributed, variable, step):
                 compared += 1

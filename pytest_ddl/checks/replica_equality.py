@@ -11,7 +11,7 @@ from pytest_ddl.checks.build import failed, finding_at, inconclusive, not_applic
 from pytest_ddl.checks.case import Case
 from pytest_ddl.checks.diagnosis import DIVERGING, Diagnosis, diagnose
 from pytest_ddl.checks.findings import CheckResult, Finding
-from pytest_ddl.checks.observe import Place, built_late, is_loss_scale, read_locally
+from pytest_ddl.checks.observe import Place, is_loss_scale, read_locally
 from pytest_ddl.checks.tolerance import Bound, Tolerance
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
@@ -38,11 +38,8 @@ def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecor
         for step in range(distributed.num_steps + 1):
             drifts = []
             for variable in group:
-                late = variable.since > 0 or (
-                    variable.kind is VariableKind.SLOT and built_late(distributed, variable.index)
-                )
-                if step == 0 and late:
-                    continue  # training has changed it already: an optimizer made it, or it was watched late
+                if step == 0 and variable.since:
+                    continue  # its first value is that of a later step
                 components = list(distributed.components(variable.index, step))
                 compared += max(len(components) - 1, 0)
                 if drift := _drift(variable, step, components):

@@ -23,7 +23,6 @@ from pytest_ddl.checks.diagnosis import Diagnosis
 from pytest_ddl.checks.findings import CheckResult, Finding
 from pytest_ddl.checks.observe import (
     Place,
-    built_late,
     compare,
     is_loss_scale,
     is_seed,
@@ -96,12 +95,11 @@ def _first_difference(
     """The worst value at the first step that has one beyond its bound, or how many were compared."""
     compared = 0
     undecided: Place | None = None
-    late = built_late(reference, ours.index) or built_late(distributed, theirs.index)
-    first = max(ours.since, theirs.since) + 1 if late else 0
-    for step in range(first, last + 1):
+    late = max(ours.since, theirs.since)
+    for step in range(late, last + 1):
         desired = reference.value(ours.index, step)
         if desired is None:
-            continue
+            continue  # it was first watched after that step was recorded
         bound = tolerance.variable(ours.index, step)
         places = []
         for rank, replica, value in _readings(distributed, theirs, step):

@@ -29,7 +29,7 @@ def lost_from_weights(
     for variable in of_kind(reference, VariableKind.TRAINABLE):
         rate = _rate(reference, variable, tolerance)
         handed = _gradients(distributed, variable.index)
-        before = rank.initial.get(variable.index, ())
+        before = () if variable.since else rank.initial.get(variable.index, ())
         after = (rank.final or {}).get(variable.index, rank.steps[-1].snapshot.get(variable.index, ()))
         if rate is None or not handed or len(handed) % closures or len(before) != 1 or len(after) != 1:
             continue

@@ -89,6 +89,8 @@ class ModelParallelStrategy:
         self.axes = dict(axes)
         self.mesh = dtensor.create_mesh(list(axes.items()), devices=list(devices), device_type=devices[0].split(":")[0])
         self.layout_map = LayoutMap(axes)
+        self.created: Callable[[Any], None] = lambda _variable: None
+        """Function that is called with each new variable."""
         self._traced: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
     @contextmanager
@@ -199,4 +201,6 @@ class ModelParallelStrategy:
             layout = dtensor.Layout([axis or dtensor.UNSHARDED for axis in spec], self.mesh)
             if not dtensor.is_dtensor(value):
                 value = dtensor.relayout(value, layout)
-            return MeshVariable(value, trainable=kwargs.get("trainable"), name=name, dtype=value.dtype)
+            variable = MeshVariable(value, trainable=kwargs.get("trainable"), name=name, dtype=value.dtype)
+        self.created(variable)
+        return variable

@@ -54,6 +54,8 @@ def _attempt(
     with ExitStack() as stack:
         stack.enter_context(layouts.fresh(context.strategy))
         policies = stack.enter_context(environment.prepared(settings, context.rank))
+        stack.enter_context(recorder.creations.observed())
+        recorder.creations.traces = settings.observe
         if settings.observe:
             recorder.observers = tuple(make(settings, context, recorder) for make in OBSERVERS)
             stack.enter_context(observing.observed(context.strategy, recorder.observations, recorder.observers))

@@ -20,6 +20,7 @@ from pytest_ddl.records import (
 )
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import layouts, neutral, values
+from pytest_ddl.training.creations import Creation, Creations
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.observation import Observations
 from pytest_ddl.training.settings import RunSettings
@@ -50,6 +51,9 @@ class Recorder:
         self._results: dict[str, Any] = {}
         self._result_steps: dict[str, int] = {}
         self._noise = np.random.default_rng(settings.perturbation)
+        change = self._moved if settings.perturbation else None
+        self.creations = Creations(context.strategy, self.note, lambda: len(self._steps), change)
+        """Variables that the program creates while it trains."""
         self.observations = Observations(self.note)
         self.observers: tuple[Observer, ...] = ()
         self.restart = False
@@ -82,28 +86,37 @@ class Recorder:
         if self._settings.constant:
             self._watcher.stop_learning()
         self.look_for_new()
+        self.creations.watching = True
 
     def look_for_new(self) -> None:
         """Take in the variables that came into being, with the values that they have now."""
+        self._take_new(after_step=False)
+
+    def _take_new(self, after_step: bool) -> None:
+        """Take in new variables; those that a step made have the values that they were created with."""
         if neutral.NORMALIZATION in self._settings.neutralise:
             for model in self._watcher.models:
                 neutral.synchronise(model)
         new = self._watcher.scan()
-        if not new:
-            return
-        if self._settings.perturbation and not self._steps:
-            for item in new:
+        created: dict[int, Creation] = {}
+        for item in new:
+            found = None if item.variable is None else self.creations.take(item.variable)
+            if found is not None and after_step and not self._rescales(item):
+                created[item.record.index] = found
+            elif found is None or not found.changed:
                 self._perturb(item)
-        if self._settings.loss_scale_factor != 1.0 and self._settings.attempt == 1:
-            for item in new:
-                self._rescale(item)
-        self._initial.update(self._watcher.snapshot(new))
-        self._since.update({item.record.index: len(self._steps) for item in new})
+            self._rescale(item)
+        initial = self._watcher.snapshot(new) if new else {}
+        for index, parts in initial.items():
+            self._initial[index] = created[index].parts if index in created else parts
+            # A value that was not seen in time is that of the end of this step.
+            self._since[index] = created[index].step if index in created else len(self._steps) + after_step
 
     def begin(self) -> None:
         """Training begins, or goes on after an interruption: with which values?"""
+        self.look_for_new()
+        self.creations.begin()
         if self._settings.attempt > 1 and self._resumed is None:
-            self.look_for_new()
             self._resumed = self._watcher.snapshot()
 
     def begin_loop(self) -> None:
@@ -123,7 +136,8 @@ class Recorder:
         if loss is not None and number is None:
             self.note(f"the loss of a step was no single number but {type(loss).__name__}; it is not compared")
         named = {key: values.scalar(value) for key, value in (shown or {}).items()}
-        self.look_for_new()
+        self._take_new(after_step=True)
+        self.creations.forget()
         state = self._watcher.snapshot() if snapshot else {}
         numbers = {key: value for key, value in named.items() if value is not None}
         if snapshot:
@@ -244,22 +258,31 @@ class Recorder:
     def _last(self) -> Snapshot:
         return self._steps[-1].snapshot if self._steps else {}
 
+    def _rescales(self, item: Watched) -> bool:
+        asked = self._settings.loss_scale_factor != 1.0 and self._settings.attempt == 1
+        return asked and item.variable is not None and item.record.is_loss_scale
+
     def _rescale(self, item: Watched) -> None:
-        if item.variable is not None and item.record.is_loss_scale:
+        if self._rescales(item):
             with self._context.strategy.scope():
                 item.variable.assign(item.read()[0] * self._settings.loss_scale_factor)
 
     def _perturb(self, item: Watched) -> None:
         """Move a weight by one ulp per element, by coins that depend only on the perturbation."""
         record = item.record
+        if not self._settings.perturbation or self._steps:
+            return
         movable = ("float32", "float64", *(("float16", "bfloat16") if self._settings.ulp_of else ()))
         if item.variable is None or record.kind not in _PERTURBED or record.dtype not in movable:
             return
         if record.kind is VariableKind.STATE and not record.shape:
             return  # a scalar such as a loss scale is a power of two on purpose
-        moved = move_by_ulp(item.read()[0], self._noise, self._settings.ulp_of)
+        moved = self._moved(item.read()[0])
         with self._context.strategy.scope():
             item.variable.assign(moved)
+
+    def _moved(self, value: Array) -> Array:
+        return move_by_ulp(value, self._noise, self._settings.ulp_of)
 
 
 def _changed(before: Snapshot, now: Snapshot) -> Snapshot:

@@ -41,15 +41,26 @@ def copy_of(value: Any) -> Array:
     return array
 
 
+def is_split(variable: Any) -> bool:
+    """True for a variable that a partitioner split over parameter servers."""
+    return hasattr(variable, "variables") and not hasattr(variable, "numpy")
+
+
+def components(strategy: Any, variable: Any) -> tuple[Any, ...]:
+    """The variables of this rank behind a variable: one per replica, or one per part of a split one."""
+    if is_distributed(variable):
+        return tuple(strategy.experimental_local_results(variable))
+    return tuple(variable.variables) if is_split(variable) else (variable,)
+
+
 def read(strategy: Any, variable: Any) -> tuple[Array, ...]:
     """The components of a variable on this rank, in the order of its replicas."""
     if is_distributed(variable):
-        return tuple(_read_part(part) for part in strategy.experimental_local_results(variable))
+        return tuple(_read_part(part) for part in components(strategy, variable))
     if is_sharded_by_layout(variable):
         return (copy_of(_global_value(variable)),)
-    shards = getattr(variable, "variables", None)
-    if shards is not None and not hasattr(variable, "numpy"):
-        # A variable that a partitioner split over parameter servers: its global value.
+    if is_split(variable):
+        # Its global value.
         import tensorflow as tf
 
         return (copy_of(tf.convert_to_tensor(variable).numpy()),)

@@ -91,7 +91,36 @@ def test_layers_built_by_the_first_batch(ranks, strategy):
     assert len(slots) == 4
     # The optimizer has made its count already and its slots not yet, so weights come after the count.
     assert all(record.variables[item.slot_of].kind == "trainable" for item in slots)
-    for item in [item for item in record.variables if item.kind in ("trainable", "slot")]:
+    weights = [item for item in record.variables if item.kind == "trainable"]
+    for item in [*weights, *slots]:
+        # The values that they were created with, on every replica, and not those after the step that created them.
+        assert item.since == 0
+        assert len(record.initial[item.index]) == len(record.steps[0].snapshot[item.index])
+        for before, after in zip(record.initial[item.index], record.steps[0].snapshot[item.index], strict=True):
+            assert not np.array_equal(before, after)
+            if item.kind == "slot" or "bias" in item.name:
+                assert not np.any(before)
+
+
+@pytest.mark.slow
+def test_layers_built_by_the_first_batch_are_moved_in_a_noise_run(ranks):
+    plain, moved = (ranks("one_device", programs.late_layers, **GIVEN, perturbation=p)[0] for p in (0, 1))
+    for item in plain.variables:
+        ours, theirs = plain.initial[item.index][0], moved.initial[item.index][0]
+        if item.kind == "trainable":
+            assert np.all(np.spacing(np.abs(ours)) == np.abs(ours - theirs))
+        else:
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_an_unseen_creation_has_the_value_after_its_step(ranks):
+    """Without operations in graphs, what a graph creates is first read when its step has ended."""
+    (record,) = ranks("one_device", programs.late_layers, **GIVEN, observe=False)
+    weights = [item for item in record.variables if item.kind == "trainable"]
+    assert len(weights) == 4
+    for item in weights:
+        assert item.since == 1
         np.testing.assert_array_equal(record.initial[item.index][0], record.steps[0].snapshot[item.index][0])
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from pytest_ddl.records import Array, DrawRecord
 from pytest_ddl.training import adapter, fingerprint, neutral, observing
+from pytest_ddl.training.creations import creating
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.replacing import Replacements
 
@@ -101,8 +102,8 @@ class Draws(Observer):
         def draw(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             replica = getattr(self._here, "replica", None)
-            if replica is None:
-                return result
+            if replica is None or creating():
+                return result  # no draw of the replica function
             try:
                 return self._drawn(replica, name, result, original, args, kwargs)
             except Exception as error:  # an exception here would become one of the program's
