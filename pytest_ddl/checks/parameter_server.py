@@ -89,7 +89,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         return failed(CHECK, sorted(findings, key=lambda finding: finding.approximation))
     left_out = unwatched(reference, distributed)
     if left_out is not None or not compared:
-        return inconclusive(CHECK, left_out or _NOTHING_COMPARED)
+        return inconclusive(CHECK, left_out or _NOTHING_COMPARED, in_program=True)
     more = f"; and {len(compared) - 3} more" if len(compared) > 3 else ""
     return passed(CHECK, f"{'; '.join(compared[:3])}{more}")
 

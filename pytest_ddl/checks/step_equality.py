@@ -54,7 +54,7 @@ def _without_difference(
         return afterwards
     left_out = unwatched(reference, distributed)
     if left_out is not None:
-        return inconclusive(CHECK, left_out)
+        return inconclusive(CHECK, left_out, in_program=True)
     if not any(tolerance.moved(variable.index, steps) for variable in of_kind(reference, VariableKind.TRAINABLE)):
         return inconclusive(CHECK, "no trainable variable moved on one device, so equality shows nothing")
     return passed(CHECK, f"{found.compared} components over {steps} steps")
