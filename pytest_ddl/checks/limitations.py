@@ -28,6 +28,19 @@ class Limitation:
     """Of an end of the whole process: a regular expression that its last output must match, in place of the others."""
 
 
+SYMBOLIC_BUILD = Limitation(
+    r"Unable to automatically build the model",
+    "Keras calls a model with a symbolic batch before it trains it under any strategy, and this model cannot be "
+    "called with what fit is given; without a strategy Keras does not do that (seen up to Keras 3.15.1). Give the "
+    "model a call() that takes the batch. If compile() is given neither a loss nor metrics, it is enough to build "
+    "the model's parts and to set self.built = True at the end of its __init__",
+    "https://keras.io/guides/custom_train_step_in_tensorflow/",
+)
+
+_KERAS_LOOP = re.compile(
+    r"\.(fit|evaluate|predict|train_on_batch|test_on_batch)\(.{0,600}File \"[^\"]*[/\\]keras[/\\]", re.DOTALL
+)
+
 LIMITATIONS: tuple[Limitation, ...] = (
     Limitation(
         r"merge_call.{0,3} called while defining a new graph",
@@ -42,14 +55,7 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "the parts differ in size: let the first batch be divisible by the replicas",
         traceback=r"keras/src/backend/tensorflow/trainer.py",
     ),
-    Limitation(
-        r"Unable to automatically build the model",
-        "Keras calls a model with a symbolic batch before it trains it under any strategy, and this model cannot be "
-        "called with what fit is given; without a strategy Keras does not do that (seen up to Keras 3.15.1). Give the "
-        "model a call() that takes the batch. If compile() is given neither a loss nor metrics, it is enough to build "
-        "the model's parts and to set self.built = True at the end of its __init__",
-        "https://keras.io/guides/custom_train_step_in_tensorflow/",
-    ),
+    SYMBOLIC_BUILD,
     Limitation(
         # The words of the session's feed check; the name of the conditional is what TensorFlow's lifting
         # of variable creation makes, so that a program's own missing placeholder is not taken for it.
@@ -143,3 +149,12 @@ def known_limitation(error: ErrorRecord) -> Limitation | None:
         if in_framework and message and re.search(limitation.traceback, error.traceback):
             return limitation
     return None
+
+
+def is_of_symbolic_build(error: ErrorRecord) -> bool:
+    """Decide whether the model raised while Keras called it symbolically: within fit, and not within a train_step.
+
+    This holds only for a program that trains without a strategy. Keras hides its own frames, so they cannot say it.
+    """
+    within_fit = _KERAS_LOOP.search(error.traceback) is not None
+    return error.step == 0 and within_fit and "in train_step\n" not in error.traceback

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pytest_ddl.checks.build import failed, inconclusive, passed
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding, Symptom
-from pytest_ddl.checks.limitations import known_limitation
+from pytest_ddl.checks.limitations import SYMBOLIC_BUILD, is_of_symbolic_build, known_limitation
 from pytest_ddl.checks.liveness import blocked_by_collectives
 from pytest_ddl.checks.mistakes import known_mistake
 from pytest_ddl.checks.tolerance import Tolerance
@@ -80,6 +80,15 @@ def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecor
         message = f"{found.message} (OneDeviceStrategy raises {_headline(refused)})"
         return replace(found, message=message, expected=expected)
     everywhere = "the program trains without a strategy, and raises under every tf.distribute strategy"
+    if found.cause == "worker-raised" and known_mistake(refused) is None and is_of_symbolic_build(refused):
+        return replace(
+            found,
+            message=f"{everywhere}, OneDeviceStrategy included: {SYMBOLIC_BUILD.reason}",
+            cause="unsupported-by-framework",
+            expected=expected,
+            fix=f"{fix_of('unsupported-by-framework')} See {SYMBOLIC_BUILD.link}",
+            exact=False,
+        )
     # The cause's own advice says that the program ran under a strategy, on one device.
     advice = (
         "Find the call that the traceback below names: without a strategy it succeeds, under any strategy it raises."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.checks.compare import judge
@@ -57,3 +58,27 @@ def test_a_program_that_fails_by_itself_is_blamed() -> None:
     text = str(report)
     assert "the program fails by itself, without a strategy too: RuntimeError: no" in text
     assert "raised in /project/train.py:7, in step: raise no" in text
+
+
+IN_CALL = """Traceback (most recent call last):
+  File "/project/train.py", line 3, in train
+    model.fit(data)
+  File "/site-packages/keras/src/utils/traceback_utils.py", line 122, in error_handler
+    raise e.with_traceback(filtered_tb) from None
+  File "/project/model.py", line 9, in call
+    return self.decoder(latent)
+RuntimeError: no
+"""
+
+
+def test_a_call_that_keras_makes_symbolically_is_known_by_where_it_is() -> None:
+    error = replace(CRASH, step=0, traceback=IN_CALL)
+    finding = _refused(error, error)
+    assert (finding.cause, finding.exact) == ("unsupported-by-framework", False)
+    assert "symbolic batch" in finding.message
+
+
+@pytest.mark.parametrize("trace", [IN_CALL.replace("in call", "in train_step"), IN_CALL.replace("fit", "own")])
+def test_another_call_of_the_model_is_not_keras_doing(trace: str) -> None:
+    error = replace(CRASH, step=0, traceback=trace)
+    assert _refused(error, error).cause == "worker-raised"
