@@ -209,7 +209,10 @@ def test_nothing_observed_never_passes() -> None:
     report = judge(*pair(Program(replicas=2), observe=False), checks=["BATCH", "DATA-COVER", "UNEVEN-EQ"])
     states = outcomes(report)
     states.pop("RUN")
+    # One device has told ids, and the strategy has not.
+    assert states.pop("DATA-COVER") is Outcome.INCONCLUSIVE
     assert set(states.values()) == {Outcome.NOT_APPLICABLE}
+    assert not report.passed
     empty = replace(simulate(Program()), ranks=())
     assert not judge(empty, empty).passed
 

@@ -22,7 +22,7 @@ def test_an_expected_crash_compares_nothing_and_is_no_pass() -> None:
 
 def test_an_expected_difference_is_no_end() -> None:
     cause = "gradient-scaled-by-replica-count"
-    report = judge(*pair(Program(replicas=2), scale=2.0), expect={cause: "known"})
+    report = judge(*pair(Program(replicas=2, batches=(12,)), scale=2.0), expect={cause: "known"})
     assert (report.verdict, report.expected_end) == ("pass", None)
 
 
