@@ -361,7 +361,8 @@ class RankRecord:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts about the set-up that LINT judges: ``num_replicas_in_sync``, ``cluster`` …; ``thawed``: the indices of
     FROZEN variables that became trainable later; ``unwatched``: the names of variables that were trained and not
-    watched; ``widened``: the Keras dtype policies that a float64 run replaced."""
+    watched; ``trained_before``: steps that ran before the first watch; ``widened``: the Keras dtype policies that a
+    float64 run replaced."""
 
     @property
     def num_steps(self) -> int:

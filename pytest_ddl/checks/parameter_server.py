@@ -70,7 +70,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         )
     if not rank.steps or not reference.num_steps:
         return inconclusive(CHECK, "no step was recorded", in_program=True)
-    findings = [*_initial(reference, distributed), *_not_finite(reference, rank)]
+    findings = [*_initial(reference, distributed, tolerance), *_not_finite(reference, rank)]
     counters = [] if findings else _counters(reference)
     compared = []
     for counter in counters:
@@ -94,12 +94,13 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
     return passed(CHECK, f"{'; '.join(compared[:3])}{more}")
 
 
-def _initial(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
+def _initial(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[Finding]:
     for variable in of_kind(reference, *WEIGHTS):
         if built_late(reference, variable.index):
             continue
         ours, theirs = reference.value(variable.index, 0), distributed.value(variable.index, 0)
-        if ours is not None and theirs is not None and difference(theirs, ours).error > 0:
+        bound = tolerance.variable(variable.index, 0)
+        if ours is not None and theirs is not None and difference(theirs, ours).error > bound.value:
             found = difference(theirs, ours)
             return [
                 Finding(
@@ -109,8 +110,9 @@ def _initial(reference: TrainingRecord, distributed: TrainingRecord) -> list[Fin
                     step=0,
                     variable=variable.name,
                     error=found.error,
-                    tolerance=0.0,
+                    tolerance=bound.value,
                     fix=fix_of("initial-weights-differ"),
+                    origin=bound.origin,
                     observed=found.actual,
                     expected=found.desired,
                 )

@@ -30,6 +30,9 @@ result (its matrix products and convolutions do so). So two other terms take the
 
 The type is the coarsest of weights, layers and casts in the program (:mod:`pytest_ddl.checks.arithmetic`).
 
+*Before the first watch.* Steps that a program runs before it watches leave rounding behind, and are not
+perturbed. They count as steps that changed as much as those that were seen.
+
 *Undecided.* A difference within the bound still may be a defect where the bound is wide: wider than the
 effect of one example handled wrongly, ``|dW| / global batch`` (or the spacing of the format, and of half precision
 updates, below which nothing shows). Such a bound decides nothing, unless the difference is within the a-priori part
@@ -128,6 +131,7 @@ class Tolerance:
         self._chain = longest_chain(reference) if self._half else 0
         self._decided = decided
         self._relative_noise: dict[tuple[VariableKind, int], float] = {}
+        self._trained_before = max((int(rank.facts.get("trained_before", 0)) for rank in reference.ranks), default=0)
         self._scalars: dict[str | None, float] = {}
         elements = sum(math.prod(variable.shape) for variable in reference.variables)
         self._sums = 2 * (elements + 1) * (reference.num_steps + 1)
@@ -238,13 +242,15 @@ class Tolerance:
         storage = unit_roundoff(record.dtype)
         if storage == 0.0:
             return Bound(0.0, f"{record.dtype} values are exact")
-        if step == 0:
+        before = self._trained_before
+        if step == 0 and not before:
             return Bound(0.0, "no arithmetic before the first step: initial values must be identical")
         compute = max(storage, self._compute)
         scale = max(self._magnitude(index, at) for at in range(step + 1))
-        path = self._path(index)[: step + 1]
-        value = tight = 2 * (self.gamma(step, storage) * scale + self.relative(compute) * sum(path))
-        noise = self._noise(index, step)
+        # Nobody saw what the steps before the first watch changed: no more than those after it.
+        path = [*[max(self._path(index))] * before, *self._path(index)[: step + 1]]
+        value = tight = 2 * (self.gamma(step + before, storage) * scale + self.relative(compute) * sum(path))
+        noise = self._noise(index, min(step + before, self.reference.num_steps))
         if noise:
             shared = self._shared_noise(record.kind, step) * sum(path) if self._half else 0.0
             value += self.amplification * max(*noise, shared)

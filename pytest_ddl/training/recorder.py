@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ class Recorder:
         """Set where steps run concurrently."""
         self.epochs_as_steps = False
         self._at_end: Snapshot | None = None
+        self._trained_before: int | None = None
 
     @property
     def completed(self) -> int:
@@ -82,11 +84,20 @@ class Recorder:
         self._notes.setdefault(text)
 
     def watch(self, **given: Any) -> None:
+        if self._trained_before is None and not self._steps:
+            self._trained_before = self._training_before()
         self._watcher.add(**given)
         if self._settings.constant:
             self._watcher.stop_learning()
         self.look_for_new()
         self.creations.watching = True
+
+    def _training_before(self) -> int:
+        """Count the steps that ran before anything was watched, and forget what they consumed."""
+        calls = Counter(batch.replica for batch in self.observations.take())
+        if calls:
+            self.end_without_step()
+        return max(calls.values(), default=0)
 
     def look_for_new(self) -> None:
         """Take in the variables that came into being, with the values that they have now."""
@@ -208,6 +219,8 @@ class Recorder:
         if hasattr(context.strategy, "layout_map"):
             names = [item.record.name for item in self._watcher.watched]
             observed["facts"] = {**observed["facts"], **layouts.facts(context.strategy, names)}
+        if self._trained_before:
+            observed["facts"] = {**observed["facts"], "trained_before": self._trained_before}
         if self._watcher.thawed:
             observed["facts"] = {**observed["facts"], "thawed": sorted(self._watcher.thawed)}
         ended = error is None and not self.restart

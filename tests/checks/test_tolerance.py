@@ -144,3 +144,20 @@ def test_float32_losses_of_a_float64_program_have_their_own_bound() -> None:
 
     reference, distributed = pair(Program(replicas=2))
     assert judge(rounded(reference, -1), rounded(distributed, 9)).passed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_training_before_the_first_watch_leaves_rounding_and_hides_no_difference(dtype: str) -> None:
+    program = Program(replicas=2, dtype=dtype)
+    ulp = float(np.finfo(dtype).eps)
+
+    def judged(shift: float, before: int) -> list[str | None]:
+        reference, distributed = pair(program, initial_shift=shift)
+        noise = [simulate(replace(program, replicas=1, perturbation=p)) for p in (1, 2)]
+        (rank,) = reference.ranks
+        reference = replace(reference, ranks=(replace(rank, facts={"trained_before": before}),))
+        return [finding.cause for finding in judge(reference, distributed, noise).findings]
+
+    assert judged(8 * ulp, before=0) == ["initial-weights-differ"]
+    assert judged(8 * ulp, before=4) == []
+    assert judged(1e5 * ulp, before=4) == ["initial-weights-differ"]

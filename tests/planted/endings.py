@@ -1,7 +1,8 @@
-"""What a program does after its last step."""
+"""What a program does before its first watch, and after its last step."""
 
 from __future__ import annotations
 
+import keras
 import tensorflow as tf
 
 from tests.planted import loops
@@ -28,4 +29,31 @@ def final_weights_are_summed_over_the_replicas(run, sin):
         variable.assign(variable * (run.num_replicas if sin else 0.5))
 
 
-PLANTED = (planted("", final_weights_are_summed_over_the_replicas, "changed-after-last-step", steps=None),)
+def warm_up_multiplies_the_gradient(run, sin):
+    """The program trains before it watches; its loss is then the mean of a replica instead of the global batch."""
+    with run.strategy.scope():
+        model = loops.perceptron()
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    right = _step(model, optimizer, run)
+
+    def warming_up(batch):
+        x, y = (tf.cast(part, model.compute_dtype) for part in batch)
+        with tf.GradientTape() as tape:
+            loss = loops.average(run, loops.squared_errors(model, x, y)) * (run.num_replicas if sin else 1.0)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    step = loops.summed(run, warming_up)
+    iterator = iter(run.strategy.experimental_distribute_dataset(loops.dataset(run)))
+    for _ in range(4):
+        step(iterator)
+    run.watch(model=model, optimizer=optimizer)
+    loops.train(run, right)
+
+
+PLANTED = (
+    planted("", final_weights_are_summed_over_the_replicas, "changed-after-last-step", steps=None),
+    planted("", warm_up_multiplies_the_gradient, "initial-weights-differ"),
+)
