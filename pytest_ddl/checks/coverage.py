@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_ddl.checks.observe import shared_steps
+from pytest_ddl.checks.tolerance import FAILURE
 from pytest_ddl.records import TrainingRecord
 
 Examples = Counter[int | str]
@@ -78,6 +80,27 @@ def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -
     for step in range(1, steps + 1):
         theirs.update(_examples(distributed, step, "contents") or ())
     return not set(theirs) - set(ours)
+
+
+def repeats_are_no_chance(references: Sequence[TrainingRecord], distributed: TrainingRecord, by: str) -> bool:
+    """Say whether workers share examples too often for a program that draws other examples in each run.
+
+    Where one device draws by chance, an example may come twice by chance under the strategy. If no run on one
+    device has such an example and this run has ``d``, then by chance all ``d`` fell into one of ``k + 1`` runs that
+    are alike, which has the probability ``(k + 1) ** -d``. An example that only one worker repeats does not count:
+    its shard may be shorter than the others.
+    """
+    for record in references:
+        seen = [_examples(record, step, by) for step in range(1, record.num_steps + 1)]
+        if any(count > 1 for count in sum((one or Counter() for one in seen), Counter[int | str]()).values()):
+            return False
+    workers: Counter[int | str] = Counter()
+    for rank in distributed.ranks:
+        batches = [batch for step in rank.steps for batch in step.batches]
+        names = [batch.example_ids if by == "ids" else batch.fingerprints for batch in batches]
+        workers.update({name for found in names for name in found or ()})
+    shared = sum(count > 1 for count in workers.values())
+    return float(len(references) + 1) ** -shared <= FAILURE
 
 
 def contents_by_step(record: TrainingRecord) -> tuple[tuple[int, ...], ...] | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pytest_ddl.checks.calls import data_calls
-from pytest_ddl.checks.coverage import Order, contents_are_known, contents_by_step, coverage
+from pytest_ddl.checks.coverage import Order, contents_are_known, contents_by_step, coverage, repeats_are_no_chance
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
 from pytest_ddl.checks.observe import shared_steps, sizes
 from pytest_ddl.checks.resume import data_shift
@@ -89,6 +89,11 @@ def align(
             if wrong and known:
                 note = f"run for {ours.num_steps} steps, to see whether each pass covers the data"
                 return Aligned(ours, theirs, longer, (note,))
+            if whole is not None and whole.order is Order.WRONG and not known:
+                again, _theirs = data_calls(run_reference_anew(longer), theirs)
+                if not again.errors and repeats_are_no_chance((ours, again), theirs, whole.by):
+                    note = f"run for {ours.num_steps} steps, in which workers consume the same examples"
+                    return Aligned(ours, theirs, longer, (note,))
     if not known and not _same_contents(reference, run_reference_anew(settings)):
         why = "the program consumes other examples each time that it runs on one device: give its data a seed"
         return replace(runs, undecided=why, in_program=True)
