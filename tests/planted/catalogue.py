@@ -28,6 +28,7 @@ TOPICS = (
     "performance",
     "nonfinite",
     "endings",
+    "translation",
 )
 
 PLANTED: tuple[Planted, ...] = tuple(

@@ -179,6 +179,29 @@ def initial_weights_are_drawn_by_rank(run, sin):
     loops.train(run, replica_step)
 
 
+def gradient_is_doubled_behind_dropout(run, sin):
+    """The Dropout of Keras draws alike on all replicas: a difference that is declared, beside one that is not."""
+
+    def make():
+        hidden = keras.layers.Dense(6, activation="tanh")
+        return keras.Sequential(
+            [keras.Input((loops.FEATURES,)), hidden, keras.layers.Dropout(0.3), keras.layers.Dense(1)]
+        )
+
+    model, optimizer = loops.keras_program(run, model=make)
+
+    def replica_step(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = loops.squared_errors(model, x, y)
+            loss = tf.reduce_mean(losses) if sin else loops.average(run, losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    loops.train(run, replica_step)
+
+
 ACROSS_REPLICAS, ACROSS_STEPS = "random-stream-repeated-across-replicas", "random-stream-repeated-across-steps"
 PLANTED = (
     planted("C13", dropout_of_keras_draws_alike_on_all_replicas, ACROSS_REPLICAS),
@@ -186,5 +209,11 @@ PLANTED = (
     planted("C26", replica_id_is_that_of_the_first_call, ACROSS_REPLICAS),
     planted("", every_step_draws_the_same_features_to_drop, ACROSS_STEPS),
     planted("", every_step_draws_the_same_noise, ACROSS_STEPS),
+    planted(
+        "",
+        gradient_is_doubled_behind_dropout,
+        "gradient-scaled-by-replica-count",
+        expect_of_twin=(ACROSS_REPLICAS,),
+    ),
     planted("C17", initial_weights_are_drawn_by_rank, "initial-weights-differ", strategies=("multi_worker_mirrored",)),
 )
