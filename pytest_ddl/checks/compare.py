@@ -22,6 +22,8 @@ _NO_STEPS = (
     "steps ran concurrently: weights depend on their order and are not compared with one device, only whether all "
     "updates arrived (check PS)"
 )
+NOT_COMPARED = "weights are not compared after step"
+"""How the note begins that names the step of a tolerated difference."""
 
 
 def judge(
@@ -194,9 +196,10 @@ def _notes(
     found: Sequence[Finding],
 ) -> tuple[str, ...]:
     notes = list(dict.fromkeys(note for rank in distributed.ranks for note in rank.notes))
-    numeric = [f.step for f in excused if f.check in WEIGHTS and f.step is not None]
+    of_weights = [f for f in excused if f.check in WEIGHTS and f.cause != "state-not-aggregated"]
+    numeric = [f.step for f in of_weights if f.step is not None]
     if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
-        notes.append(f"weights are not compared after step {min(numeric)}, where the tolerated difference begins")
+        notes.append(f"{NOT_COMPARED} {min(numeric)}, where the tolerated difference begins")
     if is_asynchronous(distributed) and not distributed.errors:
         notes.append(_NO_STEPS)
     hidden = len(found) - len(roots)

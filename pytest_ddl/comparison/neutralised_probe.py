@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pytest_ddl.checks.candidates.shared import draws_of, random_layers
 from pytest_ddl.checks.causes import fix_of, is_possible
-from pytest_ddl.checks.compare import conclude
+from pytest_ddl.checks.compare import NOT_COMPARED, conclude
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report, Symptom
 from pytest_ddl.records import LayerRecord
 from pytest_ddl.training.neutral import NORMALIZATION, RANDOM, REFUSED
@@ -89,7 +89,10 @@ def probe_neutralised(
         expected=concluded.expected,
         unused_expectations=concluded.unused_expectations,
         inconclusive=(*dict.fromkeys(open_still), *doubts),
-        notes=(*report.notes, f"weights, state and losses were compared in runs with {told}"),
+        notes=(
+            *(note for note in report.notes if not note.startswith(NOT_COMPARED)),
+            f"weights, state and losses were compared in runs with {told}",
+        ),
         neutralised=off,
     )
 
