@@ -10,10 +10,20 @@ from typing import Any, NamedTuple
 
 from pytest_ddl import check_training
 from tests.evaluation.lines import Row, run_missing
-from tests.evaluation.programs import Program, by_name, half_precision, readme_program, twin_programs
+from tests.evaluation.programs import (
+    Program,
+    by_name,
+    fitted_programs,
+    half_precision_programs,
+    lazily_built_programs,
+    readme_program,
+    tutorial_programs,
+    twin_programs,
+)
 from tests.evaluation.random_programs import random_programs
 
 SEEDS = 20
+SEEDS_OF_USERS = 5
 SEEDS_OF_TWINS = 2
 """Few: twins are many, and each is a program of its own."""
 RANDOM_PROGRAMS = 40
@@ -33,7 +43,14 @@ def all_cases(folder: Path, seeds: int = SEEDS) -> list[Case]:
     found = [
         Case(program, strategy, 0) for program in random_programs(RANDOM_PROGRAMS) for strategy in program.strategies
     ]
-    written = [(program, seeds) for program in (*by_name().values(), readme_program(folder), *half_precision())]
+    of_users = [
+        *lazily_built_programs(),
+        *fitted_programs(),
+        *half_precision_programs(),
+        *tutorial_programs(),
+    ]
+    written = [(program, seeds) for program in (*by_name().values(), readme_program(folder))]
+    written += [(program, SEEDS_OF_USERS) for program in of_users]
     for program, number in written + [(program, SEEDS_OF_TWINS) for program in twin_programs()]:
         found += [Case(program, strategy, seed) for strategy in program.strategies for seed in range(number)]
     random.Random(0).shuffle(found)

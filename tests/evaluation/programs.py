@@ -16,7 +16,9 @@ from suites.known_failures import known_failures
 from suites.loops import train_in_a_loop, train_with_fit
 from suites.test_training import BATCH, NUM_EXAMPLES
 from suites.workloads import WORKLOADS
-from tests.equivalence import half_precision_programs
+from tests.equivalence import fit_programs, lazy_programs
+from tests.equivalence import half_precision_programs as half_precision
+from tests.evaluation.tutorials import TUTORIALS
 from tests.planted.catalogue import PLANTED
 
 ROOT = Path(__file__).parents[2]
@@ -90,11 +92,60 @@ def twin_programs() -> list[Program]:
     ]
 
 
-def half_precision() -> list[Program]:
+def half_precision_programs() -> list[Program]:
     """Mixed precision, casts by hand and loss scales: ``tests/equivalence/half_precision_programs.py``."""
     return [
         Program(f"half precision {name}", train, strategies, {"global_batch_size": 12})
-        for name, (train, strategies) in half_precision_programs.RIGHT.items()
+        for name, (train, strategies) in half_precision.RIGHT.items()
+    ]
+
+
+def lazily_built_programs() -> list[Program]:
+    """Programs whose models and optimizers the first batch builds, under the strategies that can do that."""
+    eager = {"expect": {"eager-step": "the first batch builds the model in eager mode"}}
+    one_replica_each = ("one_device", "multi_worker_mirrored", "parameter_server", "model_parallel")
+    data_parallel = ("one_device", *SYNCHRONOUS)
+    found: list[tuple[Callable[[Any], None], tuple[str, ...], dict[str, Any]]] = [
+        (lazy_programs.keras_eager, SYNCHRONOUS, eager),
+        (lazy_programs.module, ("mirrored", "multi_worker_mirrored"), eager),
+        (lazy_programs.keras_graph, one_replica_each, {}),
+        (lazy_programs.keras_called_first, ("one_device", "mirrored", "multi_worker_mirrored"), {}),
+        (lazy_programs.tf_keras_graph, (*data_parallel, "parameter_server"), {}),
+        (lazy_programs.tf_keras_embedding, ("one_device", "mirrored"), {}),
+        (lazy_programs.keras_fit, ("one_device", "mirrored"), {}),
+        (lazy_programs.keras_fit_subclassed, ("one_device", "mirrored"), {}),
+        (lazy_programs.tf_keras_fit, ("one_device", "mirrored"), {}),
+    ]
+    return [
+        Program(f"lazily built {train.__name__}", train, strategies, {"global_batch_size": 12, "steps": 4, **given})
+        for train, strategies, given in found
+    ]
+
+
+def fitted_programs() -> list[Program]:
+    """Programs that call ``fit`` with callbacks and validation."""
+    found = [
+        fit_programs.scheduled,
+        fit_programs.stopped_early,
+        fit_programs.split,
+        fit_programs.scheduled_lazily,
+        fit_programs.stopped_early_lazily,
+        fit_programs.split_lazily,
+        fit_programs.scheduled_in_tf_keras,
+        fit_programs.stopped_early_in_tf_keras,
+        fit_programs.split_in_tf_keras,
+    ]
+    return [
+        Program(f"fit {train.__name__}", train, ("one_device", "mirrored"), {"global_batch_size": 12})
+        for train in found
+    ]
+
+
+def tutorial_programs() -> list[Program]:
+    """Return published tutorials, made small, under the strategies that run Keras' ``fit``."""
+    return [
+        Program(f"tutorial {train.__name__}", train, ("one_device", "mirrored"), {"global_batch_size": 12})
+        for train in TUTORIALS
     ]
 
 
