@@ -129,6 +129,11 @@ class RankSession:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(report)
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
+        # Pytest's terminal plugin is off in a rank, and plugins that log reports rely on its answer.
+        return report.outcome, "", ""
+
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:
         self._warnings.append(
             RankWarning(

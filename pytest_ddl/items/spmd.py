@@ -38,11 +38,16 @@ RANK_OPTIONS: Mapping[str, Any] = {
     "collectonly": False,
     "durations": None,
     "failedfirst": False,
+    "forked": False,
+    "htmlpath": None,
+    "instafail": False,
+    "json_report": False,
     "keyword": "",
     "lf": False,
     "markexpr": "",
     "maxfail": 0,
     "newfirst": False,
+    "report_log": None,
     "numprocesses": None,
     "dist": "no",
     "tx": [],
@@ -55,8 +60,18 @@ RANK_OPTIONS: Mapping[str, Any] = {
     "usepdb": False,
     "xmlpath": None,
 }
-"""What the controller alone does with the tests: choosing, ordering, reporting."""
-RANK_PLUGINS_OFF = ("no:terminal", "no:cacheprovider", "no:junitxml", "no:cov", "no:randomly", "no:rerunfailures")
+"""What only the controller does with the tests: choosing, ordering, reporting.
+
+A report that a rank writes when its session ends would replace the file of the controller."""
+RANK_PLUGINS_OFF = (
+    "no:terminal",
+    "no:cacheprovider",
+    "no:junitxml",
+    "no:cov",
+    "no:randomly",
+    "no:rerunfailures",
+    "no:sugar",
+)
 
 
 SPEC = pytest.StashKey[StrategySpec]()
