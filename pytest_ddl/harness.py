@@ -65,7 +65,7 @@ class Harness:
         """This session's scratch folder, shared by all xdist workers; removed at the end."""
         if self._folder is None:
             from pytest_ddl.cluster.launcher import LaunchError
-            from pytest_ddl.cluster.surroundings import cannot_write
+            from pytest_ddl.cluster.obstacles import cannot_write
 
             try:
                 self._folder = Path(tempfile.mkdtemp(prefix="pytest-ddl-"))
@@ -123,7 +123,7 @@ class Harness:
     def worker_environ(self) -> dict[str, str]:
         """The environment of workers: this process's, with TensorFlow quiet unless told otherwise."""
         from pytest_ddl.cluster.launcher import LaunchError
-        from pytest_ddl.cluster.surroundings import cannot_write, without_proxy_here
+        from pytest_ddl.cluster.obstacles import cannot_write, without_proxy_here
 
         environ = dict(os.environ)
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -19,10 +19,10 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from pytest_ddl.cluster.launcher import Launcher, LaunchError, WorkerProcess
+from pytest_ddl.cluster.obstacles import limits, loopback_problem
 from pytest_ddl.cluster.ports import PortLease
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, UnreadableError, receive, send
 from pytest_ddl.cluster.ship import user_modules
-from pytest_ddl.cluster.surroundings import limits, loopback_problem
 from pytest_ddl.cluster.worker import STACKS_SIGNAL
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task

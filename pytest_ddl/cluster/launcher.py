@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import pytest_ddl
 from pytest_ddl.cluster import strays
-from pytest_ddl.cluster.surroundings import cannot_write, how_it_ended
+from pytest_ddl.cluster.obstacles import cannot_write, how_it_ended
 from pytest_ddl.cluster.zygote import short_path
 
 PRELOAD = (

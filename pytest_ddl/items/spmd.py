@@ -394,7 +394,7 @@ class ItemOnRanks:
         return f"{said}."
 
     def _raise(self, error: BaseException) -> NoReturn:
-        __tracebackhide__ = True
+        # The one frame that is not hidden: pytest adds a line about hidden frames to a message that has none.
         self._raised = error
         raise error
 

@@ -16,7 +16,7 @@ import pytest
 from pytest_ddl.cluster import strays
 from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.cluster.launcher import LaunchError, LocalLauncher
-from pytest_ddl.cluster.surroundings import cannot_write, how_it_ended, loopback_problem, without_proxy_here
+from pytest_ddl.cluster.obstacles import cannot_write, how_it_ended, loopback_problem, without_proxy_here
 from pytest_ddl.cluster.zygote import _import_all, short_path
 
 HERE = "localhost,127.0.0.1"
@@ -48,7 +48,7 @@ def test_loopback_works_here() -> None:
 
 
 def test_a_network_without_loopback_is_named() -> None:
-    code = "from pytest_ddl.cluster.surroundings import loopback_problem; print(loopback_problem())"
+    code = "from pytest_ddl.cluster.obstacles import loopback_problem; print(loopback_problem())"
     command = ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60)
