@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddl.cluster.surroundings import Snapshot
 from pytest_ddl.config import Settings
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
@@ -57,6 +58,8 @@ class Harness:
         self._machine = machine
         self._shared = shared
         self._built: dict[StrategySpec, Any] = {}
+        self.surroundings = Snapshot.now()
+        """The environment, working directory and import path with which the session began."""
         self.items: list[pytest.Item] = []
         """The items of the session, in the order in which they run."""
 
@@ -181,11 +184,18 @@ class Harness:
 
     @contextmanager
     def cluster(
-        self, spec: StrategySpec, mark: DdlMark, *, fresh: bool = False, environ: Mapping[str, str] | None = None
+        self,
+        spec: StrategySpec,
+        mark: DdlMark,
+        *,
+        fresh: bool = False,
+        environ: Mapping[str, str] | None = None,
+        sessions: bool = False,
     ) -> Iterator[Cluster]:
         """Lease a cluster for one test.
 
         :param environ: variables that its processes have besides; such a cluster is for this lease alone.
+        :param sessions: lease one in which pytest sessions run.
         """
         with self.pool.lease(
             spec,
@@ -194,6 +204,7 @@ class Harness:
             timeout=START_TIMEOUT,
             fresh=fresh or mark.isolation == "fresh",
             environ=environ,
+            sessions=sessions,
         ) as cluster:
             yield cluster
 
@@ -230,6 +241,11 @@ class Harness:
         gpus, tpus = ship.unpack(answer.body)
         return int(gpus), int(tpus)
 
+    def tear_down_sessions(self) -> None:
+        """Tear down the fixtures that pytest sessions in warm clusters still hold."""
+        if "pool" in self.__dict__:
+            self.pool.tear_down_sessions()
+
     def close(self) -> None:
         """End everything that was started and remove the scratch folder."""
         if "pool" in self.__dict__:
@@ -251,6 +267,9 @@ def process_harness() -> Harness:
 
     global _process_harness
     if _process_harness is None:
+        from pytest_ddl.cluster import overrides
+
+        overrides.remember()
         settings = resolve_without_pytest()
         _process_harness = Harness(settings, StrategyRegistry(), built_in_launchers(settings))
         # Not atexit, which the processes of multiprocessing never run.

@@ -123,9 +123,9 @@ def pytest_runtest_makereport(
         from pytest_ddl.session import report_expected_ends
 
         report_expected_ends(item, report, comparisons)
-    if "pytest_ddl.items.spmd" not in sys.modules:
+    if "pytest_ddl.items.on_ranks" not in sys.modules:
         return report
-    from pytest_ddl.items.spmd import ON_RANKS
+    from pytest_ddl.items.on_ranks import ON_RANKS
 
     on_ranks = item.stash.get(ON_RANKS, None)
     return report if on_ranks is None else on_ranks.report(call, report)
@@ -167,6 +167,14 @@ def pytest_configure_node(node: Any) -> None:
     harness = _harness(node.config)
     node.workerinput["ddl_folder"] = str(harness.folder)
     node.workerinput["ddl_address"] = harness.address
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if "pytest_ddl.session" in sys.modules:
+        from pytest_ddl.session import tear_down
+
+        tear_down(session)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

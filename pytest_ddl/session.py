@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -70,6 +71,19 @@ def close(config: pytest.Config) -> None:
     if harness is not None and not _in_rank():
         harness.close()
         del config.stash[HARNESS]
+        overrides = sys.modules.get("pytest_ddl.cluster.overrides")
+        if overrides is not None:
+            overrides.forget()
+
+
+def tear_down(session: pytest.Session) -> None:
+    """Tear down the fixtures that warm clusters still hold, while their errors can be reported."""
+    harness = session.config.stash.get(HARNESS, None)
+    if harness is None or _in_rank():
+        return
+    harness.tear_down_sessions()
+    if session.testsfailed and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def prepare(config: pytest.Config) -> None:
@@ -167,6 +181,9 @@ def after_collection(harness: Harness, config: pytest.Config, items: list[pytest
         if spec is not None:
             item.stash[SPEC] = spec
     if not _in_rank() and not config.option.collectonly and not in_process(config):
+        from pytest_ddl.cluster import overrides
+
+        overrides.remember()
         harness.warm_up()
 
 
@@ -201,7 +218,8 @@ def run_on_ranks(harness: Harness, item: pytest.Function, nextitem: pytest.Item 
 
 def takes_timeout(item: pytest.Item, settings: Any) -> bool:
     """Make the limit of pytest-timeout the deadline of an item that runs on ranks; return whether it is one."""
-    from pytest_ddl.items.spmd import PLUGIN_TIMEOUT, is_spmd
+    from pytest_ddl.items.on_ranks import PLUGIN_TIMEOUT
+    from pytest_ddl.items.spmd import is_spmd
 
     if not is_spmd(item) or in_process(item.config):
         return False
@@ -301,7 +319,9 @@ def assert_equivalence(
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, _registered_checks(item.config))
     strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
-    report: Report = item.config.stash[_COMPARER].compare(train, spec, mark, strict=strict, **arguments)
+    report: Report = item.config.stash[_COMPARER].compare(
+        train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
+    )
     item.user_properties.append(("ddl_verdict", report.verdict))
     for finding in report.approximations:
         item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
@@ -329,9 +349,12 @@ def report_expected_ends(item: pytest.Item, report: pytest.TestReport, compariso
         report.wasxfail = "; ".join(dict.fromkeys(ends))
 
 
-def _in_rank() -> bool:
-    import sys
+def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
+    """The id of a test without the name of its strategy: the same for all strategies under which it runs."""
+    return item.nodeid.replace(label(spec, harness.registry), "")
 
+
+def _in_rank() -> bool:
     worker = sys.modules.get("pytest_ddl.cluster.worker")
     return worker is not None and worker.current_rank() is not None
 

@@ -21,8 +21,9 @@ from typing import Any
 from pytest_ddl.cluster.launcher import Launcher, LaunchError, WorkerProcess
 from pytest_ddl.cluster.obstacles import limits, loopback_problem
 from pytest_ddl.cluster.ports import PortLease
-from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, UnreadableError, receive, send
+from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, Surroundings, UnreadableError, receive, send
 from pytest_ddl.cluster.ship import user_modules
+from pytest_ddl.cluster.surroundings import Snapshot
 from pytest_ddl.cluster.worker import STACKS_SIGNAL
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
@@ -34,6 +35,10 @@ STACKS_WAIT = 0.3
 """Seconds to wait for a rank's stacks; faulthandler writes them within milliseconds."""
 POLL = 0.5
 """Seconds between questions to ``stuck``: a look at a small file of every rank."""
+SETTLE_WAIT = 10.0
+"""Seconds that ranks have for putting their state back: they take milliseconds and are idle."""
+TEAR_DOWN_WAIT = 60.0
+"""Seconds for the fixtures that finished items have left set up: they are the user's code."""
 STOP_WAIT = 5.0
 """Seconds that open pytest sessions have for tearing their remaining fixtures down."""
 COLLECTIVE_TIMEOUT = 3600.0
@@ -115,6 +120,11 @@ class Cluster:
         self._boots: list[Boot] = []
         self._next_id = 0
         self._closed = False
+        self._known = self._started = Snapshot.now()
+        self.next_item: str | None = None
+        """The item for which the ranks have left fixtures set up."""
+        self.on_session_end: Callable[[Sequence[Answer]], None] | None = None
+        """Takes what the ranks report when they tear down what a finished item has left set up."""
 
     @classmethod
     def start(
@@ -208,12 +218,13 @@ class Cluster:
         stuck: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Answer]:
         self._next_id += 1
+        surroundings = self._surroundings(kind)
         started = time.monotonic()
         offsets = {rank: self.processes[rank].output_offsets() for rank in ranks}
         for rank, body in zip(ranks, bodies, strict=True):
             # A rank that is gone already is found by the wait below.
             with contextlib.suppress(OSError):
-                send(self.processes[rank].connection, Request(self._next_id, kind, body))
+                send(self.processes[rank].connection, Request(self._next_id, kind, body, surroundings))
         try:
             answers = self._collect(ranks, deadline, patience, stuck)
         except BaseException:
@@ -224,6 +235,24 @@ class Cluster:
             self.retired = self.retired or "a rank failed"
         finished = time.monotonic() - started
         return [self._with_output(answers[rank], offsets[rank], finished) for rank in ranks]
+
+    def _surroundings(self, kind: Kind) -> Surroundings:
+        """What has changed around this process since the ranks last heard of it."""
+        if kind in (Kind.BOOT, Kind.SETTLE, Kind.STOP):
+            return Surroundings()
+        now = Snapshot.now()
+        # A pytest session in the ranks has an import path of its own.
+        now = now if self.session_plan is None else replace(now, path=self._known.path)
+        changed = now.since(self._known)
+        self._known = now
+        return changed
+
+    def settle(self) -> None:
+        """Have the ranks put back what this use has left behind; retire the cluster if they cannot."""
+        answers = self.ask(Kind.SETTLE, deadline=time.monotonic() + SETTLE_WAIT)
+        for answer in answers:
+            if answer.ok and answer.body:
+                self.retired = self.retired or f"on rank {answer.rank}: {', '.join(answer.body)}"
 
     def _collect(
         self,
@@ -338,6 +367,8 @@ class Cluster:
         if together:
             # What was wrong with the ranks has ended with them.
             self.dirty = ""
+        # They start with the environment that all were started with, and are told what has changed since.
+        self._known = replace(self._started, directory=None)
         boots = [replace(self._boots[one], restarted=not together) for one in indices]
         answers = self._gather(Kind.BOOT, boots, indices, deadline)
         if not all(answer.ok for answer in answers):
@@ -360,8 +391,17 @@ class Cluster:
             return all(process.exit_status is None for process in self.processes)
         return False
 
+    def tear_down_session(self) -> None:
+        """Tear down the fixtures that finished items have left for a next one, and report what that says."""
+        report, self.on_session_end = self.on_session_end, None
+        if report is None or self.dirty or not self.alive:
+            return
+        with contextlib.suppress(LaunchError):
+            report(self.ask(Kind.END_SESSION, deadline=time.monotonic() + TEAR_DOWN_WAIT))
+
     def _end_sessions(self) -> None:
         """Have open pytest sessions end as sessions do: fixtures that wider scopes keep are torn down."""
+        self.tear_down_session()
         if self.session_plan is not None and not self.dirty and self.alive:
             with contextlib.suppress(LaunchError):
                 self.ask(Kind.STOP, deadline=time.monotonic() + STOP_WAIT)

@@ -31,6 +31,7 @@ PRELOAD = (
     "?hypothesis",
     "pytest_ddl.cluster.rank_session",
     "pytest_ddl.comparison.remote",
+    "pytest_ddl.cluster.process_state",
 )
 START_TIMEOUT = 120.0
 """Seconds for importing TensorFlow and Keras; a cold disk can take tens of them."""

@@ -51,7 +51,7 @@ class Pool:
         self.ledger = ledger
         self._make_environ = make_environ
         self._keep_gpus = keep_gpus
-        self._warm: OrderedDict[tuple[str, str], _Warm] = OrderedDict()
+        self._warm: OrderedDict[tuple[str, str, bool], _Warm] = OrderedDict()
 
     @property
     def launcher(self) -> Launcher:
@@ -81,13 +81,16 @@ class Pool:
         timeout: float,
         fresh: bool = False,
         environ: Mapping[str, str] | None = None,
+        sessions: bool = False,
     ) -> Iterator[Cluster]:
         """Hand out a clean cluster; a cluster that comes back dirty is ended, its successor started on demand.
 
         :param fresh: start a cluster for this use alone.
+        :param sessions: hand out one of the clusters in which pytest sessions run. Calls have others, in which
+            no collected module and no plugin of pytest can have changed anything.
         :raises ClusterError: when the cluster cannot be started.
         """
-        key = (str(spec), device)
+        key = (str(spec), device, sessions)
         topology = definition.topology(spec)
         cpus = self.ledger.acquire("cpu", len(topology.ranks), time.monotonic() + timeout)
         warm: _Warm | None = None
@@ -139,16 +142,20 @@ class Pool:
             self._warm.pop(key).close()
         return self.ledger.acquire("gpu", count, time.monotonic() + timeout)
 
-    def _take(self, key: tuple[str, str]) -> _Warm | None:
+    def _take(self, key: tuple[str, str, bool]) -> _Warm | None:
         warm = self._warm.pop(key, None)
         if warm is not None and not warm.cluster.alive:
             warm.close()
             return None
         return warm
 
-    def _give_back(self, key: tuple[str, str], warm: _Warm, keep: bool) -> None:
+    def _give_back(self, key: tuple[str, str, bool], warm: _Warm, keep: bool) -> None:
         keeps_gpus = warm.gpus.numbers and not self._keep_gpus
-        clean = not (warm.cluster.dirty or warm.cluster.retired)
+        clean = keep and not (warm.cluster.dirty or warm.cluster.retired)
+        if clean:
+            with contextlib.suppress(LaunchError):
+                warm.cluster.settle()
+            clean = not (warm.cluster.dirty or warm.cluster.retired)
         if keep and clean and warm.uses < MAX_USES and not keeps_gpus and key not in self._warm:
             self._warm[key] = warm
         else:
@@ -159,6 +166,11 @@ class Pool:
             self._warm and processes + sum(len(w.cluster.processes) for w in self._warm.values()) > MAX_WARM_PROCESSES
         ):
             self._warm.popitem(last=False)[1].close()
+
+    def tear_down_sessions(self) -> None:
+        """Tear down what finished items have left set up in warm clusters for a next one."""
+        for warm in self._warm.values():
+            warm.cluster.tear_down_session()
 
     def close(self) -> None:
         """End all clusters and the launcher; nothing is left."""

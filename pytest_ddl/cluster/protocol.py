@@ -30,6 +30,10 @@ class Kind(str, Enum):
     """Run the item's body once. Body: pickled keyword arguments of a Hypothesis example, or ``None``."""
     TEARDOWN = "teardown"
     """Tear the item down. Body: ``False`` to tear down what later items share as well."""
+    SETTLE = "settle"
+    """Put back what the last use left behind. The answer names what cannot be put back."""
+    END_SESSION = "end-session"
+    """Tear down everything that the items of the open session have left set up."""
     STOP = "stop"
     """End the process."""
 
@@ -49,10 +53,26 @@ class Boot:
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """What changed around the controlling process since the last request; it holds in the ranks from this one on."""
+
+    environ: Mapping[str, str | None] = field(default_factory=dict)
+    """Environment variables with their new values; ``None`` for those that were removed."""
+    directory: str | None = None
+    """The new working directory."""
+    path: tuple[str, ...] | None = None
+    """The new ``sys.path``."""
+
+    def __bool__(self) -> bool:
+        return bool(self.environ) or self.directory is not None or self.path is not None
+
+
+@dataclass(frozen=True)
 class Request:
     id: int
     kind: Kind
     body: Any = None
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
 
 @dataclass(frozen=True)
@@ -102,6 +122,8 @@ class PhaseResult:
     """How often the body was left without an exception."""
     warnings: tuple[RankWarning, ...] = ()
     """What pytest recorded since the last phase; with the tear-down, all of the item's."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """With the set-up: the values of the item's parameters, in words that compare."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddl.cluster.parameters import in_words
 from pytest_ddl.cluster.protocol import ExampleResult, Failure, Kind, PhaseResult, RankWarning, Request, SessionPlan
 from pytest_ddl.cluster.worker import current_rank, current_strategy
 from pytest_ddl.strategies.parameter_server import join_scheduled
@@ -81,6 +82,7 @@ class RankSession:
     _opened: bool = False
     _request: Request | None = None
     _torn_down: tuple[Request, PhaseResult] | None = None
+    _last: pytest.Item | None = None
 
     def run(self) -> None:
         """Collect, serve until a request that is not the session's, and end the session.
@@ -111,6 +113,7 @@ class RankSession:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._items = {item.nodeid: item for item in session.items}
         self._opened = True
+        self.worker.state.adopt()
         self.worker.reply(self.opening, {"items": len(self._items), "errors": tuple(self._errors)})
         while True:
             request = self.worker.next_request()
@@ -119,6 +122,8 @@ class RankSession:
                 return True
             if request.kind is Kind.SETUP:
                 self._run_item(session, request)
+            elif request.kind is Kind.END_SESSION:
+                self._tear_all_down(session, request)
             else:
                 self.worker.answer(request)
 
@@ -164,6 +169,16 @@ class RankSession:
         join_scheduled(current_strategy())
         return result
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
+        with self.worker.state.kept_by(fixturedef):
+            return (yield)
+
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        self.worker.state.release(fixturedef)
+
     # ----- phases -----
 
     def _run_item(self, session: pytest.Session, request: Request) -> None:
@@ -175,6 +190,7 @@ class RankSession:
             self.worker.reply(request, failure=Failure("CollectionMismatch", message, ""))
             return
         self._request = request
+        self._last = item
         with self._proved(item):
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=self._items.get(next_nodeid))
         if self._torn_down is not None:
@@ -204,7 +220,22 @@ class RankSession:
         item.ihook.pytest_runtest_logreport(report=report)
         serialise = functools.partial(item.config.hook.pytest_report_to_serializable, config=item.config)
         reports = tuple(serialise(report=one) for one in self._reports)
-        return PhaseResult(reports, bool(report.failed), self._proof.entered, self._proof.finished)
+        parameters = in_words(item) if when == "setup" else {}
+        proof = self._proof
+        return PhaseResult(reports, bool(report.failed), proof.entered, proof.finished, parameters=parameters)
+
+    def _tear_all_down(self, session: pytest.Session, request: Request) -> None:
+        """Tear down what items have left set up for a next item that does not come."""
+        item = self._last
+        if item is None:
+            self.worker.reply(request, PhaseResult((), False))
+            return
+        # Not the hook: for its other implementations, this item is done.
+        runner: Any = session.config.pluginmanager.get_plugin("runner")
+        call = pytest.CallInfo.from_call(lambda: runner.pytest_runtest_teardown(item, None), when="teardown")
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
+        self._reply(request, PhaseResult((data,), bool(report.failed)))
 
     def _reply(self, request: Request, result: PhaseResult) -> None:
         self.worker.reply(request, replace(result, warnings=tuple(self._warnings)))

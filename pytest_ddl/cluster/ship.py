@@ -11,19 +11,19 @@ import importlib.util
 import itertools
 import pickle
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import cloudpickle
 
-
-class ShippingError(TypeError):
-    """A function, argument or result cannot be pickled; the message says which and what to do."""
+from pytest_ddl.cluster import overrides
+from pytest_ddl.cluster.overrides import ShippingError as ShippingError
+from pytest_ddl.cluster.remembered import is_user_file
+from pytest_ddl.cluster.user_modules import Reporting
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Job:
     payload: bytes
     modules: Mapping[str, str]
     """Name -> file of the user's modules that are loaded in the controller."""
+    overrides: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """By module, globals that do not have the value of their import in the controller, with the pickled value."""
 
     def call(self) -> Shipped:
         """Make the call in this process and return its result.
@@ -51,14 +53,15 @@ class Job:
         """
         before = set(sys.modules)
         try:
-            with importable(self.modules):
+            with importable(self.modules, self.overrides) as put_overrides:
                 function, args, kwargs = pickle.loads(self.payload)
+                put_overrides()
                 result = function(*args, **kwargs)
                 data = _dumps(result, f"the result of {_name(function)} (a {type(result).__name__})")
                 return Shipped(data, bool(getattr(result, "failed", False)))
         finally:
             for name in set(sys.modules) - before:
-                if name in self.modules:
+                if name in self.modules or is_user_file(getattr(sys.modules[name], "__file__", None)):
                     del sys.modules[name]
 
 
@@ -68,7 +71,8 @@ def pack(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping
     :raises ShippingError: naming the function or argument that cannot be pickled.
     """
     what = f"{_name(function)} with its arguments"
-    return Job(_dumps((function, tuple(args), dict(kwargs or {})), what), user_modules())
+    payload = _dumps((function, tuple(args), dict(kwargs or {})), what)
+    return Job(payload, user_modules(), overrides.collect((function, args, kwargs)))
 
 
 def unpack(result: Shipped) -> Any:
@@ -86,13 +90,20 @@ def unpack(result: Shipped) -> Any:
 
 
 @contextmanager
-def importable(modules: Mapping[str, str]) -> Iterator[None]:
-    """Let modules be imported under the names that they have in the controller, given as name -> file."""
-    finder, parents = _UserModules(modules), _Parents(modules)
+def importable(
+    modules: Mapping[str, str], changed: Mapping[str, Mapping[str, bytes]] = MappingProxyType({})
+) -> Iterator[Callable[[], None]]:
+    """Let modules be imported under the names that they have in the controller, given as name -> file.
+
+    Yields a function that puts changed globals in place: in the modules that are there by then, and from then on
+    in each as it is imported. What a module copies from another when it is imported is not changed, as in the
+    controller.
+    """
+    finder, parents = _UserModules(modules, changed), _Parents(modules)
     sys.meta_path.insert(0, finder)
     sys.meta_path.append(parents)
     try:
-        yield
+        yield finder.put_overrides
     finally:
         sys.meta_path.remove(finder)
         sys.meta_path.remove(parents)
@@ -100,21 +111,27 @@ def importable(modules: Mapping[str, str]) -> Iterator[None]:
 
 def user_modules() -> dict[str, str]:
     """The modules loaded here that belong to neither Python nor an installed package."""
-    paths = sysconfig.get_paths()
-    installed = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
-    found = {}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and name != "__main__" and not file.startswith(installed) and not name.startswith("pytest_ddl"):
-            found[name] = file
-    return found
+    found = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    return {name: file for name, file in found.items() if file and name != "__main__" and is_user_file(file)}
 
 
 class _UserModules:
     """Finds modules by the files that they have in the controller."""
 
-    def __init__(self, files: Mapping[str, str]) -> None:
+    def __init__(self, files: Mapping[str, str], changed: Mapping[str, Mapping[str, bytes]]) -> None:
         self._files = files
+        self._changed = changed
+        self._ready = False
+
+    def put_overrides(self) -> None:
+        """Put changed globals in place now, and whenever one of their modules is imported."""
+        self._ready = True
+        for name in self._changed:
+            self._put(sys.modules.get(name))
+
+    def _put(self, module: ModuleType | None) -> None:
+        if module is not None and self._ready and module.__name__ in self._changed:
+            overrides.put(module, self._changed[module.__name__])
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -123,7 +140,10 @@ class _UserModules:
         if file is None:
             return None
         package = [file.rpartition("/")[0]] if file.endswith("__init__.py") else None
-        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=package)
+        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=package)
+        if spec is not None and spec.loader is not None and name in self._changed:
+            spec.loader = Reporting(spec.loader, self._put)
+        return spec
 
 
 class _Parents:

@@ -18,12 +18,15 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, UnreadableError, receive, send
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition
+
+if TYPE_CHECKING:
+    from pytest_ddl.cluster.process_state import ProcessState
 
 _HERE = os.path.dirname(__file__)
 STACKS_SIGNAL = signal.SIGUSR1
@@ -48,11 +51,16 @@ def current_strategy() -> Any:
 class Worker:
     """Answers requests one at a time, in the main thread."""
 
+    state: ProcessState
+    """The state of the process between tests, from the time when the strategy is there."""
+
     def __init__(self, control_fd: int, stacks_fd: int) -> None:
         self._connection = Connection(control_fd)
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._pushed_back: list[Request] = []
         self._unanswered: Request | None = None
+        self._pid = os.getpid()
+        os.register_at_fork(after_in_child=self._connection.close)
         # Written by a C signal handler, hence also from a thread that holds the interpreter lock.
         faulthandler.register(STACKS_SIGNAL, file=stacks_fd, all_threads=True)
         faulthandler.enable(file=2)
@@ -61,11 +69,16 @@ class Worker:
         """Serve until told to stop; return the exit status of the process."""
         threading.Thread(target=self._read, name="ddl-control", daemon=True).start()
         boot = self.next_request()
+        # Loaded where it is needed: the controlling process has this module too.
+        from pytest_ddl.cluster.process_state import ProcessState
+
         try:
             facts = self._boot(boot.body)
         except BaseException as error:
             self.reply(boot, failure=describe(error))
             return 1
+        if boot.body.context.rank >= 0:
+            self.state = ProcessState()
         self.reply(boot, facts)
         while (request := self.next_request()).kind is not Kind.STOP:
             self.answer(request)
@@ -76,9 +89,17 @@ class Worker:
         return 0
 
     def next_request(self) -> Request:
-        """Wait for the next request."""
-        self._unanswered = self._pushed_back.pop() if self._pushed_back else self._requests.get()
-        return self._unanswered
+        """Wait for the next request, and take over what has changed around the controlling process."""
+        self._end_stray_child()
+        while True:
+            self._unanswered = request = self._pushed_back.pop() if self._pushed_back else self._requests.get()
+            try:
+                if request.surroundings and request.kind is not Kind.STOP:
+                    self.state.surround(request.surroundings)
+            except OSError as error:
+                self.reply(request, failure=describe(error))
+            else:
+                return request
 
     def push_back(self, request: Request) -> None:
         """Return a request that is for somebody else; it is the next one."""
@@ -89,6 +110,7 @@ class Worker:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
+        self._end_stray_child()
         send(self._connection, Reply(request.id, body, failure))
         self._unanswered = None
 
@@ -96,6 +118,8 @@ class Worker:
         """Do what a request asks, wherever in the process it arrives, and reply."""
         if request.kind is Kind.CALL:
             self._guarded(request, lambda: request.body.call())
+        elif request.kind is Kind.SETTLE:
+            self._guarded(request, lambda: self.state.settle())
         elif request.kind is Kind.OPEN_SESSION:
             from pytest_ddl.cluster.rank_session import RankSession
 
@@ -112,6 +136,13 @@ class Worker:
         else:
             if reply:
                 self.reply(request, result)
+
+    def _end_stray_child(self) -> None:
+        """End a process that a test forked and that came back here: it is not the rank, and must not answer for it."""
+        if os.getpid() != self._pid:
+            note = "a process that the test forked returned from the test; it ends here. End it with os._exit().\n"
+            os.write(2, note.encode())
+            os._exit(1)
 
     def _read(self) -> None:
         try:

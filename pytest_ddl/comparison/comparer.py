@@ -57,6 +57,7 @@ class Comparer:
         self._harness = harness
         self._checks = checks
         self._references = ReferenceStore(harness)
+        self._test = ""
 
     def compare(
         self,
@@ -72,9 +73,11 @@ class Comparer:
         checks: Collection[str] | None = None,
         timeout: float | None = None,
         seed: int = SEED,
+        test: str = "",
     ) -> Report:
         """Run ``train`` on one device and under ``spec``, and judge the difference.
 
+        :param test: what a reference is shared within: the comparisons of one test.
         :raises ValueError: for an argument that cannot be used, naming it.
         """
         from pytest_ddl.comparison.probes import PROBES
@@ -84,6 +87,7 @@ class Comparer:
         declared = expectations_for(spec, expect, self._harness.registry)
         select(checks, self._checks)
         deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
+        self._test = test
 
         def compare_once(settings: RunSettings, checks: Collection[str] | None, runs: int = 1) -> Report:
             decide = partial(judge, expect=declared, strict=strict, checks=checks, known=self._checks)
@@ -175,7 +179,7 @@ class Comparer:
     def _reference(self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float) -> TrainingRecord:
         settings = replace(settings, is_reference=True)
         spec = self._harness.registry.default("one_device")
-        key = ship.pack(train), settings, self._harness.device_for(spec, mark)
+        key = ship.pack(train), settings, self._harness.device_for(spec, mark), self._test
         return self._references.get(key, lambda: self._on_one_device(train, settings, mark, deadline))
 
     def _on_one_device(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.surroundings import Snapshot
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 
@@ -23,9 +24,17 @@ class ReferenceStore:
         self._harness = harness
         self._known: dict[str, TrainingRecord] = {}
 
-    def get(self, key: tuple[ship.Job, RunSettings, str], compute: Callable[[], TrainingRecord]) -> TrainingRecord:
-        job, settings, device = key
-        digest = hashlib.sha256(b"\0".join([job.payload, repr((settings, device)).encode()])).hexdigest()
+    def get(self, key: tuple[ship.Job, RunSettings, str, str], compute: Callable[[], TrainingRecord]) -> TrainingRecord:
+        """Return the reference of a job, computed at the first call.
+
+        :param key: the job, its settings, its device and the test that asks. Another test may have written other
+            files, or set other variables of the environment: so these are part of the key as well.
+        """
+        job, settings, device, test = key
+        around = Snapshot.now().since(self._harness.surroundings)
+        values = sorted((module, sorted(values.items())) for module, values in job.overrides.items())
+        others = repr((settings, device, test, sorted(around.environ.items()), around.directory, around.path, values))
+        digest = hashlib.sha256(b"\0".join([job.payload, others.encode()])).hexdigest()
         if digest in self._known:
             return self._known[digest]
         folder = self._harness.folder / "references"

@@ -25,6 +25,10 @@ class FakeCluster:
         self.alive = True
         self.closed = False
         self.processes = [None]
+        self.left = ""
+
+    def settle(self) -> None:
+        self.retired = self.retired or self.left
 
     def close(self) -> None:
         self.closed = True
@@ -76,7 +80,20 @@ def test_a_clean_cluster_is_used_again(started: list[FakeCluster], make_pool: An
         assert other is not first
 
 
-@pytest.mark.parametrize("spoil", [{"dirty": "a rank died"}, {"retired": "a test failed"}, {"alive": False}])
+def test_sessions_and_calls_have_clusters_of_their_own(started: list[FakeCluster], make_pool: Any) -> None:
+    _pool, lease = make_pool()
+    with lease() as first:
+        pass
+    with lease(sessions=True) as second:
+        assert second is not first
+    with lease() as third:
+        assert third is first
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [{"dirty": "a rank died"}, {"retired": "a test failed"}, {"alive": False}, {"left": "numpy.mean was replaced"}],
+)
 def test_a_spoiled_cluster_is_ended(started: list[FakeCluster], make_pool: Any, spoil: dict[str, Any]) -> None:
     _pool, lease = make_pool()
     with lease() as first:

@@ -1,0 +1,125 @@
+"""Functions and classes of Python, NumPy, TensorFlow and Keras: which of them are not those that were imported.
+
+The zygote imports this module last, so that all workers share one list of what was there.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_PYTHON = frozenset(
+    (
+        *("builtins", "collections", "copy", "datetime", "functools", "glob", "inspect", "io", "itertools", "json"),
+        *("logging", "math", "os", "pathlib", "pickle", "posixpath", "random", "shutil", "signal", "socket"),
+        *("statistics", "subprocess", "sys", "tempfile", "threading", "time"),
+    )
+)
+_FRAMEWORKS = ("numpy", "tensorflow", "keras")
+_CODE = (types.FunctionType, types.BuiltinFunctionType, type, property, classmethod, staticmethod)
+
+
+@dataclass
+class _Owner:
+    """A module or class with its attributes as they were."""
+
+    name: str
+    namespace: Mapping[str, Any]
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    bases: tuple[type, ...] = ()
+    """Of a class, where it inherits from; a module gets attributes whenever a submodule is imported."""
+
+    def changes(self) -> Iterator[tuple[str, Any]]:
+        """Yield functions and classes that were replaced, removed or overridden, with what is there now."""
+        try:
+            # In C, by identity first: a look at each attribute would cost ten times as much.
+            present = tuple(self.namespace.values())
+            if (present if self.bases else present[: len(self.values)]) == self.values:
+                return
+        except Exception:
+            # A value that was replaced, and whose comparison has no truth value: an array.
+            pass
+        for name, value in zip(self.names, self.values, strict=True):
+            now = self.namespace.get(name)
+            if now is not value and _is_code(value):
+                yield name, now
+        for name in self.namespace.keys() - set(self.names) if self.bases else ():
+            if any(_is_code(vars(base).get(name)) for base in self.bases):
+                yield name, self.namespace[name]
+
+
+class Libraries:
+    """What is watched of the libraries, and what differs."""
+
+    def __init__(self) -> None:
+        self._owners = list(_watched())
+        self._known: dict[str, Any] = {}
+
+    def changes(self) -> dict[str, Any]:
+        """Attributes that were replaced, by their full name, with what is there now."""
+        found = {}
+        for owner in self._owners:
+            for name, value in owner.changes():
+                key = f"{owner.name}.{name}"
+                if self._known.get(key, owner) is not value:
+                    found[key] = value
+        return found
+
+    def expect(self, key: str, value: Any) -> Any:
+        """Expect another value of an attribute from now on; return what was expected so far."""
+        before = self._known.get(key, self)
+        if value is self:
+            self._known.pop(key, None)
+        else:
+            self._known[key] = value
+        return before
+
+
+def _watched() -> Iterator[_Owner]:
+    """Public modules, the modules in which their functions are written, and their classes with all bases."""
+    modules = {name: module for name, module in list(sys.modules.items()) if _is_public(name, module)}
+    classes: set[type] = set()
+    written: set[str] = set()
+    for name, module in modules.items():
+        if name.split(".")[0] not in _FRAMEWORKS:
+            continue
+        for value in list(vars(module).values()):
+            if isinstance(value, types.FunctionType):
+                written.add(value.__module__)
+            elif isinstance(value, type):
+                classes.update(kind for kind in value.__mro__ if str(kind.__module__).split(".")[0] in _FRAMEWORKS)
+    modules.update((name, sys.modules[name]) for name in written if name in sys.modules)
+    for name, module in modules.items():
+        space = vars(module)
+        yield _Owner(name, space, tuple(space), tuple(space.values()))
+    for kind in classes:
+        body = vars(kind)
+        yield _Owner(
+            f"{kind.__module__}.{kind.__qualname__}", body, tuple(body), tuple(body.values()), kind.__mro__[1:]
+        )
+
+
+def _is_public(name: str, module: object) -> bool:
+    if not isinstance(module, types.ModuleType):
+        return False
+    if name in _PYTHON:
+        return True
+    top, *rest = name.split(".")
+    if top not in _FRAMEWORKS or (top == "keras" and rest[:1] == ["src"]):
+        return False
+    # TensorFlow's modules for its users lie in tensorflow._api.v2; those of version 1 are left out.
+    private = any(part.startswith("_") for part in rest) and not name.startswith("tensorflow._api.v2")
+    return not private and rest[:1] not in (["python"], ["core"], ["lite"], ["tests"]) and "compat" not in rest
+
+
+def _is_code(value: object) -> bool:
+    # NumPy's functions are objects of classes of its own, which can be called.
+    return isinstance(value, _CODE) or (callable(value) and not isinstance(value, types.ModuleType))
+
+
+LIBRARIES = Libraries()
+"""The state in which the zygote has imported them."""

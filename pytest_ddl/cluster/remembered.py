@@ -1,0 +1,180 @@
+"""Remember what a Python value contains, to tell later whether code has changed it in place."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import sys
+import types
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice})
+_FLAT_SIZE = 256
+"""Containers of more plain values than this are compared with a copy, which the interpreter does in C."""
+_SAMPLED_BYTES = 1 << 24
+"""Arrays above this size are compared in equally spaced rows of about so many bytes."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A value as it was: the object, and a description of its content that can be compared."""
+
+    value: Any = field(compare=False, repr=False)
+    """Kept, so that no other object can get its identity."""
+    content: Any
+
+    @classmethod
+    def of(cls, value: Any) -> Remembered:
+        return cls(value, _content(value, set()))
+
+    def holds(self, value: Any) -> bool:
+        """Whether ``value`` is what was remembered, with the same content."""
+        if value is self.value and type(value) in _ATOMS:
+            return True
+        if isinstance(self.content, _Copy):
+            return type(value) is type(self.content.value) and bool(value == self.content.value)
+        try:
+            return bool(self.content == _content(value, set()))
+        except Exception:
+            return value is self.value
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A shallow copy of a large container that holds only plain values."""
+
+    value: Any
+
+
+def generator_state(value: Any) -> tuple[Any, Callable[[], None]] | None:
+    """The state of a random generator and a function that returns it to that state; ``None`` for other values."""
+    if isinstance(value, random.Random):
+        state = value.getstate()
+        return state, lambda: value.setstate(state)
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.random.RandomState):
+        legacy = value.get_state(legacy=True)
+        return _content(legacy, set()), lambda: value.set_state(legacy)
+    if isinstance(value, numpy.random.Generator):
+        bits = value.bit_generator
+        current = bits.state
+        return _content(current, set()), lambda: setattr(bits, "state", current)
+    return None
+
+
+def _content(value: Any, above: set[int]) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return kind, repr(value) if kind is float else value
+    if isinstance(value, (types.ModuleType, type, Enum)):
+        return "same", id(value)
+    if id(value) in above:
+        return "above", id(value)
+    above = above | {id(value)}
+    if isinstance(value, (list, tuple, deque, set, frozenset)):
+        if kind in (list, tuple, set, frozenset) and len(value) > _FLAT_SIZE and _is_flat(value):
+            return _Copy(kind(value))
+        items = [_content(item, above) for item in value]
+        return (kind, sorted(map(repr, items)) if isinstance(value, (set, frozenset)) else items)
+    if isinstance(value, dict):
+        if kind is dict and len(value) > _FLAT_SIZE and _is_flat(value.values()):
+            return _Copy(dict(value))
+        return kind, [(_content(key, above), _content(item, above)) for key, item in list(value.items())]
+    if isinstance(value, (types.FunctionType, functools.partial)):
+        return _of_function(value, above)
+    return _of_instance(value, above)
+
+
+def _of_function(value: Any, above: set[int]) -> Any:
+    if isinstance(value, functools.partial):
+        return id(value), _content(value.args, above), _content(value.keywords, above)
+    public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
+    # A default that is a list keeps what a call puts into it.
+    defaults = (value.__defaults__, value.__kwdefaults__)
+    return id(value), id(value.__code__), _content(defaults, above), _content(public, above)
+
+
+def _of_instance(value: Any, above: set[int]) -> Any:
+    generator = generator_state(value)
+    if generator is not None:
+        return id(value), generator[0]
+    if isinstance(value, (itertools.count, itertools.cycle, bytearray)):
+        return id(value), repr(value) if not isinstance(value, itertools.cycle) else None
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return id(value), str(value.dtype), value.shape, _digest(value, above)
+    variables = _variables(value)
+    if variables is not None:
+        return id(value), variables
+    module = sys.modules.get(type(value).__module__)
+    if type(value) is types.SimpleNamespace or (module is not None and is_user_file(getattr(module, "__file__", None))):
+        return id(value), _content(_attributes(value), above)
+    return "same", id(value)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+def _variables(value: Any) -> Any:
+    """The values of a TensorFlow variable, or of all variables of a Keras object or ``tf.Module``."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None or type(value).__module__ == "builtins":
+        return None
+    try:
+        if isinstance(value, tensorflow.Variable):
+            return _digest(value.numpy(), set())
+        keras = sys.modules.get("keras")
+        kinds = (tensorflow.Module, *((keras.Layer, keras.Optimizer, keras.Metric) if keras is not None else ()))
+        if isinstance(value, kinds):
+            return [_digest(variable.numpy(), set()) for variable in value.variables]
+    except Exception:
+        # Variables of a replica context or not yet built have no value that could be read here.
+        return None
+    return None
+
+
+def _digest(array: Any, above: set[int]) -> Any:
+    numpy = sys.modules["numpy"]
+    array = numpy.asarray(array)
+    if array.dtype.hasobject:
+        return _content(array.ravel().tolist(), above)
+    if array.nbytes > _SAMPLED_BYTES and array.ndim:
+        array = array[:: array.nbytes // _SAMPLED_BYTES + 1]
+    return zlib.crc32(numpy.ascontiguousarray(array).view(numpy.uint8).data if array.size else b"")
+
+
+def _is_flat(values: Any) -> bool:
+    return all(type(item) in _ATOMS for item in values)
+
+
+def is_user_file(file: str | None) -> bool:
+    """Whether a file belongs to neither Python nor an installed package, nor to this one."""
+    return bool(file) and not str(file).startswith(_installed()) and not any(f in str(file) for f in _PACKAGES)
+
+
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    import os
+    import sysconfig
+
+    paths = sysconfig.get_paths()
+    own = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    return (*{paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}, own, "<")

@@ -1,0 +1,162 @@
+"""Globals of the user's modules and attributes of their classes: as they were after import, and what differs now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from pytest_ddl.cluster.remembered import Remembered, generator_state, is_user_file
+
+MISSING = Remembered(None, "missing")
+"""Stands for an attribute that is not there."""
+
+
+class UserModules:
+    """The state of all modules of the user in this process, by ``module`` and ``name`` or ``Class.name``.
+
+    A module that is imported later is remembered as its import leaves it.
+    """
+
+    def __init__(self) -> None:
+        self._expected: dict[str, dict[str, Remembered]] = {}
+        self._rewind: list[Callable[[], None]] = []
+        self._finder = _Finder(self._imported)
+        self.remember()
+
+    def remember(self) -> None:
+        """Take the present state for the one to compare with."""
+        self._expected.clear()
+        self._rewind.clear()
+        for module in _loaded():
+            self._imported(module)
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        sys.meta_path.insert(0, self._finder)
+
+    def changes(self) -> dict[str, Remembered]:
+        """What is not as expected, by ``module:name``, with what it is now."""
+        found: dict[str, Remembered] = {}
+        for module in _loaded():
+            if module.__name__ not in self._expected:
+                # It came in another way than by an import: nobody knows how it was before.
+                self._imported(module)
+                continue
+            expected = self._expected[module.__name__]
+            present = dict(_state(module))
+            for name, value in present.items():
+                known = expected.get(name)
+                if known is None or (known.content != _generator(value) and not known.holds(value)):
+                    found[f"{module.__name__}:{name}"] = Remembered.of(value)
+            for name in expected.keys() - present.keys():
+                found[f"{module.__name__}:{name}"] = MISSING
+        return {key: memo for key, memo in found.items() if memo != self._get(key)}
+
+    def expect(self, key: str, memo: Remembered) -> Remembered:
+        """Expect another value from now on; return what was expected so far."""
+        module, _, name = key.partition(":")
+        before = self._get(key)
+        expected = self._expected.setdefault(module, {})
+        if memo is MISSING:
+            expected.pop(name, None)
+        else:
+            expected[name] = memo
+        return before
+
+    def rewind_generators(self) -> None:
+        """Return the random generators of the user's modules to the state that they had after import."""
+        for rewind in self._rewind:
+            rewind()
+
+    def close(self) -> None:
+        """Notice no further imports."""
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+
+    def _get(self, key: str) -> Remembered:
+        module, _, name = key.partition(":")
+        return self._expected.get(module, {}).get(name, MISSING)
+
+    def _imported(self, module: ModuleType) -> None:
+        self._expected[module.__name__] = expected = {}
+        for name, value in _state(module):
+            generator = generator_state(value)
+            if generator is None:
+                expected[name] = Remembered.of(value)
+            else:
+                # To draw from it is no change: it is rewound.
+                expected[name] = Remembered(value, _generator(value))
+                self._rewind.append(generator[1])
+
+
+def resolve(module: ModuleType, name: str) -> tuple[Any, str]:
+    """The object that has the attribute, and the attribute: a module, or a class in it."""
+    owner, _, attribute = name.rpartition(".")
+    return (vars(module)[owner] if owner else module), attribute
+
+
+def _generator(value: Any) -> tuple[str, int]:
+    return "generator", id(value)
+
+
+def _loaded() -> list[ModuleType]:
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and name != "__main__" and is_user_file(getattr(module, "__file__", None))
+    ]
+
+
+def _state(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    for name, value in list(vars(module).items()):
+        # Names with @ are pytest's; a submodule becomes an attribute when anybody imports it.
+        if name.startswith(("__", "@")) or isinstance(value, ModuleType):
+            continue
+        yield name, value
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            for attribute, item in list(vars(value).items()):
+                if not attribute.startswith(("__", "_abc_")):
+                    yield f"{name}.{attribute}", item
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules as the other finders do, and reports those of the user when they have been executed."""
+
+    def __init__(self, imported: Callable[[ModuleType], None]) -> None:
+        self._report = imported
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            if finder is self:
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None and is_user_file(spec.origin):
+                    spec.loader = Reporting(spec.loader, self._report)
+                return spec
+        return None
+
+
+class Reporting(Loader):
+    """Another loader, followed by a report; the module keeps no trace of it."""
+
+    def __init__(self, loader: Any, imported: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._report = imported
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._report(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

@@ -1,0 +1,280 @@
+"""One item whose set-up, body and tear-down run on the ranks of a cluster, within pytest's own protocol.
+
+The ranks run real pytest sessions. This process sends SETUP, BODY and TEARDOWN and waits for all ranks after each, so
+that no rank enters a body if the set-up failed on another.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, ClusterError, Fate
+from pytest_ddl.cluster.explain import sections
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.parameters import difference, in_words
+from pytest_ddl.cluster.protocol import Kind, PhaseResult
+from pytest_ddl.cluster.resources import ResourcesBusyError
+from pytest_ddl.harness import START_TIMEOUT
+from pytest_ddl.items.merge import crash_message, failed_report, is_unexpected_pass, merge_phase, output_sections
+from pytest_ddl.items.selection import parse_mark
+
+if TYPE_CHECKING:
+    from pytest_ddl.items.spmd import SpmdRunner
+    from pytest_ddl.strategies.spec import StrategySpec
+
+SKIP_PATIENCE = 10.0
+"""Seconds to wait for the other ranks once one has skipped: ranks that skip alike may differ in how
+long an import takes, while a rank that waits in a collective for the skipped one waits for ever."""
+ON_RANKS = pytest.StashKey["ItemOnRanks"]()
+"""What runs the item's phases on ranks, for an item that does not run here."""
+PLUGIN_TIMEOUT = pytest.StashKey[Any]()
+"""The settings with which pytest-timeout would time the item: ``timeout`` in seconds, ``func_only``."""
+
+
+class _NotPassedError(Exception):
+    """The ranks' merged report of a phase is not a pass; the report has the reason."""
+
+
+class ItemOnRanks:
+    """One item whose set-up, body and tear-down run on the ranks of a cluster.
+
+    Its methods replace the item's own. Pytest's protocol and the plugins in it (timeouts, reruns, ``--setup-only``)
+    then treat the item as any other, and an exception that one of them raises while ranks are busy fails the phase.
+    """
+
+    def __init__(
+        self, runner: SpmdRunner, item: pytest.Function, nextitem: pytest.Item | None, spec: StrategySpec
+    ) -> None:
+        self._runner = runner
+        self._item = item
+        self._nextitem = nextitem
+        self._spec = spec
+        self._mark = parse_mark(item)
+        self._test = item.obj
+        self._lease = ExitStack()
+        self._begin()
+        for name in ("setup", "runtest", "teardown"):
+            setattr(item, name, getattr(self, name))
+
+    def _begin(self) -> None:
+        """Forget an earlier attempt: pytest-rerunfailures sets one item up again and again."""
+        self._cluster: Cluster | None = None
+        self._following: str | None = None
+        """The item that the ranks run next, for which they keep fixtures."""
+        self._deadline = math.inf
+        self._cut = ""
+        """The message of another plugin whose time limit is the deadline."""
+        self._spoiled = False
+        self._sections: list[tuple[str, str]] = []
+        """What the item's reports have said so far: each report has the earlier ones' sections too."""
+        self._merged: dict[str, pytest.TestReport] = {}
+        self._printed: list[tuple[int, int]] = []
+        """How much each process had printed before the current phase."""
+        self._raised: BaseException | None = None
+        """What this object raised itself, to end a phase that the ranks did not pass."""
+        self._interrupted: tuple[BaseException, str] | None = None
+        """What somebody else raised while the ranks were busy, and how the report explains it."""
+
+    # ----- what pytest calls instead of the item's own methods -----
+
+    def setup(self) -> None:
+        """Lease a cluster and set the item up on its ranks."""
+        __tracebackhide__ = True
+        self._begin()
+        unavailable = self._runner.unavailable(self._spec, self._mark)
+        if unavailable is not None:
+            raise pytest.skip.Exception(f"{self._spec}: {unavailable}", _use_item_location=True)
+        with self._waiting("setup"):
+            cluster = self._cluster = self._lease.enter_context(self._runner.lease(self._spec, self._mark))
+            if cluster.next_item != self._item.nodeid:
+                # The item for which the last one has left its fixtures was skipped.
+                cluster.tear_down_session()
+            self._runner.open_session(cluster, self._item, time.monotonic() + START_TIMEOUT)
+            # The test's time begins when its ranks are ready: how long that takes depends on what ran before.
+            self._limit(self._runner.timeout(self._mark))
+            self._limit_by_plugin(func_only=False)
+            self._following = self._runner.next_in(cluster, self._item, self._nextitem)
+            self._phase(cluster, "setup", Kind.SETUP, (self._item.nodeid, self._following))
+        if _is_given(self._item):
+            # Hypothesis's own hook would set the fixtures of a @given test up in this process, to check their scopes.
+            self._item.obj = _runs_on_ranks
+
+    def runtest(self) -> None:
+        """Run the item's body on the ranks."""
+        __tracebackhide__ = True
+        cluster = self._cluster
+        assert cluster is not None
+        self._limit_by_plugin(func_only=True)
+        self._item.obj = self._test
+        if _is_given(self._item):
+            self._examples(cluster)
+            return
+        with self._waiting("call"):
+            self._phase(cluster, "call", Kind.BODY, None)
+
+    def teardown(self) -> None:
+        """Tear the item down on the ranks and give the cluster back."""
+        __tracebackhide__ = True
+        cluster = self._cluster
+        with self._lease, self._waiting("teardown"):
+            # Ranks that are gone or stuck cannot tear down; they are ended as a whole instead.
+            if cluster is None or cluster.dirty or cluster.session_plan is None:
+                return
+            # After a failure the cluster is ended, so everything that it holds is torn down now.
+            clean = not (self._spoiled or cluster.retired)
+            if not clean:
+                cluster.retired = cluster.retired or f"{self._item.nodeid} failed in it"
+            cluster.next_item = cluster.on_session_end = None
+            self._phase(cluster, "teardown", Kind.TEARDOWN, clean)
+            if clean and self._following:
+                cluster.next_item = self._following
+                cluster.on_session_end = functools.partial(self._runner.report_session_end, self._item)
+
+    def report(self, call: pytest.CallInfo[None], made_here: pytest.TestReport) -> pytest.TestReport:
+        """Return the ranks' report of a phase, or the one made here if the phase ended for another reason."""
+        report = made_here
+        merged = self._merged.pop(call.when, None)
+        error = call.excinfo.value if call.excinfo is not None else None
+        if merged is not None and error in (None, self._raised) and not (merged.passed and made_here.failed):
+            report = merged
+            report.duration, report.start, report.stop = made_here.duration, made_here.start, made_here.stop
+        elif self._interrupted is not None and error is self._interrupted[0] and made_here.failed:
+            report.longrepr = self._interrupted[1]
+        self._spoiled = self._spoiled or report.failed or hasattr(report, "wasxfail")
+        self._add_sections(made_here.sections)
+        report.sections = list(self._sections)
+        return report
+
+    # ----- phases -----
+
+    def _phase(self, cluster: Cluster, when: Any, kind: Kind, body: Any) -> None:
+        """Run one phase on all ranks, keep their merged report, and raise unless it is a pass."""
+        __tracebackhide__ = True
+        self._printed = [process.output_offsets() for process in cluster.processes]
+        answers = cluster.ask(kind, body, deadline=self._deadline, patience=_patience)
+        self._runner.record_warnings(warning for answer in answers if answer.ok for warning in answer.body.warnings)
+        parameters = [(answer.rank, answer.body.parameters) for answer in answers if answer.ok]
+        mismatch = difference(in_words(self._item), parameters) if kind is Kind.SETUP else None
+        lost: BaseException | None = None
+        try:
+            *subtests, report = merge_phase(self._item, when, answers)
+            report = report if mismatch is None else failed_report(self._item, when, mismatch)
+            self._add_sections(report.sections)
+        except pytest.fail.Exception as error:
+            lost = error
+        self._add_sections(output_sections(answers, when))
+        if lost is not None:
+            cut = self._cut if any(answer.fate is Fate.DEADLINE for answer in answers) else ""
+            self._raise(pytest.fail.Exception(f"{cut}{lost}", pytrace=False))
+        for subtest in subtests:
+            self._item.ihook.pytest_runtest_logreport(report=subtest)
+        self._merged[when] = report
+        if hasattr(report, "wasxfail") and report.skipped:
+            self._raise(pytest.xfail.Exception(report.wasxfail))
+        if report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            self._raise(pytest.skip.Exception(reason))
+        if report.failed and not is_unexpected_pass(report):
+            self._raise(_NotPassedError(crash_message(report)))
+
+    def _examples(self, cluster: Cluster) -> None:
+        from pytest_ddl.items.given import ExampleDispatcher
+
+        __tracebackhide__ = True
+        dispatcher = ExampleDispatcher(cluster, self._item, self._deadline)
+        try:
+            dispatcher.run_engine()
+        finally:
+            self._add_sections(dispatcher.sections())
+
+    @contextmanager
+    def _waiting(self, when: Any) -> Iterator[None]:
+        """Keep the reason for whatever ends a phase, also what a signal handler raises in this process meanwhile."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except (KeyboardInterrupt, pytest.exit.Exception):
+            raise
+        except (ClusterError, LaunchError, ResourcesBusyError) as error:
+            self._merged[when] = failed_report(self._item, when, str(error))
+            self._raise(error)
+        except BaseException as error:
+            if error is not self._raised:
+                self._interrupted = error, self._explain_interruption(when, error)
+            raise
+
+    def _explain_interruption(self, when: str, error: BaseException) -> str:
+        cluster = self._cluster
+        said = f"{type(error).__name__}: {error}\nIt was raised in the pytest process during the {when} of this test"
+        if cluster is None:
+            return f"{said}, while its cluster was being started."
+        cluster.dirty = cluster.dirty or "interrupted"
+        with suppress(LaunchError):
+            answers = [
+                Answer(rank, str(cluster.tasks[rank]), Fate.INTERRUPTED, stacks=text)
+                for rank, text in cluster.stacks().items()
+            ]
+            if self._printed:
+                told = [cluster.processes[answer.rank].output(self._printed[answer.rank]) for answer in answers]
+                pairs = zip(answers, told, strict=True)
+                printed = [replace(answer, stdout=out, stderr=err) for answer, (out, err) in pairs]
+                self._add_sections(output_sections(printed, when))
+            parts = "\n".join(f"\n{title}\n{text}" for title, text in sections(answers))
+            return f"{said}, while its ranks were here:\n{parts}"
+        return f"{said}."
+
+    def _raise(self, error: BaseException) -> NoReturn:
+        # The one frame that is not hidden: pytest adds a line about hidden frames to a message that has none.
+        self._raised = error
+        raise error
+
+    def _add_sections(self, found: Iterable[tuple[str, str]]) -> None:
+        """Add what is new, and print it if output is not captured."""
+        new = [section for section in found if section not in self._sections]
+        self._sections += new
+        if self._item.config.getoption("capture") == "no":
+            _show(new)
+
+    # ----- deadlines -----
+
+    def _limit(self, seconds: float, cut: str = "") -> None:
+        deadline = time.monotonic() + seconds
+        if deadline < self._deadline:
+            self._deadline, self._cut = deadline, cut
+
+    def _limit_by_plugin(self, *, func_only: bool) -> None:
+        limit = self._item.stash.get(PLUGIN_TIMEOUT, None)
+        if limit is not None and limit.func_only == func_only:
+            self._limit(limit.timeout, f"Timeout (>{limit.timeout}s) from pytest-timeout: ")
+
+
+def _patience(body: PhaseResult) -> float | None:
+    if body.failed:
+        return GRACE
+    last = body.reports[-1]
+    return SKIP_PATIENCE if last["outcome"] == "skipped" and "wasxfail" not in last else None
+
+
+def _runs_on_ranks() -> None:
+    """Stand in for a test's function until its body is run."""
+
+
+def _is_given(item: pytest.Function) -> bool:
+    return "hypothesis" in sys.modules and hasattr(item.obj, "hypothesis")
+
+
+def _show(sections: Sequence[tuple[str, str]]) -> None:
+    """With ``-s``, print what the ranks printed, each line with its rank."""
+    for title, text in sections:
+        rank = title[title.index("[") :] + " " if "[" in title else ""
+        for line in text.splitlines() if title.startswith("Captured") else ():
+            sys.stdout.write(f"\n{rank}{line}")
