@@ -1,6 +1,6 @@
 """Functions and classes of Python, NumPy, TensorFlow and Keras: which of them are not those that were imported.
 
-The zygote imports this module last, so that all workers share one list of what was there.
+Public modules are watched, the modules in which their functions are written, and their classes with all bases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PYTHON = frozenset(
         *("statistics", "subprocess", "sys", "tempfile", "threading", "time"),
     )
 )
-_FRAMEWORKS = ("numpy", "tensorflow", "keras")
+FRAMEWORKS = ("numpy", "tensorflow", "keras")
 _CODE = (types.FunctionType, types.BuiltinFunctionType, type, property, classmethod, staticmethod)
 
 
@@ -85,13 +85,13 @@ def _watched() -> Iterator[_Owner]:
     classes: set[type] = set()
     written: set[str] = set()
     for name, module in modules.items():
-        if name.split(".")[0] not in _FRAMEWORKS:
+        if name.split(".")[0] not in FRAMEWORKS:
             continue
         for value in list(vars(module).values()):
             if isinstance(value, types.FunctionType):
                 written.add(value.__module__)
             elif isinstance(value, type):
-                classes.update(kind for kind in value.__mro__ if str(kind.__module__).split(".")[0] in _FRAMEWORKS)
+                classes.update(kind for kind in value.__mro__ if str(kind.__module__).split(".")[0] in FRAMEWORKS)
     modules.update((name, sys.modules[name]) for name in written if name in sys.modules)
     for name, module in modules.items():
         space = vars(module)
@@ -109,7 +109,7 @@ def _is_public(name: str, module: object) -> bool:
     if name in _PYTHON:
         return True
     top, *rest = name.split(".")
-    if top not in _FRAMEWORKS or (top == "keras" and rest[:1] == ["src"]):
+    if top not in FRAMEWORKS or (top == "keras" and rest[:1] == ["src"]):
         return False
     # TensorFlow's modules for its users lie in tensorflow._api.v2; those of version 1 are left out.
     private = any(part.startswith("_") for part in rest) and not name.startswith("tensorflow._api.v2")
@@ -119,7 +119,3 @@ def _is_public(name: str, module: object) -> bool:
 def _is_code(value: object) -> bool:
     # NumPy's functions are objects of classes of its own, which can be called.
     return isinstance(value, _CODE) or (callable(value) and not isinstance(value, types.ModuleType))
-
-
-LIBRARIES = Libraries()
-"""The state in which the zygote has imported them."""

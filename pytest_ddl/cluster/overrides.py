@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 
+from pytest_ddl.cluster.libraries import FRAMEWORKS, Libraries
 from pytest_ddl.cluster.remembered import Remembered, is_user_file
 from pytest_ddl.cluster.user_modules import MISSING, UserModules, resolve
 
@@ -22,6 +23,7 @@ MAX_UNUSED_BYTES = 1 << 20
 """Size above which a value is sent only if the function's code has its name."""
 _REMOVED = b""
 _modules: UserModules | None = None
+_libraries: Libraries | None = None
 
 
 class ShippingError(TypeError):
@@ -29,26 +31,28 @@ class ShippingError(TypeError):
 
 
 def remember() -> None:
-    """Take the globals of the user's modules for those that their imports have left; the first call counts."""
-    global _modules
+    """Take globals and frameworks for what their imports have left; the first call counts."""
+    global _libraries, _modules
     if _modules is None:
-        _modules = UserModules()
+        _modules, _libraries = UserModules(), Libraries()
 
 
 def forget() -> None:
     """Remember nothing any more."""
-    global _modules
+    global _libraries, _modules
     if _modules is not None:
         _modules.close()
-        _modules = None
+    _modules = _libraries = None
 
 
 def collect(call: Any) -> dict[str, dict[str, bytes]]:
     """Return the globals that were changed since they were remembered, pickled, by module.
 
     :param call: the function and its arguments.
-    :raises ShippingError: for a global that cannot be pickled and that the function refers to.
+    :raises ShippingError: for a global that cannot be pickled and that the function refers to, and for a function
+        of a framework that was replaced in this process.
     """
+    _refuse_patches()
     found: dict[str, dict[str, bytes]] = {}
     changes = {} if _modules is None else _modules.changes()
     used = set(_names(call, set())) if changes else set()
@@ -58,6 +62,16 @@ def collect(call: Any) -> dict[str, dict[str, bytes]]:
         if data is not None:
             found.setdefault(module, {})[name] = data
     return found
+
+
+def _refuse_patches() -> None:
+    """Raise if a framework was patched in this process: the ranks would run the original without a word."""
+    patched = [] if _libraries is None else [key for key in _libraries.changes() if key.split(".")[0] in FRAMEWORKS]
+    if patched:
+        raise ShippingError(
+            f"{patched[0]} was replaced in the pytest process; the ranks have their own {patched[0].split('.')[0]}, in "
+            "which it is not. Replace it inside the function that the ranks run"
+        )
 
 
 def put(module: ModuleType, values: Mapping[str, bytes]) -> None:

@@ -16,11 +16,13 @@ from typing import Any, Protocol
 
 from pytest_ddl.cluster import process_settings
 from pytest_ddl.cluster.framework_settings import TENSORFLOW_SEED
-from pytest_ddl.cluster.libraries import LIBRARIES
+from pytest_ddl.cluster.libraries import Libraries
 from pytest_ddl.cluster.process_settings import DIRECTORY, ENVIRON, MISSING, PATH
 from pytest_ddl.cluster.protocol import Surroundings
 from pytest_ddl.cluster.user_modules import UserModules
 
+LIBRARIES = Libraries()
+"""Made when the zygote imports this module, after the frameworks: so all workers share what it remembers."""
 MAX_NAMED = 5
 """Changes named in a message; one is enough to find the test that made it."""
 

@@ -232,7 +232,12 @@ class RankSession:
             return
         # Not the hook: for its other implementations, this item is done.
         runner: Any = session.config.pluginmanager.get_plugin("runner")
-        call = pytest.CallInfo.from_call(lambda: runner.pytest_runtest_teardown(item, None), when="teardown")
+
+        def tear_down() -> None:
+            __tracebackhide__ = True
+            runner.pytest_runtest_teardown(item, None)
+
+        call = pytest.CallInfo.from_call(tear_down, when="teardown")
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
         self._reply(request, PhaseResult((data,), bool(report.failed)))

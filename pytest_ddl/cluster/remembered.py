@@ -162,6 +162,7 @@ def _is_flat(values: Any) -> bool:
     return all(type(item) in _ATOMS for item in values)
 
 
+@functools.cache
 def is_user_file(file: str | None) -> bool:
     """Whether a file belongs to neither Python nor an installed package, nor to this one."""
     return bool(file) and not str(file).startswith(_installed()) and not any(f in str(file) for f in _PACKAGES)

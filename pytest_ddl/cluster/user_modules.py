@@ -102,12 +102,20 @@ def _generator(value: Any) -> tuple[str, int]:
     return "generator", id(value)
 
 
+_OTHERS = {"__main__", "__mp_main__"}
+"""Names of modules that are known not to be the user's: thousands, which need no second look."""
+
+
 def _loaded() -> list[ModuleType]:
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and name != "__main__" and is_user_file(getattr(module, "__file__", None))
-    ]
+    found = []
+    for name in sorted(sys.modules.keys() - _OTHERS):
+        module = sys.modules.get(name)
+        # Not getattr, at which modules that are imported lazily are imported.
+        if isinstance(module, ModuleType) and is_user_file(vars(module).get("__file__")):
+            found.append(module)
+        else:
+            _OTHERS.add(name)
+    return found
 
 
 def _state(module: ModuleType) -> Iterator[tuple[str, Any]]:
