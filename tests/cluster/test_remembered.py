@@ -1,0 +1,129 @@
+"""What counts as changed in place, and what does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ddl.cluster import parameters
+from pytest_ddl.cluster.remembered import Remembered, is_user_file
+
+
+class Options:
+    def __init__(self) -> None:
+        self.rate = 1
+        self.inner = {"a": [1]}
+
+
+class Slotted:
+    __slots__ = ("rate",)
+
+    def __init__(self) -> None:
+        self.rate = 1
+
+
+def counting(calls: list[int] = []) -> None:  # noqa: B006
+    calls.append(1)
+
+
+def _large() -> dict[int, int]:
+    return {number: number for number in range(1000)}
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: {"a": 1}, lambda value: value.update(a=2)),
+        (lambda: {"a": {"b": [1]}}, lambda value: value["a"]["b"].append(2)),
+        (lambda: [1, 2], lambda value: value.reverse()),
+        (lambda: {1, 2}, lambda value: value.discard(1)),
+        (lambda: deque([1]), lambda value: value.append(2)),
+        (_large, lambda value: value.update({5: 6})),
+        (Options, lambda value: setattr(value, "rate", 2)),
+        (Options, lambda value: value.inner["a"].append(2)),
+        (Slotted, lambda value: setattr(value, "rate", 2)),
+        (lambda: np.zeros(5), lambda value: value.fill(1)),
+        (lambda: np.zeros((3, 3)), lambda value: value.__setitem__((2, 2), 1)),
+        (lambda: {"rng": np.random.default_rng(1)}, lambda value: value["rng"].normal()),
+        (lambda: [random.Random(1)], lambda value: value[0].random()),
+        (itertools.count, next),
+        (lambda: counting, lambda value: value()),
+        (lambda: lambda: None, lambda value: setattr(value, "calls", 1)),
+    ],
+)
+def test_a_change_in_place_is_seen(make: Callable[[], Any], change: Callable[[Any], object]) -> None:
+    value = make()
+    remembered = Remembered.of(value)
+    assert remembered.holds(value)
+    change(value)
+    assert not remembered.holds(value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), object(), print, {1: {2: [object()]}}, Options(), np.arange(3), int])
+def test_what_is_only_looked_at_is_unchanged(value: Any) -> None:
+    remembered = Remembered.of(value)
+    repr(value)
+    assert remembered.holds(value)
+
+
+def test_a_value_that_contains_itself_has_an_end() -> None:
+    value: list[Any] = []
+    value.append(value)
+    remembered = Remembered.of(value)
+    assert remembered.holds(value)
+    value.append(1)
+    assert not remembered.holds(value)
+
+
+def test_installed_files_are_not_the_users() -> None:
+    assert is_user_file(__file__)
+    assert not is_user_file(pytest.__file__)
+    assert not is_user_file(np.__file__)
+    assert not is_user_file("/somewhere/else/site-packages/tensorflow/__init__.py")
+    assert not is_user_file(None)
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    cache: float = dataclasses.field(default=0.0, compare=False)
+
+
+def _words(value: Any) -> str:
+    item = type("Item", (), {"callspec": type("Spec", (), {"params": {"x": value}})})
+    return parameters.in_words(item)["x"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(0.1, 0.2), ([1, {"a": 1}], [1, {"a": 2}]), (Point(1.0), Point(2.0)), (np.zeros(3), np.ones(3)), (1, True)],
+)
+def test_other_parameters_are_told_apart(one: Any, other: Any) -> None:
+    text = parameters.difference({"x": _words(one)}, [(0, {"x": _words(one)}), (1, {"x": _words(other)})])
+    assert text is not None
+    assert text.startswith("the parameter x is ")
+    assert "on rank 1" in text
+    assert "in the pytest process" in text
+    assert "fixed seed" in text
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (float("nan"), float("nan")),
+        (Options(), Options()),
+        ([object()], [object()]),
+        (Point(1.0, 2.0), Point(1.0, 3.0)),
+        ({"b", "a"}, {"a", "b"}),
+        (lambda: 1, lambda: 2),
+    ],
+)
+def test_equal_parameters_and_those_that_cannot_be_compared_are_none(one: Any, other: Any) -> None:
+    assert parameters.difference({"x": _words(one)}, [(0, {"x": _words(other)})]) is None
