@@ -14,25 +14,24 @@ PROJECT = {
     "conftest.py": """
         import pytest, pytest_ddl
 
-        LOG = []
-
         @pytest.fixture(scope="session")
         def whole_session(ddl_strategy):
-            LOG.append("session up")
-            yield ddl_strategy.num_replicas_in_sync
-            LOG.append("session down")
+            # Not a global: what a test leaves in one does not reach the next test.
+            log = ["session up"]
+            yield log
+            log.append("session down")
 
         @pytest.fixture(scope="module")
         def whole_module(whole_session):
-            LOG.append("module up")
+            whole_session.append("module up")
             yield whole_session
-            LOG.append("module down")
+            whole_session.append("module down")
 
         @pytest.fixture
         def one_test(whole_module):
-            LOG.append("test up")
-            yield LOG
-            LOG.append("test down")
+            whole_module.append("test up")
+            yield whole_module
+            whole_module.append("test down")
     """,
     "sub/conftest.py": """
         import pytest
