@@ -56,7 +56,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     for number, planted in enumerate(plans):
         halved = number == 0 and any(variable.is_loss_scale for variable in record.variables)
         changed = replace(settings, inject=planted, loss_scale_factor=0.5 if halved else 1.0)
-        again = timed(plain, compare_once(changed, _ENOUGH, len(plans) - number))
+        again = timed(plain, compare_once(changed, _ENOUGH, min(2, len(plans) - number)))
         unscaled = _unscaled(plain, again) if halved else None
         again = _judged(again, planted)
         if unscaled is not None:

@@ -52,7 +52,8 @@ def test_what_keras_decides_is_no_false_alarm(program):
 
 
 def test_what_keras_decides_is_shown_where_it_is_asked_for():
-    report, _result = compare("right_in_keras", checks=["NONFINITE"])
+    report, _result = compare("right_in_keras", checks=["NONFINITE"], timeout=300)
+    assert report.findings, str(report)
     assert report.findings[0].cause == "non-finite-not-synchronised"
 
 
