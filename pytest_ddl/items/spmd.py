@@ -1,8 +1,4 @@
-"""Running a test on all ranks: the controller's side of one item, phase by phase.
-
-The body runs in the ranks, in real pytest sessions; this process sends SETUP, BODY, TEARDOWN and
-waits for all ranks after each, so that no rank enters a body whose set-up failed elsewhere.
-"""
+"""The items that run on ranks: which cluster each has, what its pytest sessions are told, and what comes next."""
 
 from __future__ import annotations
 
