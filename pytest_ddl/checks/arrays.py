@@ -90,11 +90,12 @@ def all_finite(value: Array) -> bool:
 
 
 def norm(value: Float) -> float:
-    """The Euclidean norm over all elements, without overflow for large entries."""
+    """Return the Euclidean norm over all finite elements, without overflow for large entries."""
     largest = magnitude(value)
     if largest == 0.0:
         return 0.0
-    return float(largest * np.sqrt(np.sum(np.square(np.nan_to_num(value) / largest))))
+    finite = np.where(np.isfinite(value), value, 0.0)
+    return float(largest * np.sqrt(np.sum(np.square(finite / largest))))
 
 
 def ratio_of_norms(actual: Float, desired: Float) -> float | None:

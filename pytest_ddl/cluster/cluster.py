@@ -247,9 +247,14 @@ class Cluster:
         self._known = now
         return changed
 
-    def settle(self) -> None:
-        """Have the ranks put back what this use has left behind; retire the cluster if they cannot."""
-        answers = self.ask(Kind.SETTLE, deadline=time.monotonic() + SETTLE_WAIT)
+    def settle(self, idle_limit: float | None = None) -> None:
+        """Have the ranks put back what this use has left behind; retire the cluster if they cannot.
+
+        :param idle_limit: seconds after which ranks that nobody uses end by themselves. Ranks that hold fixtures for
+            their next item stay.
+        """
+        limit = None if self.next_item else idle_limit
+        answers = self.ask(Kind.SETTLE, limit, deadline=time.monotonic() + SETTLE_WAIT)
         for answer in answers:
             if answer.ok and answer.body:
                 self.retired = self.retired or f"on rank {answer.rank}: {', '.join(answer.body)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,11 +24,23 @@ MAX_USES = 200
 """Uses after which a cluster is replaced: graphs of past tests are never freed by TensorFlow."""
 
 
+IDLE_LIMIT = 30.0
+"""Seconds after which a warm cluster with servers ends: whoever reaches a server can run code as the user.
+
+A new cluster takes some tenths of a second, which is little beside the pause."""
+_IDLE_MARGIN = 5.0
+"""A cluster that is about to end is not handed out: its ranks began to wait at slightly different times."""
+
+
 @dataclass
 class _Warm:
     cluster: Cluster
     gpus: Slots
+    servers: bool = False
+    """Whether its processes have servers of TensorFlow's."""
     uses: int = 0
+    until: float = math.inf
+    """When it ends by itself."""
 
     def close(self) -> None:
         self.cluster.close()
@@ -131,7 +144,7 @@ class Pool:
         except BaseException:
             gpus.release()
             raise
-        return _Warm(cluster, gpus)
+        return _Warm(cluster, gpus, servers=definition.topology(spec).ports > 0)
 
     def _acquire_gpus(self, count: int, timeout: float) -> Slots:
         """Take GPUs, ending idle clusters of this pool that hold them before waiting for other processes."""
@@ -143,18 +156,26 @@ class Pool:
         return self.ledger.acquire("gpu", count, time.monotonic() + timeout)
 
     def _take(self, key: tuple[str, str, bool]) -> _Warm | None:
-        warm = self._warm.pop(key, None)
-        if warm is not None and not warm.cluster.alive:
-            warm.close()
-            return None
-        return warm
+        self._end_idle()
+        return self._warm.pop(key, None)
+
+    def _end_idle(self) -> None:
+        """End clusters that nobody has used for long, and what is left of those that ended by themselves."""
+        now = time.monotonic()
+        for key, warm in list(self._warm.items()):
+            if now > warm.until or not warm.cluster.alive:
+                del self._warm[key]
+                warm.close()
 
     def _give_back(self, key: tuple[str, str, bool], warm: _Warm, keep: bool) -> None:
         keeps_gpus = warm.gpus.numbers and not self._keep_gpus
         clean = keep and not (warm.cluster.dirty or warm.cluster.retired)
         if clean:
+            limit = IDLE_LIMIT if warm.servers else None
             with contextlib.suppress(LaunchError):
-                warm.cluster.settle()
+                warm.cluster.settle(limit)
+            ends = limit is not None and not warm.cluster.next_item
+            warm.until = time.monotonic() + IDLE_LIMIT - _IDLE_MARGIN if ends else math.inf
             clean = not (warm.cluster.dirty or warm.cluster.retired)
         if keep and clean and warm.uses < MAX_USES and not keeps_gpus and key not in self._warm:
             self._warm[key] = warm

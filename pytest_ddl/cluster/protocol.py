@@ -31,7 +31,9 @@ class Kind(str, Enum):
     TEARDOWN = "teardown"
     """Tear the item down. Body: ``False`` to tear down what later items share as well."""
     SETTLE = "settle"
-    """Put back what the last use left behind. The answer names what cannot be put back."""
+    """Put back what the last use left behind. The answer names what cannot be put back.
+
+    Body: seconds after which a rank ends if nobody asks it for anything, or ``None``."""
     END_SESSION = "end-session"
     """Tear down everything that the items of the open session have left set up."""
     STOP = "stop"

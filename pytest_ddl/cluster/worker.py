@@ -59,6 +59,8 @@ class Worker:
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._pushed_back: list[Request] = []
         self._unanswered: Request | None = None
+        self._idle_limit: float | None = None
+        """Seconds to wait for the next request before this process ends."""
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._connection.close)
         # Written by a C signal handler, hence also from a thread that holds the interpreter lock.
@@ -92,7 +94,7 @@ class Worker:
         """Wait for the next request, and take over what has changed around the controlling process."""
         self._end_stray_child()
         while True:
-            self._unanswered = request = self._pushed_back.pop() if self._pushed_back else self._requests.get()
+            self._unanswered = request = self._pushed_back.pop() if self._pushed_back else self._wait()
             try:
                 if request.surroundings and request.kind is not Kind.STOP:
                     self.state.surround(request.surroundings)
@@ -100,6 +102,15 @@ class Worker:
                 self.reply(request, failure=describe(error))
             else:
                 return request
+
+    def _wait(self) -> Request:
+        try:
+            request = self._requests.get(timeout=self._idle_limit)
+        except queue.Empty:
+            # At once: what was imported and set up here has nothing to finish, and the zygote ends its children.
+            os._exit(0)
+        self._idle_limit = None
+        return request
 
     def push_back(self, request: Request) -> None:
         """Return a request that is for somebody else; it is the next one."""
@@ -120,6 +131,7 @@ class Worker:
             self._guarded(request, lambda: request.body.call())
         elif request.kind is Kind.SETTLE:
             self._guarded(request, lambda: self.state.settle())
+            self._idle_limit = request.body
         elif request.kind is Kind.OPEN_SESSION:
             from pytest_ddl.cluster.rank_session import RankSession
 

@@ -256,6 +256,21 @@ def test_what_a_rank_started_in_a_new_session_ends_with_it(harness: Harness) -> 
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
+def test_ranks_that_nobody_asks_for_anything_end_by_themselves(harness: Harness) -> None:
+    spec = harness.registry.parse_variant("multi_worker_mirrored")
+    with harness.cluster(spec, DdlMark(isolation="fresh")) as cluster:
+        ranks = [psutil.Process(pid) for pid in pids(cluster)]
+        cluster.next_item = "test_x.py::test_that_has_its_fixtures_there"
+        cluster.settle(idle_limit=0.01)
+        assert pids(cluster) == [rank.pid for rank in ranks]
+        cluster.next_item = None
+        cluster.settle(idle_limit=0.01)
+        _gone, alive = psutil.wait_procs(ranks, timeout=10)
+        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        assert [cluster.wait_for_exit(index) for index in range(2)] == [0, 0]
+        assert not cluster.alive
+
+
 def test_a_strategy_that_cannot_be_built_says_why(harness: Harness) -> None:
     # On a CPU, TensorFlow gives a multi-worker task one replica.
     spec = StrategySpec("multi_worker_mirrored", {"workers": 1, "replicas": 2})

@@ -26,9 +26,12 @@ class FakeCluster:
         self.closed = False
         self.processes = [None]
         self.left = ""
+        self.next_item: str | None = None
+        self.limits: list[float | None] = []
 
-    def settle(self) -> None:
+    def settle(self, idle_limit: float | None) -> None:
         self.retired = self.retired or self.left
+        self.limits.append(idle_limit)
 
     def close(self) -> None:
         self.closed = True
@@ -68,6 +71,35 @@ def make_pool(tmp_path: Path) -> Callable[..., tuple[Pool, Lease]]:
         return pool, lease
 
     return make
+
+
+def test_servers_that_nobody_uses_end(
+    started: list[FakeCluster], make_pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    _pool, lease = make_pool()
+    with lease("multi_worker_mirrored") as servers, lease("mirrored") as plain:
+        pass
+    assert (servers.limits, plain.limits) == ([module.IDLE_LIMIT], [None])
+    now += module.IDLE_LIMIT
+    with lease("mirrored") as again:
+        assert again is plain
+        assert servers.closed
+    with lease("multi_worker_mirrored") as another:
+        another.next_item = "test_x.py::test_that_has_its_fixtures_there"
+    now += module.IDLE_LIMIT
+    with lease("multi_worker_mirrored") as kept:
+        assert kept is another
+
+
+def test_what_is_left_of_a_cluster_that_ended_is_closed(started: list[FakeCluster], make_pool: Any) -> None:
+    _pool, lease = make_pool()
+    with lease("multi_worker_mirrored") as ended:
+        pass
+    ended.alive = False
+    with lease("mirrored"):
+        assert ended.closed
 
 
 def test_a_clean_cluster_is_used_again(started: list[FakeCluster], make_pool: Any) -> None:
