@@ -150,18 +150,19 @@ class Comparer:
                 }
                 report = decide(reference, distributed, perturbed, slices=parts, slice_step=step)
             report = replace(report, notes=(*report.notes, *_failures("a run that measures rounding noise", perturbed)))
+        compare = partial(self._compare_once, train, spec, mark, base, deadline=deadline)
         if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
-            return self._compare_once(train, spec, mark, base, "native", decide, deadline)
+            return compare("float32" if replaced_policies(reference) else "native", decide)
         if reference.refused is not None and not reference.errors:
             why = summary(reference.refused.type, reference.refused.message)
             note = f"one device was run without a strategy, because the program raises under OneDeviceStrategy: {why}"
             report = replace(report, notes=(note, *report.notes))
         report = runs.told(report)
-        if precision == "auto" and settings.precision == "float64" and replaced_policies(reference):
+        if precision == "float32" and (reference.errors or _raised(distributed)):
+            return compare("native", decide)
+        if precision in ("auto", "float32") and replaced_policies(reference):
             decide = partial(decide, decided=report.passed)
-            return judged_in_own_precision(
-                report, lambda: self._compare_once(train, spec, mark, base, "native", decide, deadline)
-            )
+            return judged_in_own_precision(report, lambda: compare("native", decide))
         return report
 
     def _tried_without_strategy(

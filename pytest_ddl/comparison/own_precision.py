@@ -1,4 +1,4 @@
-"""Judge a program with half precision policies twice: in float64 in their place, and in its own precision."""
+"""Judge a program with half precision policies twice: in a wider type, and in its own precision."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from pytest_ddl.records import TrainingRecord
 
 
 def replaced_policies(record: TrainingRecord) -> list[str]:
-    """The half precision policies of Keras that a float64 run replaced."""
+    """The half precision policies of Keras that a run replaced."""
     return sorted({name for rank in record.ranks for name in rank.facts.get("widened", ())})
 
 
 def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report:
-    """Complete the report of a float64 comparison by that of the program's own precision.
+    """Complete the report of a comparison without half precision by that of the program's own precision.
 
-    float64 shows whether the program is right, to a single example. Only the own precision shows what goes wrong in
-    it: an overflow, a loss scale, a sum in the wrong type. A program passes if both agree with one device.
+    float64 shows whether the program is right, to a single example. So does float32, which is taken if Keras casts to
+    it under the strategy. Only the own precision shows what goes wrong in it: an overflow, a loss scale, a sum in the
+    wrong type. A program passes if both agree with one device.
 
-    :param run: compares in the program's own precision; not called if float64 shows a difference.
+    :param run: compares in the program's own precision; not called if the first comparison shows a difference.
     """
     assert report.reference is not None
-    names = " and ".join(replaced_policies(report.reference))
+    names, wide = " and ".join(replaced_policies(report.reference)), report.reference.precision
     if report.findings:
-        return replace(report, notes=(f"compared in float64, in place of the dtype policy {names}", *report.notes))
+        return replace(report, notes=(f"compared in {wide}, in place of the dtype policy {names}", *report.notes))
     own = run()
     if own.findings:
-        note = f"the difference is one of {names}: in float64, in its place, " + (
+        note = f"the difference is one of {names}: in {wide}, in its place, " + (
             "there is none" if report.passed else "nothing could be decided"
         )
         return replace(own, notes=(note, *own.notes))
-    note = f"compared in float64, in place of the dtype policy {names}, and in {names} as far as its rounding allows"
+    note = f"compared in {wide}, in place of the dtype policy {names}, and in {names} as far as its rounding allows"
     known = {finding.cause for finding, _reason in report.expected}
     return replace(
         report,

@@ -45,11 +45,12 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
     floats = [_FloatState(module) for module in keras_modules()]
     for module in keras_modules():
         _clear(module)
-    policies = WidePolicies()
+    policies = WidePolicies(settings.precision)
     try:
         for state in floats:
             if settings.precision == "float64":
                 state.set("float64", "float64")
+            if settings.precision != "native":
                 policies.widen(state.module)
         for module in keras_modules():
             module.utils.set_random_seed(settings.seed)
@@ -79,6 +80,7 @@ def _prepare_late(module: Any, settings: RunSettings, floats: list[_FloatState],
     floats.append(_FloatState(module))
     if settings.precision == "float64":
         floats[-1].set("float64", "float64")
+    if settings.precision != "native":
         policies.widen(module)
     python_state, numpy_state, tf_seed = random.getstate(), np.random.get_state(), adapter.tf_seed()
     module.utils.set_random_seed(settings.seed)

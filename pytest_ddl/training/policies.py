@@ -1,4 +1,4 @@
-"""Replace the dtype policies of Keras in a float64 run: what a program computes in less is computed in float64."""
+"""Replace the dtype policies of Keras: what a program computes in less is computed in float64, or in float32."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ _PROPERTIES = ("compute_dtype", "variable_dtype")
 
 
 class WidePolicies(Replacements):
-    """Dtype policies that keep their names and compute in float64, while the context is open.
+    """Dtype policies that keep their names and compute in a wider type, while the context is open.
 
     A program chooses ``mixed_float16`` after a run has set ``floatx``, and so overrides it. The name stays because
     ``compile`` decides by it whether to scale the loss: the program keeps its optimizer and its variables.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: str) -> None:
+        """Prepare the replacement.
+
+        :param dtype: ``float64`` or ``float32``.
+        """
         super().__init__()
+        self._dtype = dtype
         self.names: set[str] = set()
         """Names of the half precision policies whose types were asked for."""
 
@@ -37,6 +42,6 @@ class WidePolicies(Replacements):
                 return found
             if any(half in str(policy.name) for half in _HALF):
                 self.names.add(str(policy.name))
-            return "float64"
+            return self._dtype
 
         return dtype

@@ -27,7 +27,8 @@ class RunSettings:
     """``run.steps_limit``: the number of steps after which loops end, or ``None`` for the data's end."""
     seed: int = 0
     precision: str = "native"
-    """``float64`` (Keras floatx, dtype policy and floating data become float64) or ``native``."""
+    """``float64`` (Keras floatx, dtype policies and floating data become float64), ``float32`` (only half precision
+    dtype policies are replaced) or ``native``."""
     is_reference: bool = False
     without_strategy: bool = False
     """A reference runs under TensorFlow's default strategy, as a program does that uses no strategy."""

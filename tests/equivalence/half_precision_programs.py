@@ -48,7 +48,8 @@ def loop(run, policy="mixed_float16", optimizer="SGD", wrong="", flavour="keras"
         model = _model(flavour, policy, layer)
         chosen = _optimizer(flavour, optimizer)
         if scales:
-            chosen = flavour.mixed_precision.LossScaleOptimizer(chosen)
+            # A smaller scale than Keras begins with: no gradient overflows, neither of a mistake.
+            chosen = flavour.mixed_precision.LossScaleOptimizer(chosen, initial_scale=256.0)
         chosen.build(model.trainable_variables)
     run.watch(model=model, optimizer=chosen)
     modern = flavour is keras
@@ -75,7 +76,8 @@ def loop(run, policy="mixed_float16", optimizer="SGD", wrong="", flavour="keras"
 
         return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
 
-    for _loss in run.steps(train_step if eager else tf.function(train_step), dataset(run)):
+    tf.config.run_functions_eagerly(eager)
+    for _loss in run.steps(tf.function(train_step), dataset(run)):
         pass
 
 
@@ -89,13 +91,14 @@ def wrong_in_half_precision(run):
 class Perceptron(tf.Module):
     """A two-layer perceptron whose ``call`` casts by hand; its weights stay float32."""
 
-    def __init__(self, dtype):
+    def __init__(self, dtype, aggregation):
         super().__init__()
         self.dtype = dtype
+        made = partial(tf.Variable, aggregation=aggregation)
         first, second = (tf.random.Generator.from_seed(seed) for seed in (1, 2))
-        self.first = tf.Variable(0.4 * first.normal([FEATURES, UNITS]))
-        self.bias = tf.Variable(tf.zeros([UNITS]))
-        self.second = tf.Variable(0.4 * second.normal([UNITS, 1]))
+        self.first = made(0.4 * first.normal([FEATURES, UNITS]))
+        self.bias = made(tf.zeros([UNITS]))
+        self.second = made(0.4 * second.normal([UNITS, 1]))
 
     @property
     def weights(self):
@@ -109,8 +112,10 @@ class Perceptron(tf.Module):
 
 def module(run, dtype="float16", wrong="", scale=1.0, sent=None, eager=False, rate=0.1):
     """Casts, updates and loss scale by hand; ``sent`` is the type in which gradients are summed over replicas."""
+    # A central variable takes one value from all replicas, here the mean of equal ones.
+    central = isinstance(run.strategy, tf.distribute.experimental.CentralStorageStrategy)
     with run.strategy.scope():
-        model = Perceptron(dtype)
+        model = Perceptron(dtype, tf.VariableAggregation.MEAN if central else tf.VariableAggregation.NONE)
     run.watch(variables=model.weights)
 
     def train_step(iterator):
@@ -131,7 +136,8 @@ def module(run, dtype="float16", wrong="", scale=1.0, sent=None, eager=False, ra
 
         return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
 
-    for _loss in run.steps(train_step if eager else tf.function(train_step), dataset(run)):
+    tf.config.run_functions_eagerly(eager)
+    for _loss in run.steps(tf.function(train_step), dataset(run)):
         pass
 
 

@@ -44,18 +44,19 @@ def test_data_moves_by_the_ulp_of_the_half_precision_type(given):
 
 
 @pytest.mark.parametrize("flavor", ["keras", "tf_keras"])
-def test_policies_keep_their_names_and_compute_in_float64(flavor):
+@pytest.mark.parametrize("wide", ["float64", "float32"])
+def test_policies_keep_their_names_and_compute_in_a_wider_type(flavor, wide):
     module = keras if flavor == "keras" else pytest.importorskip("tf_keras")
     policy = module.mixed_precision.Policy if flavor == "tf_keras" else module.DTypePolicy
-    with WidePolicies() as policies:
+    with WidePolicies(wide) as policies:
         policies.widen(module)
         mixed, integer = policy("mixed_float16"), policy("int32")
-        assert (mixed.name, mixed.compute_dtype, mixed.variable_dtype) == ("mixed_float16", "float64", "float64")
-        assert policy("float32").compute_dtype == "float64"
+        assert (mixed.name, mixed.compute_dtype, mixed.variable_dtype) == ("mixed_float16", wide, wide)
+        assert policy("float32").compute_dtype == wide
         assert integer.compute_dtype == "int32"
         layer = module.layers.Dense(3, dtype="mixed_bfloat16")
         layer.build((None, 2))
-        assert layer(np.ones((1, 2), "float32")).dtype == "float64"
+        assert layer(np.ones((1, 2), "float32")).dtype == wide
     assert policies.names == {"mixed_float16", "mixed_bfloat16"}
     assert policy("mixed_float16").compute_dtype == "float16"
 
