@@ -84,7 +84,8 @@ def probe_neutralised(
     return replace(
         report,
         results=results,
-        findings=concluded.findings,
+        # Keras itself repeats random streams. What remains without them is the mistake of the program.
+        findings=sorted(concluded.findings, key=lambda finding: finding.check == "SEED"),
         approximations=concluded.approximations,
         expected=concluded.expected,
         unused_expectations=concluded.unused_expectations,
