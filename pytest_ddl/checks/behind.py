@@ -31,6 +31,12 @@ def behind(found: Sequence[Finding], declared: Sequence[Finding]) -> Iterator[st
                 "follows from it is not known"
             )
         for finding in ours:
+            if finding.check == "STATE-EQ" and cause == "state-not-aggregated" and not finding.exact:
+                yield (
+                    f"STATE-EQ: {cause} is declared, and nothing shows that {finding.variable} differs from one device "
+                    "for this reason"
+                )
+        for finding in ours:
             if finding.check in (*DATA, "RESUME", "NONFINITE", "REPLICA-EQ") and _hides(finding, found):
                 at = f" in step {finding.step}" if finding.step else ""
                 yield (

@@ -93,8 +93,9 @@ def conclude(
             *_undecided(results, unverified, distributed),
             *_unseen(distributed, [f for f in unverified if f in approximations and f.check in WEIGHTS]),
             *behind(found, [f for f in found if f.cause in expected and not f.verified]),
+            *_computed_later(results, [f for f in found if f.cause in expected and not f.verified]),
         ),
-        notes=_notes(reference, distributed, unverified, roots, found),
+        notes=(*_notes(reference, distributed, unverified, roots, found), *_unjudged(results)),
         seconds=reference.seconds + distributed.seconds,
         strict=strict,
     )
@@ -174,6 +175,22 @@ def _undecided(
         for result in results
         if result.outcome is Outcome.INCONCLUSIVE and not follows(result)
     )
+
+
+def _computed_later(results: Sequence[CheckResult], declared: Sequence[Finding]) -> Iterator[str]:
+    """Say that a declared difference of weights leaves values open: another defect may be in what computes them."""
+    if any(finding.check in WEIGHTS for finding in declared):
+        for result in results:
+            later = [text for text in result.unjudged if "the weights differ" in text]
+            if later:
+                yield f"{result.check}: not compared: {', '.join(later[:3])}"
+
+
+def _unjudged(results: Sequence[CheckResult]) -> Iterator[str]:
+    for result in results:
+        if result.unjudged:
+            more = f" and {len(result.unjudged) - 3} more" if len(result.unjudged) > 3 else ""
+            yield f"{result.check} did not compare {', '.join(result.unjudged[:3])}{more}"
 
 
 def _unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> Iterator[str]:

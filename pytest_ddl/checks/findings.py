@@ -83,6 +83,8 @@ class CheckResult:
     """Whether nothing could be decided only because weights differ, or because the run failed before."""
     details: str | None = None
     """Longer text that explains why the check could not decide: a traceback."""
+    unjudged: tuple[str, ...] = ()
+    """What was recorded on both sides and not compared, each with its reason; the rest may have passed."""
     in_program: bool = False
     """Whether the program is the reason why the check could not decide, so that its author can change that."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -78,15 +78,28 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     unread = lone_variables(reference, distributed, (VariableKind.METRIC,))
     if unread is not None:
         return inconclusive(CHECK, unread)
-    if seen.compared:
-        return passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + told)
-    if diverged is not None:
-        return not_applicable(
-            CHECK, f"the weights differ from step {diverged} on, and so does what is computed with them"
-        )
-    if steps == 0:
+    if not seen.compared and diverged is None and steps == 0:
         return inconclusive(CHECK, f"neither steps nor results were recorded that can be compared{told}")
-    return not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{told}")
+    if seen.compared:
+        result = passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + told)
+    elif diverged is not None:
+        why = f"the weights differ from step {diverged} on, and so does what is computed with them"
+        result = not_applicable(CHECK, why)
+    else:
+        result = not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{told}")
+    later = _later(reference, distributed, sound)
+    return replace(result, unjudged=tuple(dict.fromkeys([*seen.skipped, *later])))
+
+
+def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -> list[str]:
+    """Name what both sides computed with weights that differ by then: results of calls, and named values."""
+    ours, theirs = returned(reference.ranks[0]), returned(distributed.ranks[0])
+    names = [one.name for key, one in theirs.items() if key in ours and one.kind != "fit" and one.step > sound]
+    for step in range(sound + 1, shared_steps(reference, distributed) + 1):
+        mine, others = (record.ranks[0].steps[step - 1].values for record in (reference, distributed))
+        # What fit shows within an epoch is no value of the program's own.
+        names += [name for name in others if name in mine and RUNNING_MEAN not in others]
+    return [f"{name} (the weights differ from step {sound + 1} on)" for name in dict.fromkeys(names)]
 
 
 def _results(

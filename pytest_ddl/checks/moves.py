@@ -44,8 +44,21 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     if not moving:
         return inconclusive(CHECK, "no trainable variable moved on one device")
     still = [v.name for v in trainable if v not in moving]
+    idle = [v.name for v in of_kind(reference, VariableKind.ITERATIONS) if _counts_nothing(reference, v, steps)]
+    if still and idle:
+        return inconclusive(
+            CHECK,
+            f"{idle[0]} does not count in {steps} step(s): its optimizer makes no update, and its weights were "
+            f"not compared ({', '.join(still[:3])}); run more steps, or watch what is trained in these",
+            in_program=True,
+        )
     told = f"; not judged, still on one device: {', '.join(still[:3])}" if still else ""
     return passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{told}")
+
+
+def _counts_nothing(record: TrainingRecord, counter: VariableRecord, steps: int) -> bool:
+    first, last = record.value(counter.index, 0), record.value(counter.index, steps)
+    return first is not None and last is not None and same(first, last)
 
 
 def _frozen_and_updated(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:

@@ -227,9 +227,10 @@ def _growth(record: TrainingRecord, variable: VariableRecord, step: int) -> str:
 
 def _first_of_each_cause(findings: Sequence[Finding]) -> list[Finding]:
     """The earliest finding of each cause; how many others there are is part of its message."""
-    kept: dict[str | None, list[Finding]] = {}
+    kept: dict[tuple[str | None, bool], list[Finding]] = {}
     for finding in sorted(findings, key=lambda one: one.step or 0):
-        kept.setdefault(finding.cause, []).append(finding)
+        # A cause that was recomputed for one variable is not shown for another by that.
+        kept.setdefault((finding.cause, finding.exact), []).append(finding)
     return [
         replace(group[0], message=f"{group[0].message} (with {len(group) - 1} other variable(s))")
         if len(group) > 1

@@ -27,7 +27,7 @@ def render_report(report: Report) -> str:
         lines.append("")
         lines.extend(_in_full(finding) if position == 0 else _in_short(finding))
     for result in report.results:
-        if result.details and not report.findings:
+        if result.details:
             lines.extend(["", *_wrapped(f"{result.check}: {result.reason}", indent=""), *_indented(result.details)])
     lines.extend(["", *_table(report)])
     for finding, reason in report.expected:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from simulated_training import Program, pair, simulate
 
@@ -12,7 +13,7 @@ from pytest_ddl.checks.compare import judge, needs_noise
 from pytest_ddl.checks.findings import Finding, Outcome, Report
 from pytest_ddl.checks.registry import CHECKS
 from pytest_ddl.checks.root_causes import root_causes
-from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord
+from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
 EVEN, UNEVEN = (12, 12, 12), (12, 5, 12)
 
@@ -370,3 +371,33 @@ def test_what_is_trained_and_not_watched_is_no_pass():
     (rank,) = wrong.ranks
     wrong = replace(wrong, ranks=(replace(rank, facts={"unwatched": ["second/kernel"]}),))
     assert judge(reference, wrong).verdict == "fail"
+
+
+def test_an_optimizer_that_makes_no_update_is_not_compared() -> None:
+    """A second optimizer that runs every fifth step is not judged by three steps."""
+    reference, distributed = pair(Program(replicas=2))
+
+    def with_idle_part(record: TrainingRecord) -> TrainingRecord:
+        weight, counter = len(record.variables), len(record.variables) + 1
+        added = (
+            VariableRecord(weight, "critic/kernel", VariableKind.TRAINABLE, (2,), "float64"),
+            VariableRecord(counter, "critic_optimizer/iterations", VariableKind.ITERATIONS, (), "int64"),
+        )
+        values = {weight: (np.ones(2),), counter: (np.asarray(0),)}
+        ranks = [
+            replace(
+                rank,
+                variables=(*rank.variables, *added),
+                initial={**rank.initial, **values},
+                steps=tuple(replace(step, snapshot={**step.snapshot, **values}) for step in rank.steps),
+            )
+            for rank in record.ranks
+        ]
+        return replace(record, ranks=tuple(ranks))
+
+    assert judge(reference, distributed).passed
+    report = judge(with_idle_part(reference), with_idle_part(distributed))
+    assert report.verdict == "inconclusive"
+    (reason,) = report.inconclusive
+    assert reason.startswith("MOVES: critic_optimizer/iterations does not count in 3 step(s)")
+    assert report.program_reasons == (reason,)

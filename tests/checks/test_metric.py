@@ -265,3 +265,23 @@ def test_the_loss_that_fit_shows_is_recomputed(
     assert causes(report) == found, str(report)
     told: list[Finding] = list(report.approximations)
     assert [finding.cause for finding in told] == ([approximation] if approximation else [])
+
+
+def test_a_result_that_follows_a_declared_difference_is_left_open() -> None:
+    """A wrong evaluation may be behind the weights that differ: nothing compares it, so it is not passed over."""
+    cause = "gradient-scaled-by-replica-count"
+    reference, distributed = pair(Program(replicas=2, batches=(12,)), scale=2.0)
+    assert judge(reference, distributed, expect={cause: "known"}).passed
+    records = with_results(reference, {"evaluate": [0.3]}, 1), with_results(distributed, {"evaluate": [0.7]}, 1)
+    report = judge(*records, expect={cause: "known"})
+    assert report.verdict == "inconclusive"
+    assert "METRIC-EQ: not compared: evaluate[0] (the weights differ from step 1 on)" in report.inconclusive
+    before = [with_results(record, {"evaluate": [0.3]}, 0) for record in (reference, distributed)]
+    assert judge(*before, expect={cause: "known"}).passed
+
+
+def test_what_could_not_be_compared_is_in_the_report(records: Any) -> None:
+    reference, distributed = records
+    nothing = {"evaluate": [float("nan"), 0.5]}
+    report = judge(with_results(reference, nothing), with_results(distributed, nothing))
+    assert "METRIC-EQ did not compare evaluate[0] (not finite on one device)" in str(report)

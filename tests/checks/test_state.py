@@ -199,3 +199,16 @@ def test_loss_scale_of_each_replica(name: str, factor: float) -> None:
     same = _changed(reference, lambda _replica, _step, value: np.asarray(8.0, value.dtype), shape=())
     same = replace(same, ranks=tuple(replace(r, initial={**r.initial, STATE: (np.float64(8),)}) for r in same.ranks))
     assert [f.cause for f in _state(same, changed).findings] == ["loss-scale-not-synchronised"]
+
+
+def test_state_that_differs_for_another_reason_is_not_excused() -> None:
+    """Replicas agree on a wrong value: a declared lack of aggregation does not explain that."""
+    expect = {"state-not-aggregated": "Keras does not aggregate moving statistics"}
+    reference, distributed = pair(TWO)
+    apart = _changed(distributed, lambda replica, _step, value: value + (1 - 2 * replica))
+    assert judge(reference, apart, expect=expect).passed
+    alike = _changed(distributed, lambda _replica, _step, value: value + 0.5)
+    report = judge(reference, alike, expect=expect)
+    assert report.verdict == "inconclusive"
+    (reason,) = report.inconclusive
+    assert reason.startswith("STATE-EQ: state-not-aggregated is declared, and nothing shows that ema/average differs")

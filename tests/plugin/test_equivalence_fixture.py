@@ -151,7 +151,7 @@ def test_passes(run: Any, name: str) -> None:
 
 def test_wrong_arguments_are_named(run: Any) -> None:
     cases = {name: case for name, case in run.cases.items() if name.startswith("test_arguments[")}
-    assert len(cases) == 7
+    assert len(cases) == 8
     assert {name: case.text for name, case in cases.items() if case.outcome != "passed"} == {}
 
 
