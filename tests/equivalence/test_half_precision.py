@@ -29,6 +29,7 @@ def test_casts_by_hand_pass(dtype):
     assert report.distributed.precision == "native"
 
 
+@pytest.mark.slow
 def test_a_policy_is_judged_in_float64_and_in_its_own_precision():
     report = compare(fit)
     assert report.passed, str(report)
@@ -36,6 +37,7 @@ def test_a_policy_is_judged_in_float64_and_in_its_own_precision():
     assert "in place of the dtype policy mixed_float16, and in mixed_float16" in report.notes[0]
 
 
+@pytest.mark.slow
 def test_a_mistake_is_named_in_float16():
     report = compare(partial(module, wrong="mean"))
     assert report.verdict == "fail"
