@@ -373,8 +373,8 @@ def test_what_is_trained_and_not_watched_is_no_pass():
     assert judge(reference, wrong).verdict == "fail"
 
 
-def test_an_optimizer_that_makes_no_update_is_not_compared() -> None:
-    """A second optimizer that runs every fifth step is not judged by three steps."""
+def test_a_note_names_what_an_optimizer_without_updates_leaves_open() -> None:
+    """Three steps do not judge a second optimizer that runs every fifth step."""
     reference, distributed = pair(Program(replicas=2))
 
     def with_idle_part(record: TrainingRecord) -> TrainingRecord:
@@ -397,7 +397,6 @@ def test_an_optimizer_that_makes_no_update_is_not_compared() -> None:
 
     assert judge(reference, distributed).passed
     report = judge(with_idle_part(reference), with_idle_part(distributed))
-    assert report.verdict == "inconclusive"
-    (reason,) = report.inconclusive
-    assert reason.startswith("MOVES: critic_optimizer/iterations does not count in 3 step(s)")
-    assert report.program_reasons == (reason,)
+    assert report.passed
+    why = "critic_optimizer/iterations does not count in 3 step(s), so its optimizer makes no update"
+    assert f"MOVES did not compare critic/kernel ({why})" in report.notes
