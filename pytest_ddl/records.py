@@ -390,7 +390,10 @@ class TrainingRecord:
     """0 for the program as it is; p > 0 where weights and data were moved by one ulp (noise run p)."""
     seconds: float = 0.0
     neutralised: tuple[str, ...] = ()
-    """What was switched off in the run, of ``random`` and ``normalization``: it explains no difference then."""
+    """What was switched off in the run, of ``random`` and ``normalization``: it explains no difference then.
+
+    ``low`` says that random numbers were replaced by a low constant.
+    """
     refused: ErrorRecord | None = None
     """Of a reference that ran without a strategy: what the same program raised under ``OneDeviceStrategy``."""
 

@@ -3,6 +3,8 @@
 Dropout with a stream per replica, and batch normalisation by each replica's own statistics, make a correct program
 differ from one device. That excuses nothing else. A difference that remains with both off is a defect. A difference
 that vanishes is understood.
+
+Random numbers are replaced by a high constant. If nothing is found so, they are replaced by a low one, too.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from pytest_ddl.checks.candidates.shared import draws_of, random_layers
 from pytest_ddl.checks.causes import fix_of, is_possible
 from pytest_ddl.checks.compare import NOT_COMPARED, conclude
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report, Symptom
+from pytest_ddl.comparison.draw_levels import Level, doubts, joined, telling
 from pytest_ddl.records import LayerRecord
-from pytest_ddl.training.neutral import NORMALIZATION, RANDOM, REFUSED
+from pytest_ddl.training.neutral import LOW, NORMALIZATION, RANDOM, REFUSED, has_levels
 from pytest_ddl.training.settings import RunSettings
 
 COMPARED = (
@@ -25,6 +28,8 @@ COMPARED = (
 
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
 _DONE = {NORMALIZATION: "batch normalisation synchronised", RANDOM: "every random number replaced by a constant"}
+_LOW = "every random number replaced by a low constant"
+_BOTH = "every random number replaced by a constant (once by a high one, once by a low one)"
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
@@ -63,16 +68,27 @@ def probe_neutralised(
     if reference is None or distributed is None:
         return report
     off = kinds(report)
-    told = " and ".join(_DONE[kind] for kind in off)
-    again = compare_once(replace(settings, neutralise=off), [result.check for result in report.results])
-    refused = _refusal(report, again)
-    if refused is not None:
-        return _left_open(report, off, f"tried again with {told}, which did not go through: {refused}")
-    results = _results(report, again, told)
-    new = [why for why in again.inconclusive if _check_of(why) in COMPARED or why not in report.inconclusive]
-    doubts = [f"{why} (with {told})" for why in new]
-    remains = any(finding.check in COMPARED for finding in again.findings)
-    tolerated = [] if remains or doubts else _tolerated(report, off, told)
+    names = [result.check for result in report.results]
+    levels: list[Level] = []
+    for switched in _switched(report, off):
+        told = _told(switched, _LOW if LOW in switched else _DONE[RANDOM])
+        again = compare_once(replace(settings, neutralise=switched), names)
+        refused = _refusal(report, again)
+        if refused is not None:
+            return _left_open(report, off, f"tried again with {told}, which did not go through: {refused}")
+        levels.append(Level(again, switched, told))
+        if _shows_more(report, again):
+            break
+    told = _told(off, _DONE[RANDOM] if len(levels) == 1 else _BOTH)
+    results = tuple(_result(result, joined(levels, result.check)) for result in report.results)
+    open_again = [
+        f"{why} (with {level.told})"
+        for level in levels
+        for why in doubts(level, levels)
+        if _check_of(why) in COMPARED or why not in report.inconclusive
+    ]
+    remains = any(finding.check in COMPARED for level in levels for finding in level.report.findings)
+    tolerated = [] if remains or open_again else _tolerated(report, off, told)
     understood = CheckResult("", Outcome.PASS, findings=tuple(tolerated))
 
     def concluded_from(results: Collection[CheckResult]) -> Report:
@@ -89,12 +105,34 @@ def probe_neutralised(
         approximations=concluded.approximations,
         expected=concluded.expected,
         unused_expectations=concluded.unused_expectations,
-        inconclusive=(*dict.fromkeys(open_still), *doubts),
+        inconclusive=(*dict.fromkeys(open_still), *open_again),
         notes=(
             *(note for note in report.notes if not note.startswith(NOT_COMPARED)),
             f"weights, state and losses were compared in runs with {told}",
         ),
-        neutralised=off,
+        # What runs after this is run as the comparison that shows most.
+        neutralised=telling(levels).off,
+    )
+
+
+def _switched(report: Report, off: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Return what is switched off in each repeated comparison: there is a low one if it gives other numbers."""
+    ranks = [rank for record in (report.reference, report.distributed) if record is not None for rank in record.ranks]
+    draws = [draw.op for rank in ranks for step in rank.steps for draw in step.draws]
+    others = any(map(has_levels, draws)) or not all(rank.draws_observed for rank in ranks)
+    return (off, (*off, LOW)) if RANDOM in off and others else (off,)
+
+
+def _told(off: tuple[str, ...], random: str) -> str:
+    return " and ".join(random if kind == RANDOM else _DONE[kind] for kind in off if kind != LOW)
+
+
+def _shows_more(report: Report, again: Report) -> bool:
+    """Say whether the repeated runs find what the plain ones did not, or what no random number explains."""
+    known = {finding.cause for result in report.results for finding in result.findings}
+    return any(
+        finding.check in COMPARED or (finding.cause not in known and finding.symptom != Symptom.SLOW.value)
+        for finding in again.findings
     )
 
 
@@ -172,21 +210,14 @@ def _tolerated(report: Report, off: tuple[str, ...], told: str) -> list[Finding]
     ]
 
 
-def _results(report: Report, again: Report, told: str) -> tuple[CheckResult, ...]:
-    """Return the result of each check: from the repeated runs if its numbers are compared with one device."""
-    repeated = {result.check: result for result in again.results}
-    return tuple(_result(result, repeated.get(result.check), told) for result in report.results)
-
-
-def _result(plain: CheckResult, again: CheckResult | None, told: str) -> CheckResult:
+def _result(plain: CheckResult, again: CheckResult | None) -> CheckResult:
+    """Return the result of a check: from the repeated runs if its numbers are compared with one device."""
     if again is None:
         return plain
-    found = tuple(replace(f, message=f"with {told}: {f.message}") for f in again.findings)
     if plain.check in COMPARED:
         kept = [f for f in plain.findings if not _is_understood(f)]
-        result = plain if kept else replace(again, reason=f"{again.reason} (with {told})")
-        return replace(result, findings=(*kept, *found))
+        return replace(plain if kept else again, findings=(*kept, *again.findings))
     # Slowness is judged by the plain runs; everything else that only the repeated runs show is a defect as well.
     known = {f.cause for f in plain.findings}
-    new = tuple(f for f in found if f.cause not in known and f.symptom != Symptom.SLOW.value)
+    new = tuple(f for f in again.findings if f.cause not in known and f.symptom != Symptom.SLOW.value)
     return replace(again, findings=(*plain.findings, *new)) if new else plain

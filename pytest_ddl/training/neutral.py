@@ -14,6 +14,8 @@ from pytest_ddl.training.adapter import flatten_layers
 
 RANDOM = "random"
 """Every random operation of a replica function gives the same constant for every element."""
+LOW = "low"
+"""Besides ``RANDOM``: the constants are low numbers. Without it they are high ones."""
 NORMALIZATION = "normalization"
 """Batch normalisation takes its statistics over all replicas."""
 REFUSED = "not switched off: "
@@ -38,39 +40,51 @@ _INTEGERS = (
 )
 _SHUFFLES = ("random_shuffle", "stateless_shuffle")
 _CATEGORICAL = ("multinomial", "stateless_multinomial")
-_MEANS = {
-    "random_gamma": "alpha",
-    "stateless_random_gamma_v2": "alpha",
-    "stateless_random_gamma_v3": "alpha",
-    "random_poisson_v2": "rate",
-    "stateless_random_poisson": "lam",
-}
+_GAMMA = ("random_gamma", "stateless_random_gamma_v2", "stateless_random_gamma_v3")
+_POISSON = {"random_poisson_v2": "rate", "stateless_random_poisson": "lam"}
+_UNIT = {False: 0.96875, True: 0.03125}
+"""A uniform number between 0 and 1 of each level: dropout keeps all, then nothing; a rate of 0 or 1 means nothing."""
+_SIGNED = {False: 0.5, True: -0.5}
+"""A normal number of each level. Not 0: a standard deviation that is learnt keeps its gradient."""
+_CUMULATIVE = {False: 0.9693, True: 0.0307}
+"""The part of the probability up to a category. No power of 2: categories of equal probability often sum up to one."""
 
 
-def constant_draw(name: str, drawn: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What stands in for ``drawn``, the result of a random operation, or ``None`` where nothing is known to.
+def has_levels(name: str) -> bool:
+    """Say whether the high and the low constant of a random operation can differ."""
+    return name not in _SHUFFLES
 
-    The same for every element, so that it depends neither on the replica nor on how the batch was split.
+
+def constant_draw(
+    name: str, drawn: Any, original: Callable[..., Any], args: Any, kwargs: Any, *, low: bool = False
+) -> Any:
+    """Return what stands in for ``drawn``, the result of a random operation, or ``None`` if nothing is known to.
+
+    It is the same for every element. So it depends neither on the replica nor on how the batch was split.
     """
     import tensorflow as tf
 
     if name in _UNIFORM:
-        # Close to 1: dropout keeps what is drawn above its rate, and a rate of 1 means nothing.
-        return tf.fill(tf.shape(drawn), tf.constant(0.96875, drawn.dtype))
+        return tf.fill(tf.shape(drawn), tf.constant(_UNIT[low], drawn.dtype))
     if name in _NORMAL:
-        # Not 0: a standard deviation that is learnt keeps its gradient.
-        return tf.fill(tf.shape(drawn), tf.constant(0.5, drawn.dtype))
+        return tf.fill(tf.shape(drawn), tf.constant(_SIGNED[low], drawn.dtype))
     given = inspect.signature(original).bind(*args, **kwargs).arguments
     if name in _INTEGERS:
-        low, high = (tf.cast(given[bound], drawn.dtype) for bound in ("minval", "maxval"))
-        return tf.zeros_like(drawn) + low + (high - low) // 2
+        first, end = (tf.cast(given[bound], drawn.dtype) for bound in ("minval", "maxval"))
+        margin = (end - first) // 32
+        return tf.zeros_like(drawn) + (first + margin if low else end - 1 - margin)
     if name in _SHUFFLES:
         return tf.identity(given["value"])
     if name in _CATEGORICAL:
-        likeliest = tf.cast(tf.argmax(given["logits"], axis=-1), drawn.dtype)
-        return tf.zeros_like(drawn) + likeliest[:, None]
-    if name in _MEANS:
-        return tf.zeros_like(drawn) + tf.cast(given[_MEANS[name]], drawn.dtype)
+        # By probability, not the least likely one: a category may be masked.
+        below = tf.cumsum(tf.nn.softmax(tf.cast(given["logits"], tf.float64)), axis=-1) < _CUMULATIVE[low]
+        return tf.zeros_like(drawn) + tf.reduce_sum(tf.cast(below, drawn.dtype), axis=-1)[:, None]
+    if name in _POISSON:
+        rate = tf.convert_to_tensor(given[_POISSON[name]])
+        return tf.zeros_like(drawn) + tf.cast(tf.floor(rate / 2) if low else tf.math.ceil(rate * 1.5), drawn.dtype)
+    if name in _GAMMA:
+        alpha = tf.cast(given["alpha"], drawn.dtype)
+        return tf.zeros_like(drawn) + alpha * (0.5 if low else 1.5)
     return None
 
 

@@ -60,6 +60,9 @@ class RunSettings:
     hold: int | None = None
     """After every step beyond this one, trainable weights are set back to what they were after it (0: at first)."""
     neutralise: tuple[str, ...] = ()
-    """What is switched off, of ``random`` and ``normalization``; see :mod:`pytest_ddl.training.neutral`."""
+    """What is switched off, of ``random`` (by ``low`` numbers, if that is named too) and ``normalization``.
+
+    See :mod:`pytest_ddl.training.neutral`.
+    """
     repeat: bool = False
     """Data never ends, and ``fit`` goes on until the run says stop: for measuring steady steps."""

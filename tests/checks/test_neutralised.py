@@ -12,14 +12,18 @@ from simulated_training import Program, pair
 from pytest_ddl.checks.candidates.shared import random_layers
 from pytest_ddl.checks.causes import CAUSES
 from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Report
+from pytest_ddl.checks.findings import Outcome, Report
 from pytest_ddl.comparison import neutralised_probe
-from pytest_ddl.records import DrawRecord, ErrorRecord, LayerRecord, TrainingRecord
+from pytest_ddl.comparison.draw_levels import Level, doubts, joined
+from pytest_ddl.records import DrawRecord, ErrorRecord, LayerRecord, StepRecord, TrainingRecord
 from pytest_ddl.training import neutral
 from pytest_ddl.training.settings import RunSettings
 
 DIFFERS, REPEATED = "random-stream-differs-across-replicas", "random-stream-repeated-across-replicas"
 DROPOUT = LayerRecord("drop", "Dropout", {"rate": 0.5})
+HIGH, LOW = (neutral.RANDOM,), (neutral.RANDOM, neutral.LOW)
+STILL = Program(replicas=2, learning_rate=0.0, layers=(DROPOUT,))
+"""Nothing moves: as where a program trains on masked examples only, and none is masked."""
 Pair = tuple[TrainingRecord, TrainingRecord]
 
 
@@ -57,15 +61,28 @@ def _quiet(program: Program | None = None, **sins: object) -> Pair:
     return first, second
 
 
-def _probed(plain: Pair, quiet: Pair, expect: Collection[str] = (), strict: bool = False) -> Report:
+def _probed(
+    plain: Pair, quiet: Pair, expect: Collection[str] = (), strict: bool = False, low: Pair | None = None
+) -> Report:
+    """The report after the runs without randomness; those with low random numbers are the same unless given."""
+    report, _levels = _probed_at_levels(plain, quiet, low or quiet, expect, strict)
+    return report
+
+
+def _probed_at_levels(
+    plain: Pair, high: Pair, low: Pair, expect: Collection[str] = (), strict: bool = False
+) -> tuple[Report, list[tuple[str, ...]]]:
+    """Return the report, and what was switched off in each comparison that was repeated."""
     report = judge(*plain, expect=expect, strict=strict)
     assert neutralised_probe.wanted(report, ())
+    levels = []
 
     def compare_once(settings: RunSettings, checks: Collection[str] | None) -> Report:
-        assert settings.neutralise == (neutral.RANDOM,)
-        return judge(*quiet, expect=expect, strict=strict, checks=checks)
+        levels.append(settings.neutralise)
+        pairs = {HIGH: high, LOW: low}
+        return judge(*pairs[settings.neutralise], expect=expect, strict=strict, checks=checks)
 
-    return neutralised_probe.probe_neutralised(report, RunSettings(), compare_once)
+    return neutralised_probe.probe_neutralised(report, RunSettings(), compare_once), levels
 
 
 def test_a_difference_that_vanishes_is_understood() -> None:
@@ -134,10 +151,85 @@ def test_runs_that_do_not_go_through_without_randomness_leave_the_rest_open(
 
 
 def test_doubts_of_the_repeated_runs_are_doubts() -> None:
-    still = Program(replicas=2, learning_rate=0.0, layers=(DROPOUT,))
-    report = _probed(_plain(), _quiet(still), [DIFFERS])
+    report = _probed(_plain(), _quiet(STILL), [DIFFERS])
     assert report.verdict == "inconclusive", str(report)
     assert any("with every random number replaced by a constant" in why for why in report.inconclusive)
+
+
+@pytest.mark.parametrize("expect", [(), [DIFFERS]], ids=str)
+@pytest.mark.parametrize("sin", [{"scale": 2.0}, {"still": True}, {"loss": "first"}, {"truncate": 2}], ids=str)
+def test_what_only_low_numbers_show_is_found(sin: dict[str, Any], expect: Collection[str]) -> None:
+    report, levels = _probed_at_levels(_plain(), _quiet(), _quiet(**sin), expect)
+    assert levels == [HIGH, LOW]
+    assert report.verdict == "fail", str(report)
+    assert not {finding.cause for finding in report.findings} & {DIFFERS, REPEATED}
+    assert any("replaced by a low constant" in finding.message for finding in report.findings), str(report)
+    assert report.neutralised == LOW
+
+
+def test_low_numbers_are_not_tried_after_a_finding() -> None:
+    report, levels = _probed_at_levels(_plain(), _quiet(scale=2.0), _quiet())
+    assert levels == [HIGH]
+    assert report.verdict == "fail"
+    assert report.neutralised == HIGH
+
+
+def test_shuffles_have_one_level() -> None:
+    def shuffled(record: TrainingRecord) -> TrainingRecord:
+        def step(one: StepRecord) -> StepRecord:
+            return replace(one, draws=tuple(replace(draw, op="random_shuffle") for draw in one.draws))
+
+        ranks = (replace(rank, steps=tuple(map(step, rank.steps))) for rank in record.ranks)
+        return replace(record, ranks=tuple(ranks))
+
+    reference, distributed = map(shuffled, _plain())
+    report, levels = _probed_at_levels((reference, distributed), _quiet(), _quiet())
+    assert levels == [HIGH]
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("low_is_still", [True, False])
+def test_the_level_in_which_weights_move_decides(low_is_still: bool) -> None:
+    def probed(moving: Pair) -> Report:
+        high, low = (moving, _quiet(STILL)) if low_is_still else (_quiet(STILL), moving)
+        report, levels = _probed_at_levels(_plain(), high, low)
+        assert report.neutralised == (HIGH if low_is_still else LOW)
+        assert levels == [HIGH, LOW][: len(levels)]
+        return report
+
+    report = probed(_quiet())
+    assert report.passed, str(report)
+    assert any("once by a high one, once by a low one" in note for note in report.notes)
+    told = "constant" if low_is_still else "low constant"
+    assert f"(with every random number replaced by a {told})" in report.result("STEP-EQ").reason  # type: ignore[union-attr]
+    assert probed(_quiet(scale=2.0)).verdict == "fail"
+
+
+def test_a_check_stays_open_if_what_moved_stands_still_at_the_other_level() -> None:
+    """Numbers that say nothing about most weights do not decide what is open for these."""
+
+    def level(pair: Pair, outcome: Outcome) -> Level:
+        report = judge(*pair)
+        results = tuple(replace(r, outcome=outcome) if r.check == "STEP-EQ" else r for r in report.results)
+        why = [f"{r.check}: {r.reason}" for r in results if r.outcome is Outcome.INCONCLUSIVE]
+        return Level(replace(report, results=results, inconclusive=tuple(why)), HIGH, "told")
+
+    for decided, settled in ((_quiet(), True), (_quiet(STILL), False)):
+        levels = level(_quiet(), Outcome.INCONCLUSIVE), level(decided, Outcome.PASS)
+        result = joined(levels, "STEP-EQ")
+        assert result is not None
+        assert result.outcome is (Outcome.PASS if settled else Outcome.INCONCLUSIVE)
+        assert any(why.startswith("STEP-EQ") for why in doubts(levels[0], levels)) is not settled
+
+
+def test_a_level_that_does_not_go_through_leaves_the_rest_open() -> None:
+    error = ErrorRecord("ValueError", "no example is masked", "", 1)
+    reference, distributed = _quiet()
+    failing = replace(reference, ranks=tuple(replace(rank, error=error) for rank in reference.ranks))
+    report, levels = _probed_at_levels(_plain(), (reference, distributed), (failing, distributed), [DIFFERS])
+    assert levels == [HIGH, LOW]
+    assert report.verdict == "inconclusive", str(report)
+    assert any("replaced by a low constant, which did not go through: ValueError" in why for why in report.inconclusive)
 
 
 @pytest.mark.parametrize(

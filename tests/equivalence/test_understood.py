@@ -81,3 +81,19 @@ def test_what_is_declared_hides_no_defect_besides_it():
     wrong = programs.tf_keras_batch_normalisation_and_a_mean_per_replica
     report = check_training(wrong, "mirrored", expect=expect, **GIVEN)
     assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
+
+
+@pytest.mark.slow
+def test_low_random_numbers_reach_a_defect_that_high_ones_do_not():
+    report = check_training(programs.a_mean_per_replica_in_every_other_step, "mirrored", **GIVEN)
+    assert report.verdict == "fail", str(report)
+    assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
+    assert "every random number replaced by a low constant" in report.findings[0].message
+
+
+@pytest.mark.slow
+def test_numbers_with_which_weights_move_decide():
+    report = check_training(programs.few_examples_chosen_at_random, "mirrored", **GIVEN)
+    assert report.passed, str(report)
+    assert [finding.cause for finding in report.approximations] == [DIFFERS]
+    assert "by a high one, once by a low one" in report.approximations[0].evidence

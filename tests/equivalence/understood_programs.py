@@ -192,3 +192,27 @@ def an_optimizer_watched_on_one_device_alone(run: Any) -> None:
 
     for _loss in run.steps(train_step, _data(run)):
         pass
+
+
+def a_mean_per_replica_in_every_other_step(run: Any) -> None:
+    """A program with a defect in the branch that it takes for low random numbers only."""
+
+    def loss_of(losses: Any) -> Any:
+        if tf.random.uniform([]) < 0.5:
+            loss = tf.reduce_mean(losses)
+        else:
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+        return loss
+
+    _train(run, _nothing, loss_of=loss_of)
+
+
+def few_examples_chosen_at_random(run: Any) -> None:
+    """A right program that trains on few examples, as a masked language model does: high numbers choose none."""
+
+    def loss_of(losses: Any) -> Any:
+        chosen = tf.cast(tf.random.uniform(tf.shape(losses)) < 0.15, losses.dtype)
+        number = tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_sum(chosen))
+        return tf.reduce_sum(losses * chosen) / tf.maximum(number, 1.0)
+
+    _train(run, _nothing, loss_of=loss_of)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import draw_programs as programs
 import pytest
+import tensorflow as tf
 
-from pytest_ddl.training.neutral import RANDOM
+from pytest_ddl.training import neutral
+from pytest_ddl.training.neutral import LOW, RANDOM
 
 GIVEN = {"global_batch_size": 8, "steps": 3}
 
@@ -62,8 +64,57 @@ def test_with_the_randomness_off_replicas_compute_what_one_device_does(ranks, pr
     assert not record.notes
 
 
-def test_every_kind_has_a_constant(ranks):
-    (record,) = ranks("mirrored", programs.every_kind, neutralise=(RANDOM,), **GIVEN)
-    again = ranks("mirrored", programs.every_kind, neutralise=(RANDOM,), **GIVEN)[0]
+@pytest.mark.parametrize("off", [(RANDOM,), (RANDOM, LOW)])
+def test_every_kind_has_a_constant(ranks, off):
+    (record,) = ranks("mirrored", programs.every_kind, neutralise=off, **GIVEN)
+    again = ranks("mirrored", programs.every_kind, neutralise=off, **GIVEN)[0]
     assert not record.notes
     assert [step.loss for step in record.steps] == [step.loss for step in again.steps]
+
+
+def _integers(minval, maxval):
+    raise NotImplementedError
+
+
+def _categories(logits, num_samples):
+    raise NotImplementedError
+
+
+def _gamma(alpha):
+    raise NotImplementedError
+
+
+def _poisson(rate):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("name", "drawn", "original", "given", "high", "low"),
+    [
+        ("random_uniform", [0.2, 0.7], None, (), [0.96875] * 2, [0.03125] * 2),
+        ("stateless_random_normal_v2", [0.2, 0.7], None, (), [0.5] * 2, [-0.5] * 2),
+        ("random_uniform_int", [17, 3], _integers, (10, 1010), [978] * 2, [41] * 2),
+        ("random_uniform_int", [0, 0], _integers, (0, 2), [1] * 2, [0] * 2),
+        ("random_uniform_int", [4, 4], _integers, (4, 5), [4] * 2, [4] * 2),
+        ("multinomial", [[1, 0]], _categories, ([[-float("inf"), 0.7, 0.3, -1e9]], 2), [[2, 2]], [[1, 1]]),
+        ("multinomial", [[1], [0]], _categories, ([[0.0, 9.0], [9.0, 0.0]], 1), [[1], [0]], [[1], [0]]),
+        ("random_gamma", [2.2, 1.7], _gamma, (2.0,), [3.0] * 2, [1.0] * 2),
+        ("random_poisson_v2", [2.0, 1.0], _poisson, (0.5,), [1.0] * 2, [0.0] * 2),
+    ],
+)
+def test_constants_are_high_or_low(name, drawn, original, given, high, low):
+    for is_low, expected in ((False, high), (True, low)):
+        found = neutral.constant_draw(name, tf.constant(drawn), original, given, {}, low=is_low)
+        assert found.dtype == tf.constant(drawn).dtype
+        assert found.numpy().tolist() == expected
+    assert neutral.has_levels(name)
+
+
+def test_a_shuffle_keeps_the_order_at_both_levels():
+    def shuffle(value):
+        raise NotImplementedError
+
+    for low in (False, True):
+        found = neutral.constant_draw("random_shuffle", tf.constant([2, 1]), shuffle, ([1, 2],), {}, low=low)
+        assert found.numpy().tolist() == [1, 2]
+    assert not neutral.has_levels("random_shuffle")

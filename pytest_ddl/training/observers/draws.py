@@ -59,6 +59,7 @@ class Draws(Observer):
         self._seen: dict[tuple[int, int], list[DrawRecord]] = {}
         self._global_seed: int | None = None
         self._neutral = neutral.RANDOM in self.settings.neutralise
+        self._low = neutral.LOW in self.settings.neutralise
         self._hidden = self._neutral
         """Whether an operation may have drawn numbers that are not recorded."""
 
@@ -122,7 +123,7 @@ class Draws(Observer):
             return result  # the initial value of a variable that the function makes
         position, replica.draws = replica.draws, replica.draws + 1
         if self._neutral:
-            constant = neutral.constant_draw(name, result, original, args, kwargs)
+            constant = neutral.constant_draw(name, result, original, args, kwargs, low=self._low)
             if constant is None:
                 self.recorder.note(f"{neutral.REFUSED}{name}")
             return result if constant is None else constant
