@@ -58,7 +58,8 @@ def joined(levels: Sequence[Level], check: str) -> CheckResult | None:
     for _level, result in given:
         known = {(finding.cause, finding.approximation) for finding in found}
         found += [finding for finding in result.findings if (finding.cause, finding.approximation) not in known]
-    return replace(first, findings=tuple(found))
+    # What a constant in place of random numbers leaves open is no reason in the program.
+    return replace(first, findings=tuple(found), in_program=False)
 
 
 def doubts(level: Level, levels: Sequence[Level]) -> list[str]:
