@@ -317,6 +317,18 @@ class OptimizerRecord:
 
 
 @dataclass(frozen=True)
+class CallSite:
+    """A place of the program that trains with ``run.steps``, ``run.batches`` or ``run.fit`` under a limit of steps."""
+
+    method: str
+    trains: str
+    """The code that it runs: where a step function is defined, or the class of a model."""
+    frames: tuple[tuple[str, int, int], ...]
+    """``(file, line, instruction)``, the innermost first."""
+    limit: int
+
+
+@dataclass(frozen=True)
 class RankRecord:
     """Everything one rank recorded; returned by the worker, also after an exception."""
 
@@ -362,7 +374,7 @@ class RankRecord:
     """Facts about the set-up that LINT judges: ``num_replicas_in_sync``, ``cluster`` …; ``thawed``: the indices of
     FROZEN variables that became trainable later; ``unwatched``: the names of variables that were trained and not
     watched; ``trained_before``: steps that ran before the first watch; ``widened``: the Keras dtype policies that a
-    float64 run replaced."""
+    float64 run replaced; ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run."""
 
     @property
     def num_steps(self) -> int:

@@ -16,6 +16,7 @@ from pytest_ddl.checks.parameter_server import ORDERED, is_asynchronous, schedul
 from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.root_causes import DATA, WEIGHTS, root_causes
 from pytest_ddl.checks.tolerance import UNMEASURED, Tolerance
+from pytest_ddl.checks.without_a_step import without_call_sites
 from pytest_ddl.records import TrainingRecord
 
 _NO_STEPS = (
@@ -38,6 +39,7 @@ def judge(
     slices: Mapping[int, TrainingRecord] | None = None,
     slice_step: int | None = None,
     decided: bool = False,
+    repeated: bool = False,
 ) -> Report:
     """Compare a distributed run with its single-device reference and say what is wrong, and why.
 
@@ -45,8 +47,11 @@ def judge(
     ``slices`` maps replicas to reference runs that in step ``slice_step`` were given the replica's
     examples alone: with them the means of replicas can be recomputed instead of guessed.
     ``decided`` says that the program agrees with one device in float64, so that only gross differences are left.
+    ``repeated`` says that both runs repeat others that were judged: the limit of steps was chosen for those.
     """
     expected = parse_expectations(expect)
+    if repeated:
+        reference, distributed = without_call_sites(reference), without_call_sites(distributed)
     selected = select(checks, known)
     distributed = without_repeats(reference, distributed)
     tolerance = Tolerance(reference, perturbed, slices, slice_step, decided)

@@ -14,6 +14,7 @@ from pytest_ddl.checks.limitations import SYMBOLIC_BUILD, is_of_symbolic_build, 
 from pytest_ddl.checks.liveness import blocked_by_collectives
 from pytest_ddl.checks.mistakes import known_mistake
 from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.checks.without_a_step import without_a_step
 from pytest_ddl.messages import summary
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 from pytest_ddl.tracebacks import folded, package_of
@@ -43,6 +44,9 @@ def check_run(
     absent = _absent(distributed)
     if absent:
         return failed(CHECK, [_did_not_run(absent)])
+    left_out = without_a_step(reference, distributed)
+    if left_out is not None:
+        return inconclusive(CHECK, left_out, in_program=True)
     return passed(CHECK, f"{len(distributed.ranks)} rank(s), no exception")
 
 

@@ -89,14 +89,18 @@ class Comparer:
         deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
         self._test = test
 
-        def compare_once(settings: RunSettings, checks: Collection[str] | None, runs: int = 1) -> Report:
-            decide = partial(judge, expect=declared, strict=strict, checks=checks, known=self._checks)
+        def compare_once(
+            settings: RunSettings, checks: Collection[str] | None, runs: int = 1, repeated: bool = True
+        ) -> Report:
+            decide = partial(
+                judge, expect=declared, strict=strict, checks=checks, known=self._checks, repeated=repeated
+            )
             now = time.monotonic()
             until = now + (deadline - now) / runs
             return self._compare_once(train, spec, mark, settings, precision, decide, until)
 
         settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=seed)
-        report = compare_once(settings, checks)
+        report = compare_once(settings, checks, repeated=False)
         done = report.reference.num_steps if report.reference is not None else 0
         if steps is not None and 0 < done < steps:
             note = f"steps={steps} is the most that is compared: the program's loops ended after {done}"

@@ -41,7 +41,10 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
         unused_expectations={
             cause: reason for cause, reason in report.unused_expectations.items() if cause in own.unused_expectations
         },
-        inconclusive=(*report.inconclusive, *(f"in {names}: {why}" for why in own.inconclusive)),
+        inconclusive=(
+            *report.inconclusive,
+            *(f"in {names}: {why}" for why in own.inconclusive if why not in report.inconclusive),
+        ),
         notes=tuple(dict.fromkeys((note, *report.notes, *own.notes))),
         seconds=report.seconds + own.seconds,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from pytest_ddl.records import RankRecord, Snapshot, VariableRecord
+from pytest_ddl.records import CallSite, RankRecord, Snapshot, VariableRecord
 
 Value = TypeVar("Value")
 
@@ -25,7 +25,17 @@ def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
         resumed=resumed,
         writes=(*first.writes, *second.writes),
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+        facts={**second.facts, **_call_sites(first, second)},
     )
+
+
+def _call_sites(first: RankRecord, second: RankRecord) -> dict[str, dict[CallSite, bool]]:
+    """Return the calls of both attempts: a loop that ran before the interruption need not run after it."""
+    found: dict[CallSite, bool] = {}
+    for rank in (first, second):
+        for site, ran in rank.facts.get("call_sites", {}).items():
+            found[site] = found.get(site, False) or ran
+    return {"call_sites": found} if found else {}
 
 
 def _places(first: tuple[VariableRecord, ...], second: tuple[VariableRecord, ...]) -> dict[int, int] | None:

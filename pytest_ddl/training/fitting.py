@@ -38,6 +38,7 @@ class Fitting:
     def fit(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """``model.fit`` that records after each batch and ends at the step limit."""
         recorder = self._recorder
+        recorder.begin_call("run.fit", model)
         if recorder.reached_limit:
             recorder.note("run.fit was not run: the limit of steps was reached before it")
             return None

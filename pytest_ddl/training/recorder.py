@@ -21,6 +21,7 @@ from pytest_ddl.records import (
 )
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import layouts, neutral, values
+from pytest_ddl.training.call_sites import CallSites
 from pytest_ddl.training.creations import Creation, Creations
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.observation import Observations
@@ -63,6 +64,7 @@ class Recorder:
         self.epochs_as_steps = False
         self._at_end: Snapshot | None = None
         self._trained_before: int | None = None
+        self._call_sites = CallSites()
 
     @property
     def completed(self) -> int:
@@ -133,6 +135,13 @@ class Recorder:
     def begin_loop(self) -> None:
         """A loop over data begins, of which a program may have several."""
         self.begin()
+
+    def begin_call(self, method: str, trains: Any = None) -> None:
+        """Note where the program calls ``run.steps``, ``run.batches`` or ``run.fit`` with data to train on."""
+        # One batch that is repeated for ever leaves no step to later loops.
+        limit = self._settings.steps
+        if limit is not None and not self._settings.constant:
+            self._call_sites.add(method, trains, limit, not self.reached_limit)
 
     def end_step(
         self,
@@ -223,6 +232,7 @@ class Recorder:
             observed["facts"] = {**observed["facts"], "trained_before": self._trained_before}
         if self._watcher.thawed:
             observed["facts"] = {**observed["facts"], "thawed": sorted(self._watcher.thawed)}
+        observed["facts"] = {**observed["facts"], **self._call_sites.facts()}
         ended = error is None and not self.restart
         return RankRecord(
             rank=context.rank,

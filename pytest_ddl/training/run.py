@@ -150,6 +150,8 @@ class Run:
             return not self._recorder.reached_limit and (steps is None or taken < steps)
 
         self._recorder.begin_loop()
+        if steps != 0 and data.number_of_steps(given) != 0:
+            self._recorder.begin_call("run.steps", train_step)
         arguments = (self._recorder, self.strategy, train_step, given)
         if not coordinator.uses_coordinator(self.strategy):
             yield from stepping.synchronous(*arguments, more)
@@ -170,6 +172,8 @@ class Run:
             )
         given = data.prepare(dataset, self._settings, self._completed)
         self._recorder.begin_loop()
+        if data.number_of_steps(given) != 0:
+            self._recorder.begin_call("run.batches")
         more = lambda: not self._recorder.reached_limit  # noqa: E731
         yield from stepping.batches(self._recorder, self.strategy, given, more)
 

@@ -64,6 +64,12 @@ def mean_of_replica_means(run):
     _train(run, loss_of=lambda losses: tf.reduce_mean(losses) / run.num_replicas)
 
 
+def second_phase_is_wrong(run):
+    """Two phases of four steps each, of which only the first is right."""
+    _train(run)
+    loss_not_divided_by_the_global_batch(run)
+
+
 def _distributed_rank(run):
     return None if run.is_reference else current_rank().rank
 

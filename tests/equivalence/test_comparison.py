@@ -41,6 +41,17 @@ def test_a_loss_that_is_not_divided_is_named(strategy):
 
 
 @pytest.mark.slow
+def test_a_phase_that_the_limit_of_steps_leaves_out_is_no_pass():
+    report = check_training(programs.second_phase_is_wrong, "mirrored", **GIVEN)
+    assert report.verdict == "inconclusive", str(report)
+    (reason,) = report.program_reasons
+    assert reason.startswith("RUN: steps=3 was used up before run.steps at ")
+    assert "equivalence_programs.py:" in reason
+    longer = check_training(programs.second_phase_is_wrong, "mirrored", **{**GIVEN, "steps": 8})
+    assert longer.verdict == "fail", str(longer)
+
+
+@pytest.mark.slow
 def test_means_of_replicas_are_recomputed_and_an_approximation():
     given = {**GIVEN, "global_batch_size": 13}
     report = check_training(programs.mean_of_replica_means, "mirrored", **given)

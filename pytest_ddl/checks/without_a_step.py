@@ -1,0 +1,46 @@
+"""Calls of ``run.steps``, ``run.batches`` and ``run.fit`` that got no step within the limit: nothing compared them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from pytest_ddl.records import CallSite, TrainingRecord
+from pytest_ddl.tracebacks import is_own
+
+_MOST = 3
+"""Calls that are named, and frames of each."""
+
+
+def without_a_step(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
+    """Say which calls never ran because others had taken all steps, and what to do; ``None`` if there are none."""
+    ranks = (*reference.ranks, *distributed.ranks)
+    sites = [site for rank in ranks for site, ran in rank.facts.get("call_sites", {}).items() if not ran]
+    if not sites:
+        return None
+    named = list(dict.fromkeys(map(_described, sites)))
+    more = f", and {len(named) - _MOST} more," if len(named) > _MOST else ""
+    return (
+        f"steps={sites[0].limit} was used up before {'; '.join(named[:_MOST])}{more} began, so that nothing of "
+        f"{'it' if len(named) == 1 else 'them'} was compared: raise steps= or leave it out"
+    )
+
+
+def without_call_sites(record: TrainingRecord) -> TrainingRecord:
+    """Return a record that does not say which calls had a step."""
+    ranks = (
+        replace(rank, facts={name: fact for name, fact in rank.facts.items() if name != "call_sites"})
+        for rank in record.ranks
+    )
+    return replace(record, ranks=tuple(ranks))
+
+
+def _described(site: CallSite) -> str:
+    own = [frame for frame in site.frames if is_own(frame[0])] or site.frames
+    places = [_place(file, line) for file, line, _instruction in own[:_MOST]]
+    return f"{site.method} at {', called from '.join(places)}"
+
+
+def _place(file: str, line: int) -> str:
+    here = os.getcwd() + os.sep
+    return f"{os.path.relpath(file) if file.startswith(here) else file}:{line}"

@@ -1,0 +1,57 @@
+"""The calls by which a program trains, and whether the limit of steps left any to them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import traceback
+from typing import Any
+
+from pytest_ddl.records import CallSite
+
+_HERE = os.path.dirname(__file__) + os.sep
+_CALLS_THE_PROGRAM = _HERE + "execute.py"
+
+
+class CallSites:
+    """The places of a program that called ``run.steps``, ``run.batches`` or ``run.fit`` in one run.
+
+    A place that was called again and again, as in a loop over epochs, is one. It ran if any of its calls could.
+    """
+
+    def __init__(self) -> None:
+        self._ran: dict[CallSite, bool] = {}
+
+    def add(self, method: str, trains: Any, limit: int, may_run: bool) -> None:
+        """Note a call from the stack of this thread.
+
+        :param trains: the step function or model that was handed over; another one is other code.
+        :param may_run: whether the limit of steps was not reached before the call.
+        """
+        site = CallSite(method, _code_of(trains), _frames(), limit)
+        self._ran[site] = self._ran.get(site, False) or may_run
+
+    def facts(self) -> dict[str, Any]:
+        """Return the sites as a fact of the run, with whether each ran."""
+        return {"call_sites": self._ran} if self._ran else {}
+
+
+def _frames() -> tuple[tuple[str, int, int], ...]:
+    """Return ``(file, line, instruction)`` of the frames between this package and the training function, inner first.
+
+    One line may hold several calls, which the instruction tells apart.
+    """
+    found = []
+    for frame, line in traceback.walk_stack(inspect.currentframe()):
+        file = frame.f_code.co_filename
+        if file == _CALLS_THE_PROGRAM:
+            break
+        if not file.startswith(_HERE):
+            found.append((file, line, frame.f_lasti))
+    return tuple(found)
+
+
+def _code_of(given: Any) -> str:
+    """Return the file and line of a function, or the class of anything else: the same for all that one place makes."""
+    code = getattr(inspect.unwrap(given), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else type(given).__qualname__
