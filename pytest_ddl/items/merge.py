@@ -45,7 +45,7 @@ def merge_phase(item: pytest.Item, when: Any, answers: Sequence[Answer]) -> list
     """
     total = len(answers)
     phases = [_read(item, answer, total) for answer in answers if answer.ok]
-    merged = _merge_subtests(phases, total)
+    merged = _merge_subtests(item, phases, total)
     report = _merge_main(item, when, answers, phases)
     failed = sum(subtest.failed for subtest in merged)
     if failed and report.passed:
@@ -114,8 +114,8 @@ def _merge_main(
     xfailed = [phase for phase in phases if phase.outcome == "xfailed"]
     lost = [answer for answer in answers if not answer.ok]
     if failed:
-        return _failed_like(failed, answers)
-    declared = next(item.iter_markers("xfail"), None) is not None
+        return _failed_like(failed, phases, total, sections(answers))
+    declared = _declared_to_fail(item)
     if xfailed and all(answer.fate is Fate.STOPPED for answer in lost) and (declared or len(xfailed) == len(phases)):
         # The test as a whole failed as it was expected to, on whichever ranks.
         return xfailed[0].report
@@ -135,9 +135,17 @@ def _merge_main(
     return report
 
 
-def _failed_like(failed: Sequence[_RankPhase], answers: Sequence[Answer]) -> pytest.TestReport:
-    """The first failing rank's own report, with what the other ranks did added below its traceback."""
-    total = len(answers)
+def _declared_to_fail(item: pytest.Item) -> bool:
+    return next(item.iter_markers("xfail"), None) is not None
+
+
+def _failed_like(
+    failed: Sequence[_RankPhase], phases: Sequence[_RankPhase], total: int, ends: Sequence[tuple[str, str]] = ()
+) -> pytest.TestReport:
+    """Return the first failing rank's own report, with what the other ranks did added below its traceback.
+
+    :param ends: title and text for each rank that did not report.
+    """
     report = failed[0].report
     groups: dict[str, list[_RankPhase]] = {}
     for phase in failed:
@@ -150,10 +158,10 @@ def _failed_like(failed: Sequence[_RankPhase], answers: Sequence[Answer]) -> pyt
     for group in others:
         ranks = name_ranks([phase.answer.rank for phase in group], total)
         notes.append((f"{ranks} failed differently", group[0].report.longreprtext))
-    notes += sections(answers)
-    passed = [answer.rank for answer in answers if answer.ok and not answer.body.failed]
-    if passed:
-        notes.append((f"{name_ranks(passed, total)} did not fail", ""))
+    notes += ends
+    unfailed = [phase for phase in phases if phase.outcome != "failed"]
+    for ranks, outcome in _outcomes(unfailed, total):
+        notes.append((f"{ranks} {'did not fail' if outcome == 'passed' else outcome}", ""))
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None and len(first) < total:
         crash.message = f"[{who}] {crash.message}"
@@ -172,16 +180,24 @@ def _crash(report: pytest.TestReport) -> str:
     return f"{crash.path}:{crash.lineno}:{crash.message}" if crash is not None else report.longreprtext
 
 
-def _disagreement(phases: Sequence[_RankPhase], total: int) -> str:
+def _outcomes(phases: Sequence[_RankPhase], total: int) -> list[tuple[str, str]]:
+    """Return the outcomes in words, each with the ranks that have it."""
     by_outcome: dict[str, list[_RankPhase]] = {}
     for phase in phases:
         by_outcome.setdefault(phase.outcome, []).append(phase)
-    parts = []
+    found = []
     for outcome, group in by_outcome.items():
         reason = ""
         if outcome == "skipped" and isinstance(group[0].report.longrepr, tuple):
             reason = f" ({group[0].report.longrepr[2]})"
-        parts.append(f"{name_ranks([phase.answer.rank for phase in group], total)} {outcome}{reason}")
+        elif outcome == "xfailed":
+            reason = f" ({crash_message(group[0].report)})"
+        found.append((name_ranks([phase.answer.rank for phase in group], total), f"{outcome}{reason}"))
+    return found
+
+
+def _disagreement(phases: Sequence[_RankPhase], total: int) -> str:
+    parts = [f"{ranks} {outcome}" for ranks, outcome in _outcomes(phases, total)]
     return (
         f"the ranks disagree: {'; '.join(parts)}. A distributed test must take one way on all ranks: "
         "decide on something that is the same everywhere, not on the rank, its files or its environment"
@@ -198,25 +214,38 @@ def _not_run(idle: Sequence[Answer], total: int) -> str:
     )
 
 
-def _merge_subtests(phases: Sequence[_RankPhase], total: int) -> list[pytest.TestReport]:
-    """Fold each subtest over the ranks: failed where any rank's is; a rank that lacks it fails it too."""
-    merged = []
-    occurrences = [(phase, number, report) for phase in phases for number, report in _numbered(phase.subtests)]
-    keys = list(dict.fromkeys((_subtest_key(report), number) for _phase, number, report in occurrences))
-    for key, occurrence in keys:
-        found = [
-            (phase, report)
-            for phase, number, report in occurrences
-            if number == occurrence and _subtest_key(report) == key
-        ]
-        worst = next((report for _phase, report in found if report.failed), found[0][1])
-        ranks = {phase.answer.rank for phase, _report in found}
-        missing = [phase.answer.rank for phase in phases if phase.answer.rank not in ranks]
-        if missing and not worst.failed:
-            worst.outcome = "failed"
-            worst.longrepr = f"subtest {key} did not run on {name_ranks(missing, total)}"
-        merged.append(worst)
-    return merged
+def _merge_subtests(item: pytest.Item, phases: Sequence[_RankPhase], total: int) -> list[pytest.TestReport]:
+    """Merge each subtest over the ranks. It fails if it fails on a rank, if a rank lacks it, or if outcomes differ."""
+    by_key: dict[tuple[str, int], list[_RankPhase]] = {}
+    for phase in phases:
+        for number, report in _numbered(phase.subtests):
+            by_key.setdefault((_subtest_key(report), number), []).append(_RankPhase(phase.answer, report, []))
+    return [_merge_subtest(item, name, found, phases, total) for (name, _number), found in by_key.items()]
+
+
+def _merge_subtest(
+    item: pytest.Item, name: str, found: Sequence[_RankPhase], phases: Sequence[_RankPhase], total: int
+) -> pytest.TestReport:
+    failed = [phase for phase in found if phase.outcome == "failed"]
+    if failed:
+        return _failed_like(failed, found, total)
+    report = found[0].report
+    ranks = {phase.answer.rank for phase in found}
+    missing = [phase.answer.rank for phase in phases if phase.answer.rank not in ranks]
+    xfailed = [phase.report for phase in found if phase.outcome == "xfailed"]
+    if missing:
+        _fail(report, f"subtest {name} did not run on {name_ranks(missing, total)}")
+    elif xfailed and _declared_to_fail(item):
+        return xfailed[0]
+    elif len({phase.outcome for phase in found}) > 1:
+        _fail(report, f"in subtest {name} {_disagreement(found, total)}")
+    return report
+
+
+def _fail(report: pytest.TestReport, text: str) -> None:
+    report.outcome, report.longrepr = "failed", text
+    # The marker of an expected failure: with it, pytest does not show the report.
+    vars(report).pop("wasxfail", None)
 
 
 def _numbered(subtests: Sequence[pytest.TestReport]) -> Iterator[tuple[int, pytest.TestReport]]:
@@ -228,5 +257,10 @@ def _numbered(subtests: Sequence[pytest.TestReport]) -> Iterator[tuple[int, pyte
 
 
 def _subtest_key(report: Any) -> str:
+    """Return the message and the parameters of a subtest as pytest shows them."""
     context = getattr(report, "context", None)
-    return f"{getattr(context, 'msg', '')} {dict(getattr(context, 'kwargs', {}))}"
+    message, given = getattr(context, "msg", None), dict(getattr(context, "kwargs", {}))
+    # Newer versions of pytest send the values as text already.
+    shown = ", ".join(f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in given.items())
+    parts = [f"[{message}]"] if message is not None else []
+    return " ".join([*parts, f"({shown})"] if shown else parts) or "(without a name)"

@@ -1,0 +1,112 @@
+"""One report out of the reports of all ranks, with reports that are made by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ddl.cluster.cluster import Answer, Fate
+from pytest_ddl.cluster.protocol import PhaseResult
+from pytest_ddl.items.merge import merge_phase
+
+SKIPPED = ("test_x.py", 3, "Skipped: alone")
+
+
+@pytest.fixture
+def item(request: pytest.FixtureRequest) -> Any:
+    return request.node
+
+
+def _report(item: pytest.Item, outcome: Any, longrepr: Any = None, **extra: Any) -> dict[str, Any]:
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords={},
+        outcome=outcome,
+        longrepr=longrepr,
+        when="call",
+        **extra,
+    )
+    data: dict[str, Any] = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
+    return data
+
+
+def _subtest(item: pytest.Item, outcome: Any, longrepr: Any = None, **extra: Any) -> dict[str, Any]:
+    return _report(item, outcome, longrepr, context=SimpleNamespace(msg="a", kwargs={"i": "1"}), **extra)
+
+
+def _answer(item: pytest.Item, rank: int, *subtests: dict[str, Any], main: Any = None) -> Answer:
+    body = PhaseResult((*subtests, main or _report(item, "passed")), False, entered=1, finished=1)
+    return Answer(rank, f"worker:{rank}", Fate.REPLIED, body)
+
+
+def _merge(item: pytest.Item, *by_rank: dict[str, Any]) -> list[pytest.TestReport]:
+    return merge_phase(item, "call", [_answer(item, rank, subtest) for rank, subtest in enumerate(by_rank)])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("outcome", "longrepr", "extra", "words"),
+    [
+        ("skipped", SKIPPED, {}, "skipped (Skipped: alone)"),
+        ("skipped", "known", {"wasxfail": "known"}, "xfailed (known)"),
+    ],
+    ids=["skip", "xfail"],
+)
+def test_a_subtest_that_one_rank_leaves_fails(
+    item: Any, rank: int, outcome: str, longrepr: Any, extra: dict[str, Any], words: str
+) -> None:
+    left, passed = _subtest(item, outcome, longrepr, **extra), _subtest(item, "passed")
+    subtest, main = _merge(item, *((left, passed) if rank == 0 else (passed, left)))
+    assert (subtest.outcome, main.outcome) == ("failed", "failed")
+    assert not hasattr(subtest, "wasxfail")
+    assert "in subtest [a] (i=1) the ranks disagree: " in subtest.longreprtext
+    assert f"rank {rank} of 2 {words}" in subtest.longreprtext
+    assert f"rank {1 - rank} of 2 passed" in subtest.longreprtext
+    assert "contains 1 failed subtest" in main.longreprtext
+
+
+@pytest.mark.parametrize("longrepr", [SKIPPED, "known"])
+def test_a_subtest_that_all_ranks_leave_alike_is_skipped(item: Any, longrepr: Any) -> None:
+    extra = {} if longrepr is SKIPPED else {"wasxfail": "known"}
+    subtest, main = _merge(item, *[_subtest(item, "skipped", longrepr, **extra)] * 2)
+    assert (subtest.outcome, main.outcome) == ("skipped", "passed")
+
+
+def test_a_subtest_that_fails_on_one_rank_names_it(item: Any) -> None:
+    subtest, main = _merge(item, _subtest(item, "skipped", SKIPPED), _subtest(item, "failed", "wrong"))
+    assert (subtest.outcome, main.outcome) == ("failed", "failed")
+    assert "wrong" in subtest.longreprtext
+    assert "this happened on rank 1 of 2" in subtest.longreprtext
+    assert "rank 0 of 2 skipped (Skipped: alone)" in subtest.longreprtext
+
+
+@pytest.mark.parametrize("outcome", ["passed", "skipped"])
+def test_a_subtest_that_a_rank_lacks_fails(item: Any, outcome: str) -> None:
+    extra = {"wasxfail": "known"} if outcome == "skipped" else {}
+    answers = [_answer(item, 0, _subtest(item, outcome, **extra)), _answer(item, 1)]
+    subtest, main = merge_phase(item, "call", answers)
+    assert (subtest.outcome, main.outcome) == ("failed", "failed")
+    assert not hasattr(subtest, "wasxfail")
+    assert subtest.longreprtext == "subtest [a] (i=1) did not run on rank 1 of 2"
+
+
+def test_a_subtest_of_a_test_that_is_expected_to_fail_may_fail_on_one_rank(
+    item: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked = [pytest.mark.xfail]
+    with monkeypatch.context() as patch:
+        patch.setattr(item, "iter_markers", lambda name: iter(marked if name == "xfail" else ()))
+        subtest, _main = _merge(item, _subtest(item, "passed"), _subtest(item, "skipped", "known", wasxfail="known"))
+    assert (subtest.outcome, subtest.wasxfail) == ("skipped", "known")
+
+
+def test_a_rank_that_failed_as_expected_is_said_to_have(item: Any) -> None:
+    failed = _answer(item, 0, main=_report(item, "failed", "TypeError"))
+    expected = _answer(item, 1, main=_report(item, "skipped", "ValueError: no", wasxfail=""))
+    (report,) = merge_phase(item, "call", [failed, expected])
+    assert report.failed
+    assert "rank 1 of 2 xfailed (ValueError: no)" in report.longreprtext
+    assert "did not fail" not in report.longreprtext
