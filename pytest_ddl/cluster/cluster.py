@@ -11,6 +11,7 @@ import math
 import os
 import pickle
 import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -74,6 +75,8 @@ class Cluster:
         self._environ: dict[str, str] = {}
         self._boots: list[Boot] = []
         self._next_id = 0
+        self._turn = threading.Lock()
+        """Held while a request is asked: threads of a test may share the cluster, and its pipes carry one at a time."""
         self._closed = False
         self._known = self._started = Snapshot.now()
         self.next_item: str | None = None
@@ -152,16 +155,32 @@ class Cluster:
     ) -> list[Answer]:
         """Ask every rank (or some) the same and wait for all, until one fails or the deadline passes.
 
+        Several threads may ask; one of them waits for the answer to the other's request.
+
         :param deadline: in seconds of :func:`time.monotonic`.
         :param patience: tells from a reply's body for how many more seconds to wait for the other ranks,
             ``None`` for as long as it takes; after an exception it is :data:`GRACE`.
         :param stuck: tells from the ranks that have answered whether the others can never answer; asked
             every :data:`POLL` seconds.
         """
-        if self.dirty or self._closed:
-            raise ClusterError(f"cluster {self.spec} has ended: {self.dirty or 'closed'}")
-        chosen = range(self.num_ranks) if ranks is None else ranks
-        return self._gather(kind, [body] * len(chosen), chosen, deadline, patience, stuck)
+        with self._one_at_a_time(deadline):
+            if self.dirty or self._closed:
+                raise ClusterError(f"cluster {self.spec} has ended: {self.dirty or 'closed'}")
+            chosen = range(self.num_ranks) if ranks is None else ranks
+            return self._gather(kind, [body] * len(chosen), chosen, deadline, patience, stuck)
+
+    @contextlib.contextmanager
+    def _one_at_a_time(self, deadline: float) -> Iterator[None]:
+        """Wait until no other thread asks."""
+        left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        if not self._turn.acquire(timeout=left):
+            raise ClusterError(
+                f"cluster {self.spec} answers one request at a time, and another thread still waits for an answer"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _gather(
         self,
@@ -209,7 +228,12 @@ class Cluster:
             their next item stay.
         """
         limit = None if self.next_item else idle_limit
-        answers = self.ask(Kind.SETTLE, limit, deadline=time.monotonic() + SETTLE_WAIT)
+        try:
+            answers = self.ask(Kind.SETTLE, limit, deadline=time.monotonic() + SETTLE_WAIT)
+        except ClusterError as error:
+            # A thread that the test has left behind still waits.
+            self.dirty = self.dirty or str(error)
+            return
         for answer in answers:
             if answer.ok and answer.body:
                 self.retired = self.retired or f"on rank {answer.rank}: {', '.join(answer.body)}"
@@ -330,7 +354,8 @@ class Cluster:
         # They start with the environment that all were started with, and are told what has changed since.
         self._known = replace(self._started, directory=None)
         boots = [replace(self._boots[one], restarted=not together) for one in indices]
-        answers = self._gather(Kind.BOOT, boots, indices, deadline)
+        with self._one_at_a_time(deadline):
+            answers = self._gather(Kind.BOOT, boots, indices, deadline)
         if not all(answer.ok for answer in answers):
             raise _start_error(self.spec, answers)
         return indices

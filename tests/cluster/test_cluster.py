@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,7 +20,7 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster, ClusterError, Fate
 from pytest_ddl.cluster.launcher import LocalLauncher, WorkerProcess
 from pytest_ddl.cluster.ports import PortLease
-from pytest_ddl.cluster.protocol import Failure, Kind, Reply, send
+from pytest_ddl.cluster.protocol import Failure, Kind, Reply, Request, receive, send
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec, Task
@@ -78,6 +79,51 @@ def test_all_answer(by_hand: tuple[Cluster, Ends]) -> None:
         send(end, Reply(1, "done"))
     assert ask(cluster) == [Fate.REPLIED, Fate.REPLIED]
     assert (cluster.dirty, cluster.retired) == ("", "")
+
+
+def test_requests_of_several_threads_are_asked_one_after_another(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+
+    def work(end: Connection) -> None:
+        for _ in range(4):
+            request: Request = receive(end)
+            # Were a second request there before the answer to the first, the answers could be mixed up.
+            assert not end.poll()
+            send(end, Reply(request.id, request.body))
+
+    with ThreadPoolExecutor(6) as threads:
+        workers = [threads.submit(work, end) for end in ends]
+        asked = [threads.submit(cluster.ask, Kind.CALL, number, deadline=time.monotonic() + FAR) for number in range(4)]
+        answers = [[answer.body for answer in one.result()] for one in asked]
+        for worker in workers:
+            worker.result()
+    assert answers == [[number, number] for number in range(4)]
+    assert (cluster.dirty, cluster.retired) == ("", "")
+
+
+@pytest.fixture
+def waiting(by_hand: tuple[Cluster, Ends]) -> Iterator[Cluster]:
+    """The cluster while another thread waits for an answer that does not come."""
+    cluster, ends = by_hand
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(ask, cluster)
+        request = receive(ends[0])
+        yield cluster
+        for end in ends:
+            send(end, Reply(request.id, "late"))
+        assert asked.result() == [Fate.REPLIED, Fate.REPLIED]
+
+
+def test_a_request_that_has_no_turn_until_its_deadline_is_refused(waiting: Cluster) -> None:
+    with pytest.raises(ClusterError, match="one request at a time, and another thread still waits for an answer"):
+        ask(waiting, SOON)
+    assert waiting.dirty == ""
+
+
+def test_a_cluster_that_a_thread_still_asks_is_not_given_on(waiting: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddl.cluster.cluster.SETTLE_WAIT", SOON)
+    waiting.settle()
+    assert "another thread still waits for an answer" in waiting.dirty
 
 
 def test_an_answer_to_an_older_request_is_dropped(by_hand: tuple[Cluster, Ends]) -> None:
