@@ -206,6 +206,7 @@ def run_on_ranks(harness: Harness, item: pytest.Function, nextitem: pytest.Item 
         from pytest_ddl.items.spmd import SpmdRunner
 
         config.stash[_RUNNER] = SpmdRunner(harness, config)
+        config.pluginmanager.register(config.stash[_RUNNER], "ddl-spmd-runner")
     config.stash[_RUNNER].attach(item, nextitem)
     if config.getoption("forked", False) or item.get_closest_marker("forked"):
         # pytest-forked would fork this process, whose connections to the ranks cannot be shared with a copy.

@@ -376,13 +376,17 @@ class Cluster:
             return all(process.exit_status is None for process in self.processes)
         return False
 
-    def tear_down_session(self) -> None:
-        """Tear down the fixtures that finished items have left for a next one, and report what that says."""
+    def tear_down_session(self, deadline: float | None = None) -> None:
+        """Tear down the fixtures that finished items have left for a next one, and report what that says.
+
+        :param deadline: in seconds of :func:`time.monotonic`; :data:`TEAR_DOWN_WAIT` from now if there is none.
+        """
         report, self.on_session_end = self.on_session_end, None
         if report is None or self.dirty or not self.alive:
             return
         with contextlib.suppress(LaunchError):
-            report(self.ask(Kind.END_SESSION, deadline=time.monotonic() + TEAR_DOWN_WAIT))
+            until = time.monotonic() + TEAR_DOWN_WAIT if deadline is None else deadline
+            report(self.ask(Kind.END_SESSION, deadline=until))
 
     def _end_sessions(self) -> None:
         """Have open pytest sessions end as sessions do: fixtures that wider scopes keep are torn down."""

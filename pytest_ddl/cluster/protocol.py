@@ -29,7 +29,9 @@ class Kind(str, Enum):
     BODY = "body"
     """Run the item's body once. Body: pickled keyword arguments of a Hypothesis example, or ``None``."""
     TEARDOWN = "teardown"
-    """Tear the item down. Body: ``False`` to tear down what later items share as well."""
+    """Tear the item down.
+
+    Body: ``True`` to tear down also what the next item does not share, ``False`` to tear down nothing but the item."""
     SETTLE = "settle"
     """Put back what the last use left behind. The answer names what cannot be put back.
 

@@ -129,15 +129,33 @@ class ItemOnRanks:
             # Ranks that are gone or stuck cannot tear down; they are ended as a whole instead.
             if cluster is None or cluster.dirty or cluster.session_plan is None:
                 return
-            # After a failure the cluster is ended, so everything that it holds is torn down now.
-            clean = not (self._spoiled or cluster.retired)
-            if not clean:
+            if self._spoiled:
                 cluster.retired = cluster.retired or f"{self._item.nodeid} failed in it"
-            cluster.next_item = cluster.on_session_end = None
-            self._phase(cluster, "teardown", Kind.TEARDOWN, clean)
-            if clean and self._following:
-                cluster.next_item = self._following
-                cluster.on_session_end = functools.partial(self._runner.report_session_end, self._item)
+            cluster.next_item = None
+            cluster.on_session_end = self._rest_is_torn_down
+            try:
+                self._phase(cluster, "teardown", Kind.TEARDOWN, not cluster.retired)
+            except BaseException:
+                cluster.retired = cluster.retired or f"{self._item.nodeid} failed in it"
+                raise
+            finally:
+                if cluster.retired:
+                    # The cluster is ended, so everything that it still holds is torn down now.
+                    cluster.tear_down_session(self._deadline)
+                else:
+                    self._keep(cluster)
+
+    def _keep(self, cluster: Cluster) -> None:
+        """Leave the fixtures of wider scopes to the item that follows, if there is one."""
+        cluster.next_item = self._following
+        cluster.on_session_end = None
+        if self._following:
+            cluster.on_session_end = functools.partial(self._runner.report_session_end, self._item)
+
+    def _rest_is_torn_down(self, answers: Sequence[Answer]) -> None:
+        """Take what the tear-down of fixtures of wider scopes says; it is no part of the item's own outcome."""
+        self._runner.report_session_end(self._item, answers, later=True)
+        self._add_sections(output_sections(answers, "teardown"))
 
     def report(self, call: pytest.CallInfo[None], made_here: pytest.TestReport) -> pytest.TestReport:
         """Return the ranks' report of a phase, or the one made here if the phase ended for another reason."""

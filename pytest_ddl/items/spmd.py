@@ -14,7 +14,7 @@ from pytest_ddl.cluster.cluster import Answer, Cluster
 from pytest_ddl.cluster.explain import explain
 from pytest_ddl.cluster.protocol import Kind, RankWarning, SessionPlan
 from pytest_ddl.harness import Harness
-from pytest_ddl.items.merge import failed_report, merge_phase
+from pytest_ddl.items.merge import failed_report, merge_phase, output_sections
 from pytest_ddl.items.on_ranks import ON_RANKS, ItemOnRanks
 from pytest_ddl.items.selection import DdlMark, parse_mark
 from pytest_ddl.strategies.spec import StrategySpec
@@ -85,6 +85,8 @@ class SpmdRunner:
         self._opened = 0
         self._running: pytest.Item | None = None
         """The last item that this process has run."""
+        self._late: list[tuple[pytest.Item, pytest.TestReport]] = []
+        """Reports that are to come after those of the running item."""
         self._following: dict[tuple[str, str], list[pytest.Item]] = {}
         """The items that still come, by the warm cluster in which they run."""
         for item in harness.items:
@@ -181,16 +183,41 @@ class SpmdRunner:
 
     # ----- reports -----
 
-    def report_session_end(self, item: pytest.Item, answers: Sequence[Answer]) -> None:
-        """Report fixtures that failed when a cluster was ended before the next item that should have had them."""
-        reports = merge_phase(item, "teardown", answers)
-        if not reports[-1].failed:
+    def report_session_end(self, item: pytest.Item, answers: Sequence[Answer], *, later: bool = False) -> None:
+        """Report fixtures of wider scopes that failed when they were torn down apart from an item.
+
+        These reports are errors whatever the item is expected to do, and they are not run again.
+
+        :param later: report when the protocol of the running item is at its end, as its own reports come first.
+        """
+        self.record_warnings(warning for answer in answers if answer.ok for warning in answer.body.warnings)
+        try:
+            *_subtests, report = merge_phase(item, "teardown", answers)
+        except pytest.fail.Exception as error:
+            report = failed_report(item, "teardown", str(error))
+        if not report.failed:
             return
-        if self._running is not None and hasattr(self._config, "workerinput"):
+        if self._running is not None and self._running is not item and hasattr(self._config, "workerinput"):
             # An xdist worker can report the item that it runs, and no other.
-            text = f"a fixture of {item.nodeid} failed when it was torn down\n{reports[-1].longreprtext}"
-            reports = [failed_report(self._running, "teardown", text)]
-        for report in reports:
+            text = f"a fixture of {item.nodeid} failed when it was torn down\n{report.longreprtext}"
+            report = failed_report(self._running, "teardown", text)
+        report.sections += output_sections(answers, "teardown")
+        self._late.append((item, report))
+        if not later:
+            self._log_late()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logfinish(self) -> None:
+        self._log_late()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        # The protocol of an interrupted item has no end.
+        self._log_late()
+
+    def _log_late(self) -> None:
+        late, self._late = self._late, []
+        for item, report in late:
             item.ihook.pytest_runtest_logreport(report=report)
 
     def record_warnings(self, found: Iterable[RankWarning]) -> None:
