@@ -73,6 +73,24 @@ PROJECT = {
 
     def test_after_flaky(ddl_strategy): pass
     """,
+    "test_e_dies.py": """
+        import os
+        import pytest
+
+        pytestmark = pytest.mark.ddl(strategies="mirrored", timeout=100)
+
+        @pytest.fixture(scope="module")
+        def dies():
+            yield
+            os._exit(3)
+
+        def test_holds_what_dies(dies, ddl_strategy): pass
+
+        @pytest.mark.xfail(reason="known")
+        def test_expected_and_dead(ddl_strategy): raise AssertionError
+
+        def test_after_death(ddl_strategy): pass
+    """,
 }
 
 
@@ -89,6 +107,7 @@ def outcome(new_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
         ("test_expected", ["no module tear-down"]),
         ("test_class", ["no class tear-down", "no module tear-down", "no session tear-down"]),
         ("test_flaky", ["no module tear-down"]),
+        ("test_expected_and_dead", ["exited with status 3"]),
     ],
 )
 def test_it_is_an_error(outcome: Any, name: str, messages: list[str]) -> None:
@@ -99,7 +118,9 @@ def test_it_is_an_error(outcome: Any, name: str, messages: list[str]) -> None:
     assert outcome.status == 1
 
 
-@pytest.mark.parametrize("name", ["test_holds", "test_holds_too", "test_after_class", "test_after_flaky"])
+@pytest.mark.parametrize(
+    "name", ["test_holds", "test_holds_too", "test_after_class", "test_after_flaky", "test_after_death"]
+)
 def test_no_other_item_is_to_blame(outcome: Any, name: str) -> None:
     assert outcome[f"{name}[mirrored]"].outcome == "passed"
 
@@ -111,7 +132,7 @@ def test_what_the_item_itself_holds_may_fail_with_it(outcome: Any, name: str) ->
 
 def test_each_is_reported_once(outcome: Any) -> None:
     # Of the class, the wider scopes are torn down together and have one report.
-    assert "4 errors" in outcome.stdout
+    assert "5 errors" in outcome.stdout
     assert "1 rerun" in outcome.stdout
 
 
