@@ -45,10 +45,10 @@ class _Owner:
             pass
         for name, value in zip(self.names, self.values, strict=True):
             now = self.namespace.get(name)
-            if now is not value and _is_code(value):
+            if now is not value and is_code(value):
                 yield name, now
         for name in self.namespace.keys() - set(self.names) if self.bases else ():
-            if any(_is_code(vars(base).get(name)) for base in self.bases):
+            if any(is_code(vars(base).get(name)) for base in self.bases):
                 yield name, self.namespace[name]
 
 
@@ -81,7 +81,7 @@ class Libraries:
 
 def _watched() -> Iterator[_Owner]:
     """Public modules, the modules in which their functions are written, and their classes with all bases."""
-    modules = {name: module for name, module in list(sys.modules.items()) if _is_public(name, module)}
+    modules = {name: module for name, module in list(sys.modules.items()) if is_public(name, module)}
     classes: set[type] = set()
     written: set[str] = set()
     for name, module in modules.items():
@@ -103,7 +103,8 @@ def _watched() -> Iterator[_Owner]:
         )
 
 
-def _is_public(name: str, module: object) -> bool:
+def is_public(name: str, module: object) -> bool:
+    """Whether a module is one of Python or of a framework that users import."""
     if not isinstance(module, types.ModuleType):
         return False
     if name in _PYTHON:
@@ -116,6 +117,7 @@ def _is_public(name: str, module: object) -> bool:
     return not private and rest[:1] not in (["python"], ["core"], ["lite"], ["tests"]) and "compat" not in rest
 
 
-def _is_code(value: object) -> bool:
+def is_code(value: object) -> bool:
+    """Whether a value is a function, a class or another object that can be called."""
     # NumPy's functions are objects of classes of its own, which can be called.
     return isinstance(value, _CODE) or (callable(value) and not isinstance(value, types.ModuleType))

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -107,6 +107,7 @@ def importable(
     finally:
         sys.meta_path.remove(finder)
         sys.meta_path.remove(parents)
+        finder.put_back()
 
 
 def user_modules() -> dict[str, str]:
@@ -122,6 +123,7 @@ class _UserModules:
         self._files = files
         self._changed = changed
         self._ready = False
+        self._undo: list[Callable[[], None]] = []
 
     def put_overrides(self) -> None:
         """Put changed globals in place now, and whenever one of their modules is imported."""
@@ -131,17 +133,31 @@ class _UserModules:
 
     def _put(self, module: ModuleType | None) -> None:
         if module is not None and self._ready and module.__name__ in self._changed:
-            overrides.put(module, self._changed[module.__name__])
+            undo = overrides.put(module, self._changed[module.__name__])
+            if module.__name__ not in self._files:
+                # An installed module stays loaded in a warm rank.
+                self._undo += undo
+
+    def put_back(self) -> None:
+        """Put back what was changed in installed modules."""
+        for undo in reversed(self._undo):
+            undo()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         file = self._files.get(name)
         if file is None:
-            return None
+            return self._find_installed(name, path, target) if name in self._changed else None
         package = [file.rpartition("/")[0]] if file.endswith("__init__.py") else None
         spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=package)
         if spec is not None and spec.loader is not None and name in self._changed:
+            spec.loader = Reporting(spec.loader, self._put)
+        return spec
+
+    def _find_installed(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
             spec.loader = Reporting(spec.loader, self._put)
         return spec
 

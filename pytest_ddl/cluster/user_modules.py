@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
@@ -19,19 +19,21 @@ class UserModules:
     """The state of all modules of the user in this process, by ``module`` and ``name`` or ``Class.name``.
 
     A module that is imported later is remembered as its import leaves it.
+
+    :param installed: is called with each installed module that is imported later.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, installed: Callable[[ModuleType], None] | None = None) -> None:
         self._expected: dict[str, dict[str, Remembered]] = {}
         self._rewind: list[Callable[[], None]] = []
-        self._finder = _Finder(self._imported)
+        self._finder = _Finder(self._imported, installed)
         self.remember()
 
     def remember(self) -> None:
         """Take the present state for the one to compare with."""
         self._expected.clear()
         self._rewind.clear()
-        for module in _loaded():
+        for module in loaded():
             self._imported(module)
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
@@ -40,7 +42,7 @@ class UserModules:
     def changes(self) -> dict[str, Remembered]:
         """What is not as expected, by ``module:name``, with what it is now."""
         found: dict[str, Remembered] = {}
-        for module in _loaded():
+        for module in loaded():
             if module.__name__ not in self._expected:
                 # It came in another way than by an import: nobody knows how it was before.
                 self._imported(module)
@@ -106,7 +108,8 @@ _OTHERS = {"__main__", "__mp_main__"}
 """Names of modules that are known not to be the user's: thousands, which need no second look."""
 
 
-def _loaded() -> list[ModuleType]:
+def loaded() -> list[ModuleType]:
+    """Return the modules of the user that are loaded."""
     found = []
     for name in sorted(sys.modules.keys() - _OTHERS):
         module = sys.modules.get(name)
@@ -133,17 +136,24 @@ def _state(module: ModuleType) -> Iterator[tuple[str, Any]]:
 class _Finder(MetaPathFinder):
     """Finds modules as the other finders do, and reports those of the user when they have been executed."""
 
-    def __init__(self, imported: Callable[[ModuleType], None]) -> None:
+    def __init__(
+        self, imported: Callable[[ModuleType], None], installed: Callable[[ModuleType], None] | None = None
+    ) -> None:
         self._report = imported
+        self._installed = installed
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
-            if finder is self:
+            if isinstance(finder, _Finder):
+                # Each would ask the other for ever.
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None and is_user_file(spec.origin):
                     spec.loader = Reporting(spec.loader, self._report)
+                elif self._installed is not None and type(spec.loader) is SourceFileLoader:
+                    # Only plain Python files: other loaders may look at who calls them.
+                    spec.loader = Reporting(spec.loader, self._installed)
                 return spec
         return None
 

@@ -89,6 +89,41 @@ IN_CALLS = """
         assert ddl_cluster.run(around)
 """
 
+INSTALLED = """
+    import random
+    import packaging.utils
+    import pytest
+    import pytest_ddl
+    from owned import work
+
+    pytestmark = pytest.mark.ddl(strategies="mirrored", timeout=100)
+
+    def test_as_written(ddl_cluster):
+        assert ddl_cluster.run(work.rate) == [1]
+
+    def test_patched(ddl_cluster, monkeypatch):
+        monkeypatch.setattr(work, "RATE", 2)
+        assert ddl_cluster.run(work.rate) == [2]
+        assert ddl_cluster.run(lambda: work.RATE) == [2]
+        monkeypatch.undo()
+        assert ddl_cluster.run(work.rate) == [1]
+
+    def test_other_package(ddl_cluster, monkeypatch):
+        monkeypatch.setattr(packaging.utils, "canonicalize_name", lambda *_: "by the test")
+        assert ddl_cluster.run(lambda: packaging.utils.canonicalize_name("x")) == ["by the test"]
+
+    def test_python(ddl_cluster, monkeypatch):
+        monkeypatch.setattr(random, "random", lambda: 42.0)
+        with pytest.raises(pytest_ddl.ShippingError, match="random.random was replaced in the pytest process"):
+            ddl_cluster.run(lambda: random.random())
+
+    @pytest.mark.parametrize("capture", [0, 1])
+    def test_nothing_patched(ddl_cluster, capsys, caplog, recwarn, capture):
+        print("captured")
+        random.seed(capture)
+        assert ddl_cluster.run(lambda: random.random() < 1) == [True]
+"""
+
 COMPARED = """
     import os
     import pytest
@@ -187,6 +222,15 @@ def project(new_project: Callable[..., Any]) -> Any:
             "test_compared.py": COMPARED,
         }
     )
+
+
+def test_patches_of_installed_packages_travel_and_those_of_python_are_refused(new_project: Callable[..., Any]) -> None:
+    path = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'site-packages'))\n"
+    work = "RATE = 1\ndef rate(): return RATE\n"
+    files = {"site-packages/owned/__init__.py": "", "site-packages/owned/work.py": work}
+    project = new_project({"conftest.py": path, "test_installed.py": INSTALLED, **files})
+    outcome = project.pytest("-p", "no:xdist", timeout=300)
+    assert set(outcome.outcomes.values()) == {"passed"}, outcome.stdout
 
 
 def test_calls_see_what_the_test_has_set(project: Any) -> None:
