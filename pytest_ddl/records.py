@@ -141,8 +141,7 @@ class DrawRecord:
     seeded: bool = False
     """Whether the program had set TensorFlow's global seed to another one than its run's."""
     nested: bool = False
-    """Whether it is in a loop's body, a branch or a function that the replica function calls: TensorFlow counts the
-    operations of each from 0 to seed them."""
+    """Whether a loop, a branch or a function holds it: TensorFlow counts the operations of each from 0 to seed them."""
 
 
 @dataclass(frozen=True)
