@@ -115,7 +115,7 @@ def _counts(module: str, name: str, old: Any) -> bool:
 
 
 def _is_stored(module: str, name: str) -> bool:
-    """Whether a function of a module stores a global of this name: a counter, or what is made at first use."""
+    """Report whether a function of a module stores this global: a counter, or a value made at first use."""
     values = list(vars(sys.modules[module]).values())
     members = [item for value in values if isinstance(value, type) for item in list(vars(value).values())]
     return any(

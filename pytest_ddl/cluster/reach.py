@@ -1,4 +1,4 @@
-"""What the code of a call refers to: names and modules, found in functions, closures, arguments and globals."""
+"""Find the names and modules that the code of a call refers to: in functions, closures, arguments, globals."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _TOOLS = ("pytest", "_pytest", "py", "pluggy", "hypothesis", "pytest_ddl", "clou
 
 
 def is_package(module: str) -> bool:
-    """Whether a module is neither Python's, nor a framework's, nor a tool's: it may be the user's, installed."""
+    """Report whether a module belongs to no framework or tool, nor to Python: it may be the user's, installed."""
     top = module.partition(".")[0]
     return not (top in sys.stdlib_module_names or top in FRAMEWORKS or top in _TOOLS or top.startswith("pytest_"))
 
 
 def is_tool(module: str) -> bool:
-    """Whether a module belongs to pytest, a plugin of it, or Hypothesis: they change themselves."""
+    """Report whether a module belongs to pytest, a plugin of it, or Hypothesis: they change themselves."""
     return module.partition(".")[0] in _TOOLS or module.startswith("pytest_")
 
 
