@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 from pytest_ddl.cluster.answers import Answer, Fate
@@ -359,6 +360,15 @@ class Cluster:
         if not all(answer.ok for answer in answers):
             raise _start_error(self.spec, answers)
         return indices
+
+    def wait_until_stopped(self, index: int, timeout: float = 5.0) -> None:
+        """Wait until a process that got SIGSTOP has stopped: the signal goes through the zygote, a request does not."""
+        status = Path(f"/proc/{self.processes[index].pid}/stat")
+        deadline = time.monotonic() + timeout
+        with contextlib.suppress(OSError):
+            # The state follows the name in parentheses, which may have parentheses of its own: proc(5).
+            while status.read_text().rpartition(")")[2].split()[0] not in "tTZX" and time.monotonic() < deadline:
+                time.sleep(0.001)
 
     def wait_for_exit(self, index: int, timeout: float = 5.0) -> int | None:
         """Wait until a process has ended and return its status (negative: the signal)."""

@@ -69,7 +69,9 @@ class ClusterHandle:
 
     def suspend(self, task: str | int) -> None:
         """Stop a process without ending it (SIGSTOP), as a stalled machine would."""
-        self._cluster.signal(self._index(task), signal.SIGSTOP)
+        index = self._index(task)
+        self._cluster.signal(index, signal.SIGSTOP)
+        self._cluster.wait_until_stopped(index)
 
     def resume(self, task: str | int) -> None:
         """Let a suspended process go on (SIGCONT)."""
