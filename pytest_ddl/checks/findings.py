@@ -89,7 +89,7 @@ class CheckResult:
     """Whether the program is the reason why the check could not decide, so that its author can change that."""
 
 
-_WORST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)
+WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)
 """Outcomes of one check in several comparisons: the first that occurs stands for all."""
 
 
@@ -213,7 +213,7 @@ class Report:
 
 def _worse(plain: CheckResult, again: CheckResult) -> CheckResult:
     """Return one result for a check that was run twice."""
-    outcome = min(plain.outcome, again.outcome, key=_WORST.index)
+    outcome = min(plain.outcome, again.outcome, key=WORST_FIRST.index)
     told = plain.outcome is not Outcome.NOT_APPLICABLE
     reason = f"{again.reason}; {plain.reason}" if told else again.reason
     return replace(plain, outcome=outcome, reason=reason, findings=(*plain.findings, *again.findings))

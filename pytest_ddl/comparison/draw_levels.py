@@ -11,12 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pytest_ddl.checks.effective import moved
-from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
+from pytest_ddl.checks.findings import WORST_FIRST, CheckResult, Finding, Outcome, Report
 from pytest_ddl.checks.observe import of_kind
 from pytest_ddl.records import VariableKind
-
-_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)
-"""Outcomes of one check: the first that a level has, and that no other level settles, stands for all."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def joined(levels: Sequence[Level], check: str) -> CheckResult | None:
     left = [(level, result) for level, result in given if not _is_settled(level, check, levels)]
     if not left:
         return None
-    _level, first = min(left, key=lambda pair: (_FIRST.index(pair[1].outcome), -len(pair[0].moving)))
+    _level, first = min(left, key=lambda pair: (WORST_FIRST.index(pair[1].outcome), -len(pair[0].moving)))
     found: list[Finding] = []
     for _level, result in given:
         known = {(finding.cause, finding.approximation) for finding in found}
