@@ -11,7 +11,7 @@ the k-th training step. *replica* is the index in the global order of replicas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -262,6 +262,8 @@ class StepRecord:
     batches: tuple[BatchRecord, ...] = ()
     """One per local replica and call of ``strategy.run``; empty where it was not observed."""
     snapshot: Snapshot = field(default_factory=dict)
+    own: Snapshot | None = None
+    """Values that the step itself left behind, if the snapshot may hold later changes."""
     traces: int | None = None
     """How often the step function had been traced up to here."""
     gradients: tuple[GradientRecord, ...] = ()
@@ -405,6 +407,8 @@ class TrainingRecord:
 
     ``low`` says that random numbers were replaced by a low constant.
     """
+    taken_over: tuple[int, ...] = ()
+    """Steps after which a reference went on with the values that the run under the strategy had then."""
     refused: ErrorRecord | None = None
     """Of a reference that ran without a strategy: what the same program raised under ``OneDeviceStrategy``."""
 
@@ -421,10 +425,6 @@ class TrainingRecord:
     @property
     def errors(self) -> tuple[tuple[RankRecord, ErrorRecord], ...]:
         return tuple((rank, rank.error) for rank in self.ranks if rank.error is not None)
-
-    def losses(self) -> Sequence[float | None]:
-        """The loss of each step as rank 0 reported it."""
-        return [step.loss for step in self.ranks[0].steps] if self.ranks else []
 
     def components(self, index: int, step: int) -> Iterator[tuple[RankRecord, int, Array]]:
         """Yield ``(rank, replica, value)`` for every component of a variable after a step.

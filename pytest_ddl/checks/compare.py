@@ -12,6 +12,7 @@ from pytest_ddl.checks.consumed import without_repeats
 from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
 from pytest_ddl.checks.later_steps import unlike_before
 from pytest_ddl.checks.observe import sizes
+from pytest_ddl.checks.own_steps import Cut, step_by_step
 from pytest_ddl.checks.parameter_server import ORDERED, is_asynchronous, schedules_itself
 from pytest_ddl.checks.registry import CHECKS, Check, select
 from pytest_ddl.checks.root_causes import DATA, WEIGHTS, root_causes
@@ -54,11 +55,18 @@ def judge(
         reference, distributed = without_call_sites(reference), without_call_sites(distributed)
     selected = select(checks, known)
     distributed = without_repeats(reference, distributed)
-    tolerance = Tolerance(reference, perturbed, slices, slice_step, decided)
-    results = tuple(_run(check, reference, distributed, tolerance) for check in selected)
+
+    def judged(cut: Cut) -> tuple[CheckResult, ...]:
+        ours, theirs = cut(reference), cut(distributed)
+        parts = {replica: cut(run) for replica, run in (slices or {}).items()}
+        bounds = Tolerance(ours, [cut(run) for run in perturbed], parts, slice_step, decided)
+        return tuple(_run(check, ours, theirs, bounds) for check in selected)
+
+    results = step_by_step(reference.taken_over, judged)
     report = conclude(results, reference, distributed, expected, strict=strict)
     excused = [*(finding for finding, _reason in report.expected), *report.approximations]
-    later = unlike_before(reference, distributed, tolerance, excused)
+    tolerance = Tolerance(reference, perturbed, slices, slice_step, decided)
+    later = unlike_before(reference, distributed, tolerance, [f for f in excused if not f.verified])
     return replace(report, inconclusive=(*report.inconclusive, *later))
 
 

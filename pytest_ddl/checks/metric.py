@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_ddl.checks.arrays import all_finite, difference
+from pytest_ddl.checks.arrays import all_finite, difference, magnitude
 from pytest_ddl.checks.build import failed, inconclusive, not_applicable, passed, unmatched
 from pytest_ddl.checks.causes import fix_of
 from pytest_ddl.checks.findings import CheckResult, Finding
@@ -17,7 +17,7 @@ from pytest_ddl.checks.metric_state import combined, counted_by_replica, pairs, 
 from pytest_ddl.checks.observe import compare, shared_steps
 from pytest_ddl.checks.one_sided import listed, lone_results, lone_values, lone_variables
 from pytest_ddl.checks.results import returned
-from pytest_ddl.checks.tolerance import Bound, Decision, Tolerance
+from pytest_ddl.checks.tolerance import GROSS, Bound, Decision, Tolerance
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
 
 CHECK = "METRIC-EQ"
@@ -34,9 +34,16 @@ class _Seen:
     alone: list[str] = field(default_factory=list)
     """What only one side recorded."""
     findings: list[Finding] = field(default_factory=list)
+    taken_over: tuple[int, ...] = ()
+    """Steps after which one device took over the weights of the strategy."""
 
-    def judge(self, actual: Array, desired: Array, bound: Bound, what: str) -> float | None:
-        """The error of a value where it is wrong; a value that no bound can decide on is skipped."""
+    def judge(
+        self, actual: Array, desired: Array, bound: Bound, what: str, keeps_since: int | None = None
+    ) -> float | None:
+        """The error of a value where it is wrong; a value that no bound can decide on is skipped.
+
+        :param keeps_since: the step of a value that may hold what the program kept of earlier steps.
+        """
         error = difference(actual, desired).error
         if error == 0.0 and not np.any(np.isfinite(desired)):
             self.skipped.append(f"{what} (not finite on one device)")
@@ -50,7 +57,19 @@ class _Seen:
         if decision is Decision.UNDECIDED:
             self.compared -= 1
             self.skipped.append(f"{what} (the bound is too wide)")
+        if decision is Decision.BEYOND and keeps_since is not None and not self._is_gross(error, desired, keeps_since):
+            self.compared -= 1
+            self.skipped.append(f"{what} (the program may have kept it of step {self.taken_over[0]} or before)")
+            return None
         return error if decision is Decision.BEYOND else None
+
+    def _is_gross(self, error: float, desired: Array, step: int) -> bool:
+        """Say whether an error cannot come from weights that the program saw before one device took over others.
+
+        Sums and averages that the program keeps by itself are not taken over. They differ by what is tolerated.
+        """
+        earlier = any(taken <= step for taken in self.taken_over)
+        return not earlier or not error <= GROSS * magnitude(desired)
 
 
 def check_metric(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
@@ -64,7 +83,8 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if diverged == 0:
         return not_applicable(CHECK, "the weights differ before the first step")
     sound = steps if diverged is None else diverged - 1
-    seen = _Seen(findings=unmatched(CHECK, reference, distributed, (VariableKind.METRIC,), "metric-wrong"))
+    unlike = unmatched(CHECK, reference, distributed, (VariableKind.METRIC,), "metric-wrong")
+    seen = _Seen(findings=unlike, taken_over=reference.taken_over)
     _results(reference, distributed, tolerance, sound, seen)
     _state(reference, distributed, tolerance, sound, seen)
     _values(reference, distributed, tolerance, sound, seen)
@@ -123,7 +143,8 @@ def _results(
                 continue
             others = [run[key].value for run in noisy if key in run]
             bound = tolerance.result(desired.value, others)
-            error = seen.judge(actual.value, desired.value, bound, actual.name)
+            since = actual.step if actual.kind == "fit" else None
+            error = seen.judge(actual.value, desired.value, bound, actual.name, since)
             if error is None:
                 continue
             loss = actual.name.split("/")[-1] == "loss"
@@ -190,7 +211,7 @@ def _state(
             bound = tolerance.variable(pair.ours.index, step)
             if bound.measured and bound.value > bound.effect and not np.any(desired):
                 continue
-            error = seen.judge(actual, desired, bound, pair.ours.name)
+            error = seen.judge(actual, desired, bound, pair.ours.name, step)
             if error is not None:
                 wrong.append((pair, actual, desired, bound))
         if wrong:
@@ -232,7 +253,7 @@ def _values(
                     seen.skipped.append(f"{name} (says where the program runs)")
                     continue
                 bound = tolerance.value(name, step)
-                error = seen.judge(actual, desired, bound, name)
+                error = seen.judge(actual, desired, bound, name, step)
                 if error is None:
                     continue
                 done.add(name)

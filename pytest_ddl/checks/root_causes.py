@@ -49,14 +49,18 @@ def root_causes(
     a second defect.
     """
     kept: list[Finding] = []
+    verified: list[Finding] = []
     for finding in sorted(findings, key=_rank):
         explained = any(
             _explains(earlier, finding)
             and (not is_excused(earlier) or is_excused(finding) or _must_follow(earlier, finding))
-            for earlier in kept
+            for earlier in (*kept, *verified)
         )
         if not explained:
             kept.append(finding)
+        elif finding.verified:
+            # It is not listed again, but it explains what else differs in its own step.
+            verified.append(finding)
     return kept
 
 
@@ -64,6 +68,9 @@ def _must_follow(earlier: Finding, later: Finding) -> bool:
     """Say whether a finding is the consequence of an excused one that explains it, whatever else is wrong."""
     if earlier.symptom in (Symptom.CRASH.value, Symptom.HANG.value):
         return True
+    if earlier.verified:
+        # What came after began with equal values.
+        return later.check in (*NUMERIC, "STATE-EQ", "MOVES") and (later.step or 0) <= (earlier.step or 0)
     if later.check == "DATA-COVER":
         return earlier.check == "BATCH"
     if earlier.check not in ("STEP-EQ", "UNEVEN-EQ", *DATA, "RESUME", "NONFINITE"):

@@ -25,6 +25,7 @@ from pytest_ddl.cluster.cluster import GRACE, Answer, ClusterError, Fate
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.comparison.alignment import align
 from pytest_ddl.comparison.expectations import Expect, expectations_for
+from pytest_ddl.comparison.follow_probe import states_of
 from pytest_ddl.comparison.own_precision import judged_in_own_precision, replaced_policies
 from pytest_ddl.comparison.references import ReferenceStore
 from pytest_ddl.comparison.remote import run_training
@@ -139,6 +140,9 @@ class Comparer:
             lambda other: self._on_one_device(train, other, mark, deadline),
         )
         reference, distributed, settings = runs.reference, runs.distributed, runs.settings
+        if settings.follow and not reference.errors:
+            settings = replace(settings, states=states_of(reference, distributed))
+            reference = self._reference(train, settings, mark, deadline)
         report = decide(reference, distributed)
         if needs_noise(report):
             ulp_of = half_precision(reference) or ""
@@ -223,6 +227,7 @@ class Comparer:
             perturbation=settings.perturbation,
             seconds=time.monotonic() - started,
             neutralised=settings.neutralise,
+            taken_over=tuple(settings.states.values) if settings.states else (),
         )
 
     def _attempt(

@@ -10,7 +10,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pytest_ddl.checks.findings import Report
-from pytest_ddl.comparison import growth_probe, neutralised_probe, nonfinite_probe, stale_probe
+from pytest_ddl.comparison import (
+    follow_probe,
+    growth_probe,
+    neutralised_probe,
+    nonfinite_probe,
+    stale_probe,
+)
 from pytest_ddl.comparison.repeating import CompareOnce as CompareOnce
 from pytest_ddl.comparison.repeating import timed
 from pytest_ddl.training.settings import RunSettings
@@ -52,6 +58,7 @@ def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnc
 PROBES: tuple[Probe, ...] = (
     # First: what it switches off stays off for the others.
     Probe("STEP-EQ", neutralised_probe.wanted, neutralised_probe.probe_neutralised),
+    Probe("STEP-EQ", follow_probe.wanted, follow_probe.probe),
     Probe(stale_probe.CHECK, stale_probe.wanted, stale_probe.probe),
     Probe(UNEVEN, named(UNEVEN), probe_uneven),
     Probe(nonfinite_probe.CHECK, nonfinite_probe.wanted, nonfinite_probe.probe),

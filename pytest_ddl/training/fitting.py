@@ -46,6 +46,8 @@ class Fitting:
         callback = _callback(recorder, model, self._strategy)
         # Last: after the program's own callbacks, which may change variables.
         options["callbacks"] = [*_as_list(options.get("callbacks")), callback]
+        if self._settings.follow and not uses_coordinator(self._strategy):
+            options["callbacks"].insert(0, _first_callback(recorder, model))
         if self._settings.repeat:
             if uses_coordinator(self._strategy):
                 raise TypeError(
@@ -148,6 +150,15 @@ def _callback(recorder: Recorder, model: Any, strategy: Any) -> Any:
     else:
         methods["on_train_batch_end"] = on_train_batch_end
     return type("RecordingCallback", (keras.callbacks.Callback,), methods)()
+
+
+def _first_callback(recorder: Recorder, model: Any) -> Any:
+    """A callback that runs before those of the program, which then see what they see under the strategy."""
+
+    def on_train_batch_end(_self: Any, _batch: int, logs: Any = None) -> None:
+        recorder.end_update()
+
+    return type("FirstCallback", (_flavour(model).callbacks.Callback,), {"on_train_batch_end": on_train_batch_end})()
 
 
 def _flavour(model: Any) -> Any:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_ddl.training.observers import Observer
 
 _PERTURBED = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE)
+_TAKEN_OVER = (*_PERTURBED, VariableKind.SLOT)
 
 
 class Recorder:
@@ -62,6 +63,7 @@ class Recorder:
         self.asynchronous = False
         """Set where steps run concurrently."""
         self.epochs_as_steps = False
+        self._own: Snapshot | None = None
         self._at_end: Snapshot | None = None
         self._trained_before: int | None = None
         self._call_sites = CallSites()
@@ -143,6 +145,20 @@ class Recorder:
         if limit is not None and not self._settings.constant:
             self._call_sites.add(method, trains, limit, not self.reached_limit)
 
+    def end_update(self) -> None:
+        """Note what the update of a step left behind, before callbacks of the program run.
+
+        In a reference that takes values over, do so.
+        """
+        self._take_new(after_step=True)
+        self._own = self._watcher.snapshot()
+        states = self._settings.states
+        taken = states.values.get(self.completed + 1, {}) if states else {}
+        for item in self._watcher.watched:
+            value = taken.get(item.record.index)
+            if value is not None and item.variable is not None and item.record.kind in _TAKEN_OVER:
+                self._assign(item, self._moved(value) if self._is_perturbed(item) else value)
+
     def end_step(
         self,
         loss: Any = None,
@@ -158,6 +174,8 @@ class Recorder:
         named = {key: values.scalar(value) for key, value in (shown or {}).items()}
         self._take_new(after_step=True)
         self.creations.forget()
+        if snapshot and self._settings.states is not None and self._own is None:
+            self.end_update()
         state = self._watcher.snapshot() if snapshot else {}
         numbers = {key: value for key, value in named.items() if value is not None}
         if snapshot:
@@ -166,7 +184,10 @@ class Recorder:
         consumed = self.observations.take() if batches is None else batches
         observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
         self._at_end = None
-        self._steps.append(StepRecord(self.completed + 1, number, numbers, consumed, state, traces, **observed))
+        self._steps.append(
+            StepRecord(self.completed + 1, number, numbers, consumed, state, self._own, traces, **observed)
+        )
+        self._own = None
         self._hold()
         return number
 
@@ -179,8 +200,7 @@ class Recorder:
         for item in self._watcher.watched:
             trained = item.variable is not None and item.record.kind is VariableKind.TRAINABLE
             if trained and kept.get(item.record.index):
-                with self._context.strategy.scope():
-                    item.variable.assign(kept[item.record.index][0])
+                self._assign(item, kept[item.record.index][0])
 
     def end_of_steps(self, iterator: Any, batches: int | None = None) -> None:
         """A loop over batches ended because enough steps were run, and the data goes on.
@@ -287,22 +307,24 @@ class Recorder:
 
     def _rescale(self, item: Watched) -> None:
         if self._rescales(item):
-            with self._context.strategy.scope():
-                item.variable.assign(item.read()[0] * self._settings.loss_scale_factor)
+            self._assign(item, item.read()[0] * self._settings.loss_scale_factor)
 
     def _perturb(self, item: Watched) -> None:
         """Move a weight by one ulp per element, by coins that depend only on the perturbation."""
+        if not self._steps and self._is_perturbed(item):
+            self._assign(item, self._moved(item.read()[0]))
+
+    def _is_perturbed(self, item: Watched) -> bool:
         record = item.record
-        if not self._settings.perturbation or self._steps:
-            return
         movable = ("float32", "float64", *(("float16", "bfloat16") if self._settings.ulp_of else ()))
-        if item.variable is None or record.kind not in _PERTURBED or record.dtype not in movable:
-            return
-        if record.kind is VariableKind.STATE and not record.shape:
-            return  # a scalar such as a loss scale is a power of two on purpose
-        moved = self._moved(item.read()[0])
+        if not self._settings.perturbation or item.variable is None or record.dtype not in movable:
+            return False
+        # A scalar such as a loss scale is a power of two on purpose.
+        return record.kind in _PERTURBED and (record.kind is not VariableKind.STATE or bool(record.shape))
+
+    def _assign(self, item: Watched, value: Array) -> None:
         with self._context.strategy.scope():
-            item.variable.assign(moved)
+            item.variable.assign(value)
 
     def _moved(self, value: Array) -> Array:
         return move_by_ulp(value, self._noise, self._settings.ulp_of)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+
+from pytest_ddl.records import Array
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,25 @@ class Injection:
     """Index of the watched variable."""
     value: float
     """``inf`` or ``nan``."""
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """Values to go on with after some steps: step -> index of the watched variable -> value."""
+
+    values: Mapping[int, Mapping[int, Array]]
+
+    @cached_property
+    def _digest(self) -> str:
+        found = hashlib.sha256()
+        for step, state in sorted(self.values.items()):
+            for index, value in sorted(state.items()):
+                found.update(f"{step} {index} {value.dtype} {value.shape} ".encode() + value.tobytes())
+        return found.hexdigest()
+
+    def __repr__(self) -> str:
+        """Name the values by their digest: settings are told apart by what they print."""
+        return f"States({self._digest})"
 
 
 @dataclass(frozen=True)
@@ -59,6 +83,10 @@ class RunSettings:
     """Every step is given the first global batch, and learning rates are 0: what a program shows stays the same."""
     hold: int | None = None
     """After every step beyond this one, trainable weights are set back to what they were after it (0: at first)."""
+    follow: bool = False
+    """After steps whose batch was uneven, one device goes on with the values that the strategy had then."""
+    states: States | None = None
+    """Those values, in the settings of a reference."""
     neutralise: tuple[str, ...] = ()
     """What is switched off, of ``random`` (by ``low`` numbers, if that is named too) and ``normalization``.
 

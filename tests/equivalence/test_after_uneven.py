@@ -1,0 +1,60 @@
+"""Steps and results after a tolerated uneven batch: compared from equal weights, so that no bug hides there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import uneven_programs as programs
+
+from pytest_ddl import check_training
+
+GIVEN = {"global_batch_size": 12, "timeout": 150}
+TOLERATED = "mean-of-replica-means"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "strategy"),
+    [
+        (programs.evaluated, "mirrored"),
+        (programs.averaged_by_a_callback, "mirrored"),
+        (programs.averaged_by_the_program, "mirrored"),
+        (programs.loop, "mirrored"),
+        (programs.loop, "multi_worker_mirrored"),
+    ],
+)
+def test_right_programs_pass(program, strategy):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.passed, str(report)
+    assert {finding.cause for finding in report.approximations} == {TOLERATED}
+    assert any("compared from equal weights" in note for note in report.notes), str(report)
+    assert not any("weights are not compared" in note for note in report.notes), str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "check", "step"),
+    [
+        (programs.evaluates_wrongly, "METRIC-EQ", 6),
+        (programs.records_a_wrong_value, "METRIC-EQ", 7),
+        (programs.shrinks_weights_after_an_epoch, "STEP-EQ", 5),
+        (programs.adds_its_penalty_per_replica_later, "STEP-EQ", 5),
+    ],
+)
+def test_a_bug_after_the_uneven_step_is_found(program, check, step):
+    report = check_training(program, "mirrored", **GIVEN)
+    assert report.verdict == "fail", str(report)
+    assert [finding.step for finding in report.findings if finding.check == check] == [step], str(report)
+    assert {finding.cause for finding in report.approximations} == {TOLERATED}
+
+
+@pytest.mark.slow
+def test_a_bug_in_a_later_uneven_step_alone_is_found():
+    report = check_training(programs.adds_its_penalty_in_the_second_uneven_step, "mirrored", **GIVEN)
+    assert report.verdict == "fail", str(report)
+    assert {finding.step for finding in report.findings} == {6}, str(report)
