@@ -186,7 +186,7 @@ class Comparer:
         return replace(self._reference(train, plain, mark, deadline), refused=reference.errors[0][1]), plain
 
     def _reference(self, train: TrainFunction, settings: RunSettings, mark: DdlMark, deadline: float) -> TrainingRecord:
-        settings = replace(settings, is_reference=True)
+        settings = replace(settings, is_reference=True, one_by_one=False)
         spec = self._harness.registry.default("one_device")
         key = ship.pack(train), settings, self._harness.device_for(spec, mark), self._test
         return self._references.get(key, lambda: self._on_one_device(train, settings, mark, deadline))
@@ -205,6 +205,8 @@ class Comparer:
         folder = Path(tempfile.mkdtemp(prefix="run-", dir=self._harness.folder))
         plain = settings.is_reference and settings.without_strategy
         settings = replace(settings, tmp_path=str(folder), without_strategy=plain)
+        if settings.one_by_one and "workers" in spec.shape:
+            spec = replace(spec, shape={**spec.shape, "workers": 1})
         try:
             ranks, num_replicas = self._attempt(train, spec, mark, settings, deadline)
             restarting = [rank.rank for rank in ranks if rank.results.get("restart")]

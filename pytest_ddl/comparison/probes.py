@@ -15,6 +15,7 @@ from pytest_ddl.comparison import (
     growth_probe,
     neutralised_probe,
     nonfinite_probe,
+    one_worker_probe,
     stale_probe,
 )
 from pytest_ddl.comparison.repeating import CompareOnce as CompareOnce
@@ -60,6 +61,7 @@ PROBES: tuple[Probe, ...] = (
     Probe("STEP-EQ", neutralised_probe.wanted, neutralised_probe.probe_neutralised),
     Probe("STEP-EQ", follow_probe.wanted, follow_probe.probe),
     Probe(stale_probe.CHECK, stale_probe.wanted, stale_probe.probe),
+    Probe(one_worker_probe.CHECK, one_worker_probe.wanted, one_worker_probe.probe),
     Probe(UNEVEN, named(UNEVEN), probe_uneven),
     Probe(nonfinite_probe.CHECK, nonfinite_probe.wanted, nonfinite_probe.probe),
     Probe(growth_probe.CHECK, growth_probe.wanted, growth_probe.probe),

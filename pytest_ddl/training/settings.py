@@ -87,6 +87,8 @@ class RunSettings:
     """After steps whose batch was uneven, one device goes on with the values that the strategy had then."""
     states: States | None = None
     """Those values, in the settings of a reference."""
+    one_by_one: bool = False
+    """A coordinator has one worker, and waits for each step before the program schedules the next."""
     neutralise: tuple[str, ...] = ()
     """What is switched off, of ``random`` (by ``low`` numbers, if that is named too) and ``normalization``.
 

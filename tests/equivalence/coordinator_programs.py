@@ -21,7 +21,7 @@ def is_coordinated(run):
     return isinstance(run.strategy, tf.distribute.experimental.ParameterServerStrategy)
 
 
-def _schedule(run, step, after=None):
+def _schedule(run, step, after=None, own_data=False):
     """Run the steps on whichever worker is free; on one device, one after the other."""
     if not is_coordinated(run):
         iterator = iter(_data(run))
@@ -31,13 +31,14 @@ def _schedule(run, step, after=None):
                 after(loss)
         return
     coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
-    iterator = iter(coordinator.create_per_worker_dataset(lambda: _data(run)))
+    of_worker = (lambda: _data(run).shuffle(4, seed=1)) if own_data else (lambda: _data(run))
+    iterator = iter(coordinator.create_per_worker_dataset(of_worker))
     for _ in range(STEPS):
         coordinator.schedule(step, args=(iterator,))
     coordinator.join()
 
 
-def _keras(run):
+def _keras(run, factor=1.0):
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.05)
@@ -49,7 +50,7 @@ def _keras(run):
             x, y = batch
             x, y = tf.cast(x, model.compute_dtype), tf.cast(y, model.compute_dtype)
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(model(x) - y))
+                loss = factor * tf.reduce_mean(tf.square(model(x) - y))
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return loss
@@ -64,6 +65,30 @@ def records_once(run):
     model, optimizer, step = _keras(run)
     run.watch(model=model, optimizer=optimizer)
     _schedule(run, step)
+    run.record()
+
+
+def ascends(run):
+    """All updates arrive, and each has the wrong sign."""
+    model, optimizer, step = _keras(run, factor=-1.0 if is_coordinated(run) else 1.0)
+    run.watch(model=model, optimizer=optimizer)
+    _schedule(run, step)
+    run.record()
+
+
+def takes_steps_three_times_as_long(run):
+    model, optimizer, step = _keras(run, factor=3.0 if is_coordinated(run) else 1.0)
+    run.watch(model=model, optimizer=optimizer)
+    _schedule(run, step, after=lambda loss: run.record(loss=loss))
+    if is_coordinated(run):
+        run.record()
+
+
+def consumes_other_examples(run):
+    """Every worker trains on data of its own: one device says nothing of the weights."""
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    _schedule(run, step, own_data=True)
     run.record()
 
 

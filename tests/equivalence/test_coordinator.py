@@ -22,8 +22,22 @@ def test_a_right_program_passes_and_says_what_was_compared(program):
     report = check_training(program, "parameter_server", **GIVEN)
     assert report.passed, str(report)
     assert "matches one device" not in str(report)
+    assert any("2 of 2 weight(s) and slot(s) move as on one device" in note for note in report.notes), str(report)
     # Keras' own counter may lose updates; its weights do not.
     assert {finding.variable for finding in report.approximations} <= {"sgd/iteration"}
+
+
+@pytest.mark.parametrize("program", [programs.ascends, programs.takes_steps_three_times_as_long])
+def test_updates_of_another_size_or_sign_are_found(program):
+    report = check_training(program, "parameter_server", **GIVEN)
+    assert [finding.check for finding in report.findings] == ["PS"], str(report)
+    assert "run again on one worker, one step at a time" in report.findings[0].message
+
+
+def test_other_examples_decide_nothing():
+    report = check_training(programs.consumes_other_examples, "parameter_server", **GIVEN)
+    assert report.passed, str(report)
+    assert any("it decides nothing: it consumed other examples" in note for note in report.notes), str(report)
 
 
 @pytest.mark.parametrize("program", [programs.loses_updates, programs.loses_updates_recorded_on_one_device])

@@ -94,7 +94,10 @@ class Setup(Observer):
                     waiting = observer._scheduled > 1 and not observer.recorder.asynchronous
                 if waiting and not _idle(coordinator):
                     observer.recorder.asynchronous = observer._own_schedule = True
-                return original(coordinator, *args, **kwargs)
+                pending = original(coordinator, *args, **kwargs)
+                if observer.settings.one_by_one:
+                    coordinator.join()
+                return pending
 
             return schedule
 
