@@ -1,6 +1,6 @@
-"""pytest-ddl: is distributed TensorFlow training correct and fast?
+"""pytest-ddl: test whether distributed TensorFlow training is correct and fast.
 
-The names below are loaded on first use, so that importing this package costs nothing.
+The public names are loaded on first use, so importing this package is cheap.
 """
 
 from __future__ import annotations

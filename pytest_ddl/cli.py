@@ -1,4 +1,4 @@
-"""The command ``pytest-ddl``: each subcommand has a module of its own, which is loaded when it is called."""
+"""Command line of ``pytest-ddl``. Each subcommand has its own module, which is loaded when the subcommand is called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from importlib import import_module
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: ``module`` has ``add_arguments(parser)`` and ``main(options) -> int``, its exit status."""
+    """Subcommand of ``pytest-ddl``.
+
+    Its module defines ``add_arguments(parser)`` and ``main(options) -> int``, which returns the exit status.
+    """
 
     name: str
     summary: str
@@ -19,18 +22,21 @@ class Command:
 
 
 CANNOT_START = 4
-"""Exit status of a subcommand that cannot be imported; of the gate, that nothing could be measured."""
+"""Exit status if a subcommand cannot be imported. The gate also returns it if it could measure nothing."""
 COMMANDS: tuple[Command, ...] = (
     Command("gate", "Is HEAD slower than BASE? For CI.", "pytest_ddl.bench.gate.command"),
     Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv.command"),
     Command("history", "Publish the performance history as one page.", "pytest_ddl.bench.history.command"),
     Command("experiment", "Reproduce a published experiment.", "pytest_ddl.bench.experiment.command"),
 )
-"""A subcommand is added by its module and one entry here."""
+"""All subcommands. To add one, write its module and add an entry here."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; gives its exit status. 2 is for a wrong command line, 4 where it cannot be imported."""
+    """Run a subcommand and return its exit status.
+
+    A wrong command line exits with status 2. A subcommand that cannot be imported returns :data:`CANNOT_START`.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="pytest-ddl", description="Is distributed training fast, and does it stay so?"
@@ -42,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 module = import_module(command.module)
             except ImportError as error:
-                # Python's own status for it is 1, which of the gate means that HEAD is slower.
+                # Python's own status for an import error is 1, but 1 from the gate means that HEAD is slower.
                 sys.stderr.write(f"pytest-ddl {command.name} cannot start: {error}. Install pytest-ddl anew\n")
                 return CANNOT_START
             module.add_arguments(sub)

@@ -1,6 +1,6 @@
-"""Options: what can be set, from where, and what it resolved to, with the origin of each value.
+"""Declare the options and resolve their values, with the origin of each value.
 
-Precedence, low to high: ini, environment (``PYTEST_DDL_*``), command line, marker (see ``items.selection``).
+Precedence from low to high: ini, environment (``PYTEST_DDL_*``), command line, marker (see ``items.selection``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENV_PREFIX = "PYTEST_DDL_"
 
 @dataclass(frozen=True)
 class Option:
-    """One setting: ``--ddl-NAME``, ``PYTEST_DDL_NAME`` and ini ``ddl_NAME``."""
+    """Option that can be set with ``--ddl-NAME``, ``PYTEST_DDL_NAME`` or the ini value ``ddl_NAME``."""
 
     name: str
     default: Any
@@ -42,14 +42,17 @@ class Option:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and where it came from (``default``, ``ini``, the environment variable's name, ``command line``)."""
+    """Value of an option and its origin: ``default``, ``ini``, ``command line`` or the environment variable's name."""
 
     value: Any
     origin: str
 
 
 def parse_seconds(text: str) -> float:
-    """Turn a positive number of seconds into a float."""
+    """Parse a positive number of seconds.
+
+    :raises ValueError: for any other text.
+    """
     try:
         seconds = float(text)
     except ValueError:
@@ -60,7 +63,10 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_range(text: str) -> str:
-    """Check that a text names two versions, as ``BASE..HEAD``."""
+    """Check that a text names two versions as ``BASE..HEAD``, and return it.
+
+    :raises ValueError: for any other text.
+    """
     base, dots, head = text.partition("..")
     if not (base.strip() and dots and head.strip()) or head.startswith("."):
         raise ValueError("give two versions as BASE..HEAD, for example main..WORKTREE")
@@ -68,7 +74,10 @@ def parse_range(text: str) -> str:
 
 
 def parse_switch(text: str) -> bool:
-    """Turn an ini or environment value into a switch."""
+    """Parse a switch in an ini or environment value.
+
+    :raises ValueError: for an unknown word.
+    """
     lowered = text.strip().lower()
     if lowered not in ("1", "true", "yes", "on", "0", "false", "no", "off", ""):
         raise ValueError(f"{text!r} is not a switch; valid: 1, true, yes, on, 0, false, no, off")
@@ -122,7 +131,7 @@ OPTIONS: tuple[Option, ...] = (
         parse=parse_switch,
     ),
 )
-"""The registry of options; the docs' table is generated from it."""
+"""All options. The table in the documentation is generated from them."""
 
 
 MARKERS = (
@@ -134,12 +143,12 @@ MARKERS = (
     "gpu(min=1): needs that many GPUs, else it is skipped with the reason",
     "tpu: needs a TPU, else it is skipped with the reason",
 )
-"""The markers with their signatures, as ``pytest --markers`` shows them."""
+"""Markers with their signatures, as ``pytest --markers`` shows them."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All options, resolved once when pytest is configured."""
+    """Resolved values of all options."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
@@ -150,7 +159,7 @@ class Settings:
         return self.settings[name].origin
 
     def not_default(self) -> list[str]:
-        """``name=value (from origin)`` for each value that is not a default."""
+        """Return ``name=value (from origin)`` for each value that is not a default."""
         return [
             f"{name}={setting.value} (from {setting.origin})"
             for name, setting in self.settings.items()
@@ -158,7 +167,7 @@ class Settings:
         ]
 
     def error(self, name: str, problem: object) -> pytest.UsageError:
-        """A one-line usage error about an option's value."""
+        """Make a one-line usage error about the value of an option."""
         setting = self.settings[name]
         return pytest.UsageError(f"--ddl-{name}={setting.value!r} (from {setting.origin}): {problem}")
 
@@ -184,9 +193,9 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> Settings:
-    """Find every option's value and origin.
+    """Find the value and origin of every option, and warn about unknown environment variables.
 
-    :raises pytest.UsageError: one line naming option, value, origin and the valid set.
+    :raises pytest.UsageError: for an invalid value. The one-line message names option, value, origin and valid values.
     """
     environ = os.environ if environ is None else environ
     resolved = {option.name: _setting(option, *_raw(config, option, environ)) for option in OPTIONS}
@@ -195,9 +204,11 @@ def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> 
 
 
 def resolve_without_pytest(environ: Mapping[str, str] | None = None) -> Settings:
-    """Find every option's value in a process that does not run pytest: from the environment, or the default.
+    """Find the value of every option in a process that does not run pytest.
 
-    :raises pytest.UsageError: one line naming option, value, origin and the valid set.
+    A value comes from the environment, or is the default.
+
+    :raises pytest.UsageError: for an invalid value. The one-line message names option, value, origin and valid values.
     """
     environ = os.environ if environ is None else environ
     return Settings(
@@ -242,7 +253,7 @@ def _warn_about_unknown(config: pytest.Config, environ: Mapping[str, str]) -> No
     known = [option.env for option in OPTIONS]
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX) and name not in known:
-            # Here, as every pytest run with this plugin installed imports this module.
+            # Imported only here because every pytest run with this plugin imports this module.
             from difflib import get_close_matches
 
             close = get_close_matches(name, known, n=1)

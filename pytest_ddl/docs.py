@@ -1,6 +1,6 @@
-"""The tables of the documentation, generated from the registries: ``python -m pytest_ddl.docs [--check] [FOLDER]``.
+"""Generate the tables of the documentation from the registries: ``python -m pytest_ddl.docs [--check] [FOLDER]``.
 
-A page holds a table between ``<!-- table: NAME -->`` and ``<!-- end -->``; what is between is replaced.
+The text of a page between ``<!-- table: NAME -->`` and ``<!-- end -->`` is replaced by the table NAME.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _code(text: str) -> str:
 
 
 def options_table() -> str:
-    """Every option with its environment variable, its ini value and its default."""
+    """Return the table of options, each with its environment variable, ini value and default."""
     rows = []
     for option in OPTIONS:
         value = "|".join(option.choices) or option.metavar
@@ -49,7 +49,7 @@ def options_table() -> str:
 
 
 def markers_table() -> str:
-    """Every marker with its signature."""
+    """Return the table of markers, each with its signature."""
     rows = []
     for marker in MARKERS:
         signature, _, told = marker.partition(": ")
@@ -58,7 +58,7 @@ def markers_table() -> str:
 
 
 def strategies_table() -> str:
-    """Every strategy with its aliases, its settings and the processes that its default shape takes."""
+    """Return the table of strategies, each with its aliases, its default shape and its number of processes."""
     registry = StrategyRegistry()
     rows = []
     for definition in registry:
@@ -71,13 +71,13 @@ def strategies_table() -> str:
 
 
 def checks_table() -> str:
-    """Every check with what it asserts."""
+    """Return the table of checks, each with what it asserts and what it needs."""
     rows = ((_code(check.name), check.title, check.needs) for check in CHECKS)
     return _table(("check", "what holds where it passes", "needs"), rows)
 
 
 def causes_table() -> str:
-    """Every cause with what happened and what to do."""
+    """Return the table of causes, each with what happened and what to do."""
     rows = []
     for cause in CAUSES.values():
         legitimate = " Can be legitimate: declare it with `expect=`." if cause.legitimate else ""
@@ -86,13 +86,13 @@ def causes_table() -> str:
 
 
 def limitations_table() -> str:
-    """What TensorFlow and Keras are known not to be able to do, as reports say it."""
+    """Return the table of known limitations of TensorFlow and Keras, in the words of the reports."""
     rows = ((limit.reason, f"<{limit.link}>" if limit.link else "") for limit in LIMITATIONS)
     return _table(("what the framework cannot do", "more"), rows)
 
 
 def metrics_table() -> str:
-    """Every metric with its unit, its better direction, the dual to gate on, and its source."""
+    """Return the table of metrics, each with its unit, its better direction, the dual to gate on and its source."""
     rows = []
     for metric in METRICS.values():
         better = "higher" if metric.higher_is_better else "lower"
@@ -102,11 +102,11 @@ def metrics_table() -> str:
 
 
 def command_help(name: str) -> str:
-    """The arguments of a subcommand of ``pytest-ddl``, as its ``--help`` shows them."""
+    """Return the arguments of a subcommand of ``pytest-ddl``, as its ``--help`` shows them."""
     module = import_module(next(command.module for command in COMMANDS if command.name == name))
     parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
     module.add_arguments(parser)
-    # What stands in the page's own words already.
+    # The page explains in its own words what the epilog says.
     parser.epilog = None
     parser.formatter_class = partial(argparse.HelpFormatter, width=120)
     return f"```text\n{parser.format_help().strip()}\n```\n"
@@ -122,19 +122,19 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "metrics": metrics_table,
     "gate-options": partial(command_help, "gate"),
 }
-"""Every table by the name that pages use."""
+"""Functions that make the tables, by the names that pages use."""
 
 
 def with_tables(page: str) -> str:
-    """The text of a page with its tables generated anew.
+    """Return the text of a page with all its tables generated again.
 
-    :raises KeyError: for a table that does not exist.
+    :raises KeyError: if the page names a table that does not exist.
     """
     return _BLOCK.sub(lambda match: match[1] + TABLES[match["name"]]() + match[4], page)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rewrite the pages of a folder, or with ``--check`` say which are out of date."""
+    """Rewrite the pages of a folder. With ``--check``, print the names of pages that are out of date instead."""
     parser = argparse.ArgumentParser(prog="python -m pytest_ddl.docs", description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail where a table is out of date")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs"))

@@ -1,4 +1,4 @@
-"""What a pytest process holds for its ddl tests: the strategies, this machine, and the pool of clusters."""
+"""Shared state of the ddl tests of one process: the strategies, this machine and the pool of clusters."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 HARNESS = pytest.StashKey["Harness"]()
 CPU_SLOTS_PER_CORE = 2
-"""Ranks that may run at once per core: tracing keeps one core busy, waiting for peers none."""
+"""Maximum number of ranks per core that run at once. A rank that traces uses one core; one that waits uses none."""
 START_TIMEOUT = 120.0
-"""Seconds for making a cluster: a machine that is busy with other ranks is slow, which is no test's fault."""
+"""Seconds allowed for starting a cluster. It is long because other ranks can keep the machine busy."""
 
 
 class Harness:
-    """One per pytest process. Nothing is started before a ddl test needs it."""
+    """Strategies, machine and pool of clusters of one process. Nothing is started before a ddl test needs it."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Harness:
         self._shared = shared
         self._built: dict[StrategySpec, Any] = {}
         self.surroundings = Snapshot.now()
-        """The environment, working directory and import path with which the session began."""
+        """Environment, working directory and import path at the start of the session."""
         self.items: list[pytest.Item] = []
-        """The items of the session, in the order in which they run."""
+        """Items of the session, in the order in which they run."""
 
     @property
     def folder(self) -> Path:
-        """This session's scratch folder, shared by all xdist workers; removed at the end."""
+        """Scratch folder of this session. All xdist workers share it, and it is removed at the end."""
         if self._folder is None:
             from pytest_ddl.cluster.launcher import LaunchError
             from pytest_ddl.cluster.obstacles import cannot_write
@@ -78,22 +78,22 @@ class Harness:
 
     @property
     def address(self) -> str | None:
-        """Where other processes of this session find the launcher, if it was started and can be shared."""
+        """Address at which other processes of this session find the launcher, if it was started and can be shared."""
         launcher = self.pool.started if "pool" in self.__dict__ else None
         return getattr(launcher, "address", None)
 
     @property
     def machine(self) -> Machine:
-        """What this machine offers.
+        """Devices and versions on this machine.
 
-        :raises pytest.UsageError: where TensorFlow is missing.
+        :raises pytest.UsageError: if TensorFlow is missing.
         """
         if self._machine is None:
             if tensorflow_version() is None:
                 raise pytest.UsageError(MISSING_TENSORFLOW)
             self._machine = look_around(self._probe)
             if "pool" in self.__dict__:
-                # The probe ran in this pool, before anybody knew of GPUs.
+                # The probe ran in this pool, whose ledger was made when the number of GPUs was unknown.
                 self.pool.ledger.capacity["gpu"] = self._machine.gpus
         return self._machine
 
@@ -110,21 +110,24 @@ class Harness:
         return self._machine.gpus if self._machine is not None else 0
 
     def make_launcher(self) -> Launcher:
-        """Start the launcher that ``--ddl-launcher`` names; TensorFlow's import begins in the background."""
+        """Start the launcher that ``--ddl-launcher`` names. It imports TensorFlow in the background."""
         make = self._launchers.get(self.settings["launcher"])
         if make is None:
             raise self.settings.error("launcher", f"no such launcher; valid: {', '.join(self._launchers)}")
         folder = self.folder
         if self._shared and self._address is None:
-            # A zygote removes the folder of its socket when it ends; this one is other xdist workers' too.
+            # A zygote removes the folder of its socket when it ends, but other xdist workers use this folder too.
             folder = Path(tempfile.mkdtemp(prefix="zygote-", dir=folder))
-        # A launcher that replaces this one starts a zygote of its own: the shared one will have ended.
+        # A later launcher replaces this one only after the shared zygote has ended, so it must start its own.
         address, self._address = self._address, None
         launcher: Launcher = make(self.worker_environ(), folder, address)
         return launcher
 
     def worker_environ(self) -> dict[str, str]:
-        """The environment of workers: this process's, with TensorFlow quiet unless told otherwise."""
+        """Return the environment of workers: that of this process, with changes.
+
+        TensorFlow logs only errors unless the user has set ``TF_CPP_MIN_LOG_LEVEL``.
+        """
         from pytest_ddl.cluster.launcher import LaunchError
         from pytest_ddl.cluster.obstacles import cannot_write, without_proxy_here
 
@@ -132,7 +135,7 @@ class Harness:
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         if self.settings.origin("keras") != "default":
             environ["TF_USE_LEGACY_KERAS"] = "1" if self.settings["keras"] == "tf_keras" else "0"
-        # Workers are killed, so what they leave in their temporary folder is removed with the session's.
+        # Workers are killed and cannot clean up. Their temporary folder is removed with the session's folder.
         folder = self.folder / "tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -142,33 +145,33 @@ class Harness:
         return {**environ, **without_proxy_here(environ)}
 
     def warm_up(self) -> None:
-        """Start the launcher now, so that TensorFlow's import overlaps with what comes next."""
+        """Start the launcher now, so that TensorFlow is imported while other work goes on."""
         from pytest_ddl.cluster.launcher import LaunchError
 
-        # The test that needs it fails with the reason; tests that do not can run.
+        # A test that needs the launcher fails later with the reason. Other tests can run.
         with suppress(LaunchError):
             _ = self.pool.launcher
 
     def device(self, mark: DdlMark) -> str:
-        """What the replicas of a test run on: ``cpu``, ``gpu`` or ``tpu``."""
+        """Return the kind of device that the replicas of a test run on: ``cpu``, ``gpu`` or ``tpu``."""
         wanted = mark.device or self.settings["device"]
         if wanted == "auto":
             return "gpu" if self.machine.gpus else "cpu"
         return str(wanted)
 
     def device_for(self, spec: StrategySpec, mark: DdlMark) -> str:
-        """Like :meth:`device`, with ``auto`` read as the TPU for the strategy that needs one."""
+        """Return :meth:`device`, but ``tpu`` instead of ``auto`` for the strategy ``tpu``."""
         wanted = mark.device or self.settings["device"]
         return "tpu" if spec.name == "tpu" and wanted == "auto" else self.device(mark)
 
     def unavailable(self, spec: StrategySpec, mark: DdlMark) -> str | None:
-        """Why a variant cannot run here, or ``None``."""
+        """Return why a variant cannot run here, or ``None`` if it can."""
         return self.registry[spec.name].unavailable(spec, self.device_for(spec, mark), self.machine)
 
     def check_required(self) -> None:
-        """Refuse to run where a strategy of ``--ddl-require`` cannot.
+        """Check that every strategy of ``--ddl-require`` can run here.
 
-        :raises pytest.UsageError: naming the strategy and why.
+        :raises pytest.UsageError: if one cannot. The message names the strategy and the reason.
         """
         text = self.settings["require"]
         if not text:
@@ -194,8 +197,8 @@ class Harness:
     ) -> Iterator[Cluster]:
         """Lease a cluster for one test.
 
-        :param environ: variables that its processes have besides; such a cluster is for this lease alone.
-        :param sessions: lease one in which pytest sessions run.
+        :param environ: additional environment variables of its processes. Such a cluster is used for this lease only.
+        :param sessions: lease a cluster in which pytest sessions run.
         """
         with self.pool.lease(
             spec,
@@ -209,13 +212,13 @@ class Harness:
             yield cluster
 
     def timeout(self, mark: DdlMark) -> float:
-        """The deadline of a test in seconds."""
+        """Return the time limit of a test in seconds."""
         return float(mark.timeout if mark.timeout is not None else self.settings["timeout"])
 
     def build_here(self, definition: StrategyDefinition, context: BuildContext) -> Any:
-        """Build a strategy in this process, once for each variant; for debuggers.
+        """Build a strategy in this process, once for each variant. Debuggers need this.
 
-        TensorFlow freezes its devices at first use, so a second variant of another size may be refused by it.
+        TensorFlow freezes its devices at first use, so it may refuse a second variant of another size.
         """
         if context.spec not in self._built:
             from pytest_ddl.cluster.network import servers_kept_local
@@ -260,7 +263,7 @@ _process_harness: Harness | None = None
 
 
 def process_harness() -> Harness:
-    """The harness of a process without pytest, made at first use and closed at exit."""
+    """Return the harness of a process without pytest. It is made at the first call and closed at exit."""
     from multiprocessing.util import Finalize
 
     from pytest_ddl.config import resolve_without_pytest
@@ -272,7 +275,7 @@ def process_harness() -> Harness:
         overrides.remember()
         settings = resolve_without_pytest()
         _process_harness = Harness(settings, StrategyRegistry(), built_in_launchers(settings))
-        # Not atexit, which the processes of multiprocessing never run.
+        # Not atexit, because processes of multiprocessing never run its functions.
         Finalize(None, _process_harness.close, exitpriority=0)
     return _process_harness
 

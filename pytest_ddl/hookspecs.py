@@ -1,4 +1,4 @@
-"""Hooks with which other plugins add strategies, checks and launchers."""
+"""Hooks that other plugins implement to add strategies, checks and launchers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ if TYPE_CHECKING:
 def pytest_ddl_register_strategies(registry: StrategyRegistry) -> None:
     """Add strategies with ``registry.add(definition)``.
 
-    Called once when pytest is configured, also in every rank; must not import TensorFlow.
+    The hook is called once when pytest is configured, in the pytest process and in every rank.
+    It must not import TensorFlow.
     """
 
 
 @pytest.hookspec()
 def pytest_ddl_register_checks(checks: list[Check]) -> None:
-    """Append to the checks that ``ddl_equivalence`` runs; their names must differ.
+    """Append to the checks that ``ddl_equivalence`` runs. Each check needs a unique name.
 
-    Called before the first comparison, in the process that compares.
+    The hook is called before the first comparison, in the process that compares.
     """
 
 
 @pytest.hookspec()
 def pytest_ddl_register_launchers(launchers: dict[str, Any]) -> None:
-    """Add launchers: ``launchers["slurm"] = make``, where ``make(environ, folder, address)`` returns a ``Launcher``."""
+    """Add launchers by name, for example ``launchers["slurm"] = make``.
+
+    ``make(environ, folder, address)`` must return a :class:`~pytest_ddl.cluster.launcher.Launcher`.
+    """

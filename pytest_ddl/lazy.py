@@ -1,4 +1,4 @@
-"""Names of a package that are loaded on first use (PEP 562), so that importing the package costs nothing."""
+"""Load the names of a package on first use (PEP 562), so that importing the package is cheap."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 def loaded_on_use(
     package: str, homes: Mapping[str, str], *others: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package.
+    """Make ``__getattr__`` and ``__dir__`` for a package.
 
-    :param homes: public name -> the module that it is in.
-    :param others: public names that the package has by itself.
+    :param homes: public name -> module that defines it.
+    :param others: public names that the package defines itself.
     """
 
     def getattr_(name: str) -> Any:

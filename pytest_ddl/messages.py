@@ -1,21 +1,21 @@
-"""Shorten messages of exceptions so that a person can read them: without tensors, with the telling line."""
+"""Shorten messages of exceptions: leave out the values of tensors and keep the lines that explain the error."""
 
 from __future__ import annotations
 
 import re
 
 LINE = 160
-"""Characters of a message that fit in one line of a report."""
+"""Maximum number of characters of a message in one line of a report."""
 WHOLE = 2000
-"""Characters of a message that a report shows."""
+"""Maximum number of characters of a message in a report."""
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r'^\s*File "[^"]+", line \d+')
 _NUMBER = r"(?:[-+]?(?:\d[\d_.]*(?:[eE][-+]?\d+)?j?|nan|inf)|True|False|\.\.\.)"
 _NUMBERS = re.compile(rf"\[[\[\](,)\s]*{_NUMBER}(?:[\[\](),\s]+{_NUMBER})*[\[\](),\s]*\]")
-"""A list or array as Python, NumPy or TensorFlow prints it."""
+"""Pattern of a list or array as Python, NumPy or TensorFlow prints it."""
 _FEW = 40
-"""Characters of numbers that are shown as they are."""
+"""Maximum number of characters of a list of numbers that is not shortened."""
 _HEADINGS = re.compile(
     r"in user code:|Graph execution error:|Traceback \(most recent call last\):|<stack traces unavailable>|"
     r"Detected at node .*defined at \(most recent call last\):|Exception encountered:|"
@@ -27,15 +27,15 @@ _NODES = re.compile(r"\[\[(?:\{\{node [^}]*\}\}|[\w/.:]+)\]\]|\[Op:[^\]]*\]|\{\{
 
 
 def shortened(message: str, limit: int = WHOLE) -> str:
-    """Return a message without the numbers of tensors and, if it is still long, without its middle."""
+    """Return a message without the values of tensors. If it is still too long, also leave out its middle."""
     return _cut(_without_numbers(_COLORS.sub("", message)), limit)
 
 
 def summary(kind: str, message: str) -> str:
-    """Describe an exception in one line, as Python ends a traceback.
+    """Describe an exception in one line, like the last line of a Python traceback.
 
-    Keras and TensorFlow wrap the message of an exception in text of their own, which is left out. If what
-    remains is long, its last line represents it.
+    Keras and TensorFlow wrap the message of an exception in their own text, which is left out. If the rest is longer
+    than :data:`LINE`, only its last line is used.
     """
     name = kind.rpartition(".")[2]
     lines = _telling_lines(message)
@@ -43,14 +43,14 @@ def summary(kind: str, message: str) -> str:
         return name
     whole = " ".join(lines)
     told = whole if len(whole) <= LINE else _cut(lines[-1], LINE, " ... ")
-    # AutoGraph cannot make some exceptions anew. It raises this one and writes the type into the message.
+    # AutoGraph cannot raise some exceptions again. It raises a StagingError with the original type in the message.
     if told.startswith(f"{name}:") or name == "StagingError":
         return told
     return f"{name}: {told}"
 
 
 def _telling_lines(message: str) -> list[str]:
-    """Return the lines of a message that say what happened, each once."""
+    """Return the lines of a message that say what happened, without duplicates."""
     text = _without_numbers(_COLORS.sub("", message))
     text = re.sub(r"\n\s*Arguments received by .*", "", text, flags=re.DOTALL)
     text = re.sub(r"\n\s*\(1\) [A-Z_]+:.*", "", text, flags=re.DOTALL)
@@ -62,7 +62,7 @@ def _telling_lines(message: str) -> list[str]:
             inside = indent
             continue
         if inside is not None and line.strip() and indent > inside:
-            continue  # the source of a frame
+            continue  # source line of a frame
         inside = inside if not line.strip() else None
         told = _NODES.sub("", line).strip()
         told = re.sub(r"^\(0\) (?:[A-Z_]+:\s*)?", "", told)
@@ -77,7 +77,7 @@ def _without_numbers(text: str) -> str:
         if len(values) <= _FEW:
             return values
         numbers = re.findall(_NUMBER, values)
-        # NumPy leaves out the middle of a large array, so that the number of values is not known.
+        # NumPy leaves out the middle of a large array, so the number of values is unknown.
         count = "" if "..." in numbers else f" {len(numbers)} values"
         return f"[{' '.join(number for number in numbers[:3] if number != '...')} ...{count}]"
 

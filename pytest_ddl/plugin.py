@@ -1,4 +1,4 @@
-"""The pytest plugin: hooks and fixtures only. Loading it imports neither TensorFlow, Keras, NumPy nor Hypothesis."""
+"""Hooks and fixtures of the pytest plugin. Loading it imports neither TensorFlow, Keras, NumPy nor Hypothesis."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
 
-# Helpers that users call in tests; in this module, as workers must not import pytest for it.
+# For helpers that users call in tests. Registered here because workers must not import pytest for this.
 pytest.register_assert_rewrite("pytest_ddl.assertions")
 
 _COMPARISONS = pytest.StashKey[int]()
-"""How often a test has called ``ddl_equivalence``."""
+"""Number of calls of ``ddl_equivalence`` in a test."""
 _GATES = pytest.StashKey[int]()
-"""How often a test has called ``ddl_gate``."""
+"""Number of calls of ``ddl_gate`` in a test."""
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     settings = resolve(config)
     config.stash[SETTINGS] = settings
-    # What was asked for by name is checked before anything runs, whether a test uses it or not.
+    # A strategy or launcher that the user named is checked before anything runs, even if no test uses it.
     if any(settings.origin(name) != "default" for name in ("strategy", "require", "launcher")):
         from pytest_ddl.session import prepare
 
@@ -63,7 +63,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     from pytest_ddl.report.listing import show_strategies
 
-    # As --markers does: plugins are configured, nothing is collected.
+    # Configure plugins and collect nothing, like pytest's own --markers.
     config._do_configure()
     try:
         show_strategies(_harness(config))
@@ -133,7 +133,8 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
-    # Its signal or thread would end the wait for the ranks, or the whole run: their deadline is set instead.
+    # The signal or thread of pytest-timeout would end the wait for the ranks, or the whole run.
+    # Its limit becomes the deadline of the ranks instead.
     if "_ddl_spec" not in getattr(item, "fixturenames", ()):
         return None
     from pytest_ddl.session import takes_timeout
@@ -162,8 +163,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    # One folder makes one ledger of slots. Where no strategy was named there may be no ddl test at all, so
-    # nothing is started here, and the workers that need a zygote start one each.
+    # All xdist workers get the same folder, so that they share one ledger of slots. If the user named no strategy,
+    # there may be no ddl test at all. Nothing is started here then, and each worker that needs a zygote starts one.
     harness = _harness(node.config)
     node.workerinput["ddl_folder"] = str(harness.folder)
     node.workerinput["ddl_address"] = harness.address
@@ -183,7 +184,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    # A run without ddl tests has nothing to end, and does not pay for importing what would end it.
+    # A run without ddl tests has started nothing, so it does not need this import.
     if "pytest_ddl.session" in sys.modules:
         from pytest_ddl.session import close
 
@@ -201,13 +202,13 @@ def _harness(config: pytest.Config) -> Harness:
 
 @pytest.fixture(scope="session")
 def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
-    """The variant under which the test runs; the plugin gives it its values."""
+    """The variant under which the test runs. The plugin parametrizes this fixture."""
     if not hasattr(request, "param"):
         from pytest_ddl.cluster.worker import current_rank
 
         rank = current_rank()
         if rank is not None:
-            # The user parametrized ddl_strategy itself; the rank was started for that variant.
+            # The user parametrized ddl_strategy itself, and the rank was started for that variant.
             return rank.spec
         raise pytest.UsageError(
             "ddl_strategy, ddl_cluster and ddl_equivalence must be arguments of the test or of its fixtures: "
@@ -245,14 +246,14 @@ model_parallel_strategy = _single("model_parallel_strategy")
 
 @pytest.fixture(scope="session")
 def virtual_gpus(ddl_strategy: Any) -> list[str]:
-    """Names of virtual GPUs, as many as ``@pytest.mark.virtual_gpus(count)`` says."""
+    """Names of virtual GPUs. ``@pytest.mark.virtual_gpus(count)`` sets their number."""
     names: list[str] = ddl_strategy
     return names
 
 
 @pytest.fixture
 def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A handle on a cluster of the selected strategy, for a test in the controlling process."""
+    """A handle on a cluster of the selected strategy. The test itself runs in the pytest process."""
     from pytest_ddl.cluster.cluster import ClusterError
     from pytest_ddl.cluster.handle import ClusterHandle
     from pytest_ddl.cluster.launcher import LaunchError
@@ -264,7 +265,7 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
             cluster = stack.enter_context(harness.cluster(_ddl_spec, mark))
         except (ClusterError, LaunchError) as error:
             pytest.fail(str(error), pytrace=False)
-        # The test's time begins when its cluster is there: how long that takes depends on what ran before.
+        # The time limit of the test starts when its cluster is ready: how long that takes depends on earlier tests.
         yield ClusterHandle(cluster, time.monotonic() + harness.timeout(mark))
 
 
@@ -272,10 +273,10 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
 def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Any:
     """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
 
-    Returns the report of a pass, and of a run that ended by a crash that ``expect=`` declares: that test is reported
-    as an expected failure. Raises ``DivergenceError`` for a fail. If the comparison is inconclusive, the test fails if
-    the program is the reason or in strict mode, and is skipped otherwise. It is inconclusive also if ``checks=`` names
-    a check that has nothing to judge.
+    Returns the report if the comparison passes, or if the run ends by a crash that ``expect=`` declares. A test with
+    such a crash is reported as an expected failure. Raises ``DivergenceError`` if the comparison fails. If it is
+    inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
+    is also inconclusive if ``checks=`` names a check that has nothing to judge.
     """
     from pytest_ddl.items.selection import parse_mark
     from pytest_ddl.session import assert_equivalence
@@ -296,7 +297,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
 def ddl_gate(request: pytest.FixtureRequest) -> Any:
     """Measure whether a training function became slower between the versions of ``--ddl-gate=BASE..HEAD``.
 
-    Returns the result of a pass; fails for a regression, and where none could be ruled out. See
+    Returns the result of a pass. Fails the test for a regression, and if a regression could not be ruled out. See
     :func:`pytest_ddl.bench.gate.gate` for the arguments.
     """
     config = request.config

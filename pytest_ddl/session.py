@@ -1,4 +1,4 @@
-"""What the plugin's hooks do once a run has ddl tests; imported by then only."""
+"""Work of the plugin's hooks. This module is imported only once a run needs it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 _RUNNER = pytest.StashKey[Any]()
 TOLERATED = "ddl_tolerated"
-"""Property of a test's report, one for each approximation that was not held against it."""
+"""Name of a property of a test's report: one for each approximation that the test passed with."""
 EXPECTED_END = "ddl_expected_end"
-"""Property of a test's report, one for each comparison that ended by a crash or hang that ``expect=`` declares."""
+"""Name of a property of a test's report: one for each comparison that ended as ``expect=`` declares, in a crash or
+hang."""
 EXPECTED_ENDS = pytest.StashKey[list[str]]()
 _COMPARER = pytest.StashKey[Any]()
 
 
 def harness_of(config: pytest.Config) -> Harness:
-    """The harness of a pytest process, made at first use."""
+    """Return the harness of this pytest process. Make it at the first call."""
     harness = config.stash.get(HARNESS, None)
     if harness is None:
         registry = StrategyRegistry()
@@ -53,12 +54,15 @@ def harness_of(config: pytest.Config) -> Harness:
 
 
 def fail_collection(node: Any, problem: object) -> NoReturn:
-    """End the collection of a test's file with one line."""
+    """Fail the collection of a test's file with a one-line message."""
     raise pytest.fail.Exception(f"{getattr(node, 'nodeid', node)}: {problem}", pytrace=False) from None
 
 
 def watch_gates(config: pytest.Config) -> None:
-    """Fail a run with ``--ddl-gate`` that measures nothing; the controller of a run tells, not what it started."""
+    """Make a run with ``--ddl-gate`` fail if it measures nothing.
+
+    Only the process that the user started does this. Ranks and xdist workers do not.
+    """
     if not _in_rank() and not hasattr(config, "workerinput"):
         from pytest_ddl.items.gated import GateWatch
 
@@ -66,7 +70,7 @@ def watch_gates(config: pytest.Config) -> None:
 
 
 def close(config: pytest.Config) -> None:
-    """End what the run has started."""
+    """End all processes that the run has started."""
     harness = config.stash.get(HARNESS, None)
     if harness is not None and not _in_rank():
         harness.close()
@@ -77,7 +81,7 @@ def close(config: pytest.Config) -> None:
 
 
 def tear_down(session: pytest.Session) -> None:
-    """Tear down the fixtures that warm clusters still hold, while their errors can be reported."""
+    """Tear down the fixtures that warm clusters still hold, while their errors can still be reported."""
     harness = session.config.stash.get(HARNESS, None)
     if harness is None or _in_rank():
         return
@@ -87,9 +91,9 @@ def tear_down(session: pytest.Session) -> None:
 
 
 def prepare(config: pytest.Config) -> None:
-    """Check the chosen strategies and start importing TensorFlow while pytest collects.
+    """Check the chosen strategies and start to import TensorFlow while pytest collects.
 
-    :raises pytest.UsageError: one line, for a strategy that does not exist or a required one that cannot run.
+    :raises pytest.UsageError: if a strategy does not exist, or if a required one cannot run. The message is one line.
     """
     harness = harness_of(config)
     try:
@@ -106,7 +110,7 @@ def prepare(config: pytest.Config) -> None:
 
 
 def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
-    """Give ``_ddl_spec`` the variants that a test asks for; those that cannot run here carry a skip."""
+    """Parametrize ``_ddl_spec`` with the variants that a test asks for. Mark those that cannot run here as skipped."""
     fixtures = metafunc.fixturenames
     try:
         mark = parse_mark(metafunc.definition)
@@ -135,7 +139,10 @@ def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
 
 
 def _refuse_idle_marker(metafunc: pytest.Metafunc) -> None:
-    """Refuse a marker on a test that runs under no strategy; on its class or module it may be for others."""
+    """Refuse a ``ddl`` marker on a test that asks for no strategy.
+
+    A marker on its class or module is accepted, because it may be meant for other tests.
+    """
     if any(mark.name == "ddl" for mark in metafunc.definition.own_markers):
         raise ValueError(
             "@pytest.mark.ddl has no effect: the test asks for none of ddl_strategy, ddl_cluster, ddl_equivalence"
@@ -166,7 +173,7 @@ def _is_parametrized_by_user(metafunc: pytest.Metafunc) -> bool:
 
 
 def after_collection(harness: Harness, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note each item's variant and start importing TensorFlow, unless that has happened."""
+    """Record the variant of each item and start to import TensorFlow, if that has not started yet."""
     from pytest_ddl.items.spmd import SPEC
 
     harness.items = items
@@ -188,19 +195,19 @@ def after_collection(harness: Harness, config: pytest.Config, items: list[pytest
 
 
 def runs_in_ranks(item: pytest.Item) -> bool:
-    """Whether this process sends the item to ranks (rather than being one, or being debugged)."""
+    """Return whether this process sends the item to ranks. A rank and a process under a debugger do not."""
     from pytest_ddl.items.spmd import is_spmd
 
     return is_spmd(item) and not _in_rank() and not in_process(item.config)
 
 
 def in_process(config: pytest.Config) -> bool:
-    """Whether single-process strategies run in the pytest process."""
+    """Return whether single-process strategies run in the pytest process."""
     return bool(config.stash[SETTINGS]["in-process"] or config.option.usepdb or config.option.trace)
 
 
 def run_on_ranks(harness: Harness, item: pytest.Function, nextitem: pytest.Item | None) -> bool | None:
-    """Have pytest's protocol run the item's phases on ranks; return true if the protocol was run here."""
+    """Make pytest's protocol run the item's phases on ranks. Return ``True`` if the protocol was already run here."""
     config = item.config
     if _RUNNER not in config.stash:
         from pytest_ddl.items.spmd import SpmdRunner
@@ -209,8 +216,8 @@ def run_on_ranks(harness: Harness, item: pytest.Function, nextitem: pytest.Item 
         config.pluginmanager.register(config.stash[_RUNNER], "ddl-spmd-runner")
     config.stash[_RUNNER].attach(item, nextitem)
     if config.getoption("forked", False) or item.get_closest_marker("forked"):
-        # pytest-forked would fork this process, whose connections to the ranks cannot be shared with a copy.
-        # Ranks are processes of their own anyway.
+        # pytest-forked would fork this process, and a copy cannot share the connections to the ranks.
+        # The ranks are separate processes anyway.
         runner: Any = config.pluginmanager.get_plugin("runner")
         runner.pytest_runtest_protocol(item, nextitem)
         return True
@@ -218,19 +225,22 @@ def run_on_ranks(harness: Harness, item: pytest.Function, nextitem: pytest.Item 
 
 
 def takes_timeout(item: pytest.Item, settings: Any) -> bool:
-    """Make the limit of pytest-timeout the deadline of an item that runs on ranks; return whether it is one."""
+    """Use the limit of pytest-timeout as the deadline of an item that runs on ranks.
+
+    Return ``False`` if the item does not run on ranks.
+    """
     from pytest_ddl.items.on_ranks import PLUGIN_TIMEOUT
     from pytest_ddl.items.spmd import is_spmd
 
     if not is_spmd(item) or in_process(item.config):
         return False
-    # In a rank, too, there is no timer: the pytest process keeps the deadline for all of them.
+    # A rank needs no timer either: the pytest process keeps the deadline for all ranks.
     item.stash[PLUGIN_TIMEOUT] = settings
     return True
 
 
 def strategy_here(harness: Harness, spec: StrategySpec) -> Any:
-    """The strategy of this rank, or one built in this process for a debugger."""
+    """Return the strategy of this rank. Outside a rank, build it in this process for a debugger."""
     from pytest_ddl.cluster.worker import current_rank
     from pytest_ddl.strategies.spec import BuildContext
 
@@ -247,7 +257,7 @@ def strategy_here(harness: Harness, spec: StrategySpec) -> Any:
 
 
 def check_accelerator(harness: Harness, name: str, mark: pytest.Mark) -> None:
-    """Skip a test whose ``gpu`` or ``tpu`` marker asks for more than there is."""
+    """Skip a test if its ``gpu`` or ``tpu`` marker asks for more devices than this machine has."""
     machine = harness.machine
     if name == "tpu":
         if not machine.tpus:
@@ -260,7 +270,7 @@ def check_accelerator(harness: Harness, name: str, mark: pytest.Mark) -> None:
 
 
 def check_accelerator_marks(definition: Any) -> None:
-    """Fail the collection where a ``gpu`` or ``tpu`` marker has wrong arguments."""
+    """Fail the collection if a ``gpu`` or ``tpu`` marker has wrong arguments."""
     try:
         for mark in definition.iter_markers("gpu"):
             gpus_wanted(mark)
@@ -272,9 +282,9 @@ def check_accelerator_marks(definition: Any) -> None:
 
 
 def gpus_wanted(mark: pytest.Mark) -> int:
-    """The number of GPUs that a ``gpu`` marker asks for.
+    """Return the number of GPUs that a ``gpu`` marker asks for.
 
-    :raises ValueError: one line saying which argument is wrong.
+    :raises ValueError: if an argument is wrong. The message is one line.
     """
     unknown = sorted(set(mark.kwargs) - {"min"})
     if unknown or len(mark.args) + len(mark.kwargs) > 1:
@@ -286,7 +296,11 @@ def gpus_wanted(mark: pytest.Mark) -> int:
 
 
 def auto_num_workers(harness: Harness) -> int:
-    """How many xdist workers ``-n auto`` starts: each may run a cluster of the widest selected strategy."""
+    """Return the number of xdist workers that ``-n auto`` starts.
+
+    Each worker may run a cluster of the selected strategy with the most ranks. The number of CPU cores is therefore
+    divided by the number of these ranks.
+    """
     specs = harness.registry.parse_selection(harness.settings["strategy"])
     runnable = [spec for spec in specs if harness.registry[spec.name].topology(spec).ranks]
     widest = max(len(harness.registry[spec.name].topology(spec).ranks) for spec in runnable)
@@ -308,10 +322,11 @@ def _registered_checks(config: pytest.Config) -> list[Check]:
 def assert_equivalence(
     harness: Harness, item: pytest.Item, spec: StrategySpec, mark: DdlMark, train: Any, **arguments: Any
 ) -> Report:
-    """Compare, and turn the verdict into an outcome of the test.
+    """Compare a training function with one device and turn the verdict into an outcome of the test.
 
-    :raises DivergenceError: for a fail; for an inconclusive verdict in strict mode, or if the program is the reason
-        for it: it fails on one device too, records nothing, is not finite on one device, draws other data each time.
+    :raises DivergenceError: if the comparison fails. Also if it is inconclusive in strict mode, or because of the
+        program: the program fails on one device too, records nothing, is not finite on one device, or draws other
+        data in each run.
     """
     __tracebackhide__ = True
     from pytest_ddl.checks.findings import DivergenceError
@@ -339,9 +354,9 @@ def assert_equivalence(
 
 
 def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:
-    """Report a test as an expected failure if each of its comparisons ended by a crash that ``expect=`` declares.
+    """Report a test as an expected failure if all its comparisons ended in a crash that ``expect=`` declares.
 
-    Nothing was compared, so the test must not count as passed. Its body ran to the end all the same.
+    Nothing was compared, so the test must not count as passed, although its body ran to the end.
     """
     ends = item.stash.get(EXPECTED_ENDS, [])
     decided = not report.passed or hasattr(report, "wasxfail") or item.config.getoption("runxfail", False)
@@ -351,7 +366,7 @@ def report_expected_ends(item: pytest.Item, report: pytest.TestReport, compariso
 
 
 def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
-    """The id of a test without the name of its strategy: the same for all strategies under which it runs."""
+    """Return the id of a test without its strategy, so that all its strategies share the id."""
     return item.nodeid.replace(label(spec, harness.registry), "")
 
 
@@ -361,7 +376,7 @@ def _in_rank() -> bool:
 
 
 def show_tolerated(terminalreporter: Any) -> None:
-    """Say in the summary what tests passed with although it is no match, as they print nothing themselves."""
+    """List in the summary the approximations and expected crashes of passed tests, which print nothing themselves."""
     for title, wanted in (
         ("tolerated approximations (--ddl-strict fails on them)", TOLERATED),
         ("comparisons that ended by an expected crash, in tests that passed with others", EXPECTED_END),

@@ -1,4 +1,4 @@
-"""Find the program's own frames in exceptions and stacks, and fold the frames of libraries."""
+"""Find the frames of the user's program in exceptions and stacks, and fold the frames of libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GENERATED = re.compile(r"^<frozen |^<__array|__autograph_generated_file")
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of a function that an exception passed, or that a thread executes."""
+    """Line of a function that an exception passed through or that a thread executes."""
 
     file: str
     line: int
@@ -29,20 +29,22 @@ class Frame:
 
     @property
     def source(self) -> str:
-        """The text of the line, or nothing if the file cannot be read."""
+        """Source text of the line, or an empty string if the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
 
 def package_of(file: str) -> str:
-    """Return the folder of the installed package that a file belongs to, or nothing if it is not installed."""
+    """Return the folder of the installed package that contains a file, or an empty string if there is none."""
     found = _PACKAGE.match(file)
     return found[0] if found else ""
 
 
 def is_own(file: str, package: str = "") -> bool:
-    """Decide whether a file is the program's: no library, no file of this tool, no generated code.
+    """Return whether a file belongs to the user's program.
 
-    ``package`` is a folder of an installed package that is the program's too.
+    Files of libraries, files of this package and generated code do not belong to it.
+
+    :param package: folder of an installed package that also belongs to the program.
     """
     if package and file.startswith(package):
         return True
@@ -50,16 +52,16 @@ def is_own(file: str, package: str = "") -> bool:
 
 
 def frames_in(text: str) -> list[Frame]:
-    """Return the frames that a text quotes, in its order."""
+    """Return the frames that a text quotes, in the order of the text."""
     found = (_FRAME.match(line) for line in text.splitlines())
     return [Frame(match["file"], int(match["line"]), match["function"]) for match in found if match]
 
 
 def own_frame(error: BaseException, package: str = "") -> Frame | None:
-    """Return the frame of the program in which an exception was raised, as far as one can tell.
+    """Return the frame of the user's program in which an exception was raised, or ``None`` if none is found.
 
-    AutoGraph and TensorFlow's graphs write the frames into the message. Keras wraps exceptions of the
-    program in its own: such a cause begins in a library, where it was caught.
+    AutoGraph and TensorFlow's graphs write the frames into the message. Keras wraps an exception of the program in
+    an exception of its own. The traceback of such a wrapped exception begins in the library that caught it.
     """
     found: Frame | None = None
     seen: set[int] = set()
@@ -77,7 +79,7 @@ def own_frame(error: BaseException, package: str = "") -> Frame | None:
         part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
         first = _entries(part)[:1] if part is not None else []
         if first and is_own(first[0].filename, package):
-            return found  # the program handled that one by itself
+            return found  # the program caught this exception itself, so it is not the reason for the failure
     return found
 
 
@@ -86,15 +88,15 @@ def _entries(error: BaseException) -> traceback.StackSummary:
 
 
 def own_frame_of_traceback(text: str) -> Frame | None:
-    """Return the last frame of the program in a traceback that is only known as text."""
+    """Return the last frame of the user's program in the text of a traceback."""
     found = [frame for frame in frames_in(text) if is_own(frame.file)]
     return found[-1] if found else None
 
 
 def own_frame_of_stacks(text: str) -> Frame | None:
-    """Return the innermost frame of the program in the stacks of a process, those of its main thread first.
+    """Return the innermost frame of the user's program in the stacks of a process. Search the main thread first.
 
-    Stacks are those of :mod:`faulthandler`, which writes the main thread last and the innermost frame first.
+    The text comes from :mod:`faulthandler`, which writes the main thread last and the innermost frame first.
     """
     for thread in reversed(text.split("\n\n")):
         found = [frame for frame in frames_in(thread) if is_own(frame.file)]
@@ -104,7 +106,10 @@ def own_frame_of_stacks(text: str) -> Frame | None:
 
 
 def folded(text: str, package: str = "") -> str:
-    """Return a traceback or stacks with one line for each run of library frames, and with short messages."""
+    """Shorten a traceback or stacks.
+
+    One line replaces each sequence of library frames. Frames of this package are left out. Long messages are cut.
+    """
     lines: list[str] = []
     hidden: list[Frame] = []
     other: list[str] = []
@@ -123,7 +128,7 @@ def folded(text: str, package: str = "") -> str:
     for frame, block in _blocks(text):
         if frame is None:
             if hidden and not "".join(block).strip():
-                continue  # graphs separate the frames that they quote by empty lines
+                continue  # TensorFlow's graphs quote frames with empty lines between them
             flush_hidden()
             other.extend(block)
             continue
@@ -154,7 +159,7 @@ def _library(file: str) -> str:
 
 
 def _blocks(text: str) -> Iterator[tuple[Frame | None, list[str]]]:
-    """Split a text into frames, each with the lines of its source, and other lines."""
+    """Yield each frame of a text with its lines, and every other line with ``None``."""
     frame: Frame | None = None
     block: list[str] = []
     for line in text.splitlines():

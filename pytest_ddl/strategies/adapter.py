@@ -1,6 +1,7 @@
-"""The one place where strategies touch TensorFlow beyond its public API. Tried on TensorFlow 2.16 and 2.21.
+"""Access to private parts of TensorFlow for strategies. No other module of this package uses them.
 
-Why each is needed is said at its function. TensorFlow is imported inside, as this module is loaded without it too.
+Each function states why it needs a private part. Tested with TensorFlow 2.16 and 2.21. TensorFlow is imported inside
+the functions, because this module is also loaded in processes without it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from typing import Any
 
 
 def composite_tensor() -> Any:
-    """The base class of what a ``tf.function`` takes apart when it is called.
+    """Return the base class of arguments that a ``tf.function`` splits into tensors at each call.
 
-    The public ``tf.experimental.ExtensionType`` holds tensors that exist already; an iterator must give
-    its next batch at each call.
+    The public ``tf.experimental.ExtensionType`` holds tensors that already exist, but an iterator must produce its
+    next batch at each call.
     """
     import tensorflow as tf
 
@@ -20,7 +21,10 @@ def composite_tensor() -> Any:
 
 
 def outermost_graph() -> Any:
-    """The graph of the outermost function that is being traced, whose captures are what its caller hands over."""
+    """Return the graph of the outermost function that is being traced.
+
+    Its captures are the tensors that the function's caller passes in.
+    """
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
@@ -30,8 +34,8 @@ def outermost_graph() -> Any:
 
 
 def coordinator_of(strategy: Any) -> Any:
-    """The coordinator that a program has made for a strategy, or ``None``.
+    """Return the coordinator that a program has made for a strategy, or ``None``.
 
-    ``tf.distribute.coordinator.ClusterCoordinator(strategy)`` makes one, with its threads, where there is none.
+    The public ``tf.distribute.coordinator.ClusterCoordinator(strategy)`` would make one, with its threads.
     """
     return getattr(strategy, "_cluster_coordinator", None)

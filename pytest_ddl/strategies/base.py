@@ -1,4 +1,4 @@
-"""The seam between the tool and a strategy: what every strategy must be able to say and do."""
+"""Interface that a strategy implements to run under the plugin."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Topology
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine offers, found once per session by a probe process."""
+    """Devices and versions on this machine. A probe process finds the devices once per session."""
 
     gpus: int = 0
     tpus: int = 0
     tpu_reason: str = ""
-    """Why there is no TPU, in words for the user."""
+    """Reason why there is no TPU, in words for the user."""
     gpu_reason: str = ""
     tensorflow: str | None = None
-    """Version of TensorFlow, or ``None`` where it is not installed."""
+    """Version of TensorFlow, or ``None`` if it is not installed."""
     keras: str | None = None
 
 
 class StrategyDefinition(Protocol):
-    """A strategy: its name, default shape, availability, topology and how it is made.
+    """Interface of a strategy: its name, default shape, availability and topology, and how to build it.
 
-    Only :meth:`build` may import TensorFlow; the others run in the pytest process.
+    Only :meth:`build` may import TensorFlow. The other methods run in the pytest process.
     """
 
     @property
     def name(self) -> str:
-        """The name that options, markers and reports use."""
+        """Name that options, markers and reports use."""
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Short names that are understood as well."""
+        """Short names that options and markers also accept."""
 
     @property
     def summary(self) -> str:
-        """One line for ``--ddl-list``."""
+        """One-line description for ``--ddl-list``."""
 
     @property
     def defaults(self) -> Mapping[str, int | str]:
-        """The smallest shape that distributes; its keys are the keys that a variant may set."""
+        """Smallest shape that distributes the training. A variant may set these keys and no others."""
 
     def check(self, spec: StrategySpec) -> str | None:
-        """Say what is wrong with a shape, or ``None``."""
+        """Return what is wrong with a shape, or ``None`` if it is valid."""
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
-        """Say why the variant cannot run on this machine, or ``None`` where it can."""
+        """Return why the variant cannot run on this machine, or ``None`` if it can."""
 
     def topology(self, spec: StrategySpec) -> Topology:
-        """The processes, devices and ports of a cluster of this shape."""
+        """Return the processes, devices and ports of a cluster of this shape."""
 
     def num_replicas(self, spec: StrategySpec) -> int:
-        """``num_replicas_in_sync`` that the built strategy must have."""
+        """Return the ``num_replicas_in_sync`` that the built strategy must have, or 0 if it is not known."""
 
     def build(self, context: BuildContext) -> Any:
-        """Make the strategy in a fresh worker process whose TensorFlow is not initialised yet."""
+        """Build the strategy in a fresh worker process whose TensorFlow is not initialized yet."""
 
 
 @dataclass(frozen=True)
 class RankContext:
-    """A rank of a running cluster, as the code that runs in it sees it."""
+    """Rank of a running cluster, as the code that runs in it sees it."""
 
     spec: StrategySpec
     strategy: Any
-    """The ``tf.distribute.Strategy`` (or the strategy-shaped model parallel one)."""
+    """The ``tf.distribute.Strategy``, or the ``ModelParallelStrategy`` that imitates one."""
     task: str
     rank: int
     num_ranks: int

@@ -1,4 +1,4 @@
-"""``central_storage``: variables on one device, computation on several, in one process."""
+"""Strategy ``central_storage``: variables on one device, computation on several devices, in one process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Logical devices: make several replicas' worth of devices out of what the process can see.
+"""Make logical devices for several replicas from the physical devices of a process.
 
-TensorFlow freezes the logical devices at first use, so these functions only work in a
-process that has not touched TensorFlow's runtime; workers call them before anything else.
+TensorFlow freezes the logical devices at first use. These functions therefore work only in a process that has not
+used TensorFlow's runtime yet, and workers call them first.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from pytest_ddl.strategies.base import Machine
 
 VIRTUAL_GPU_MEMORY_MB = 1024
-"""Memory of each virtual GPU where one physical GPU is split: enough for cuDNN's workspace of a small model."""
+"""Memory in MB of each virtual GPU if one physical GPU is split. It suffices for cuDNN's workspace of a small model."""
 
 
 def make_logical_devices(device: str, count: int) -> list[str]:
     """Make ``count`` logical devices of a kind and return their names, for example ``["CPU:0", "CPU:1"]``.
 
-    Physical GPUs are used one to a device while they last; where there are fewer GPUs than
-    devices, every device is a virtual GPU on the first one, so that all replicas are alike.
+    Each device is a physical GPU if there are enough of them. Otherwise each device is a virtual GPU on the first
+    physical GPU, so that all replicas are equal.
 
-    :raises RuntimeError: when TensorFlow sees no device of that kind.
+    :raises RuntimeError: if TensorFlow sees no device of that kind.
     """
     import tensorflow as tf
 
@@ -36,8 +36,8 @@ def make_logical_devices(device: str, count: int) -> list[str]:
 def split_device(kind: str, count: int, memory_mb: int | None) -> list[str]:
     """Split the first physical device of a kind into ``count`` logical ones and return their names.
 
-    :param memory_mb: memory of each in MB; ``None`` for CPUs, which have none of their own.
-    :raises RuntimeError: when TensorFlow sees no device of that kind.
+    :param memory_mb: memory of each device in MB; ``None`` for CPUs, which have no memory of their own.
+    :raises RuntimeError: if TensorFlow sees no device of that kind.
     """
     import tensorflow as tf
 
@@ -51,7 +51,7 @@ def split_device(kind: str, count: int, memory_mb: int | None) -> list[str]:
 
 
 def missing_gpu(device: str, machine: Machine) -> str | None:
-    """Say that GPUs were asked for and none is there, or ``None``."""
+    """Return why a strategy for CPUs and GPUs cannot run on a kind of device, or ``None`` if it can."""
     if device == "gpu" and machine.gpus == 0:
         return f"needs a GPU (device=gpu): {machine.gpu_reason or 'TensorFlow sees none'}"
     if device == "tpu":

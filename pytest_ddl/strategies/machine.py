@@ -1,4 +1,4 @@
-"""What this machine offers: installed versions, GPUs and TPUs, found without importing TensorFlow here."""
+"""Find the installed versions, GPUs and TPUs of this machine without importing TensorFlow in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ MISSING_TENSORFLOW = (
 
 
 def tensorflow_version() -> str | None:
-    """The installed TensorFlow's version, whatever the name of its package; ``None`` where it cannot be imported."""
+    """Return the version of the installed TensorFlow, or ``None`` if it cannot be imported.
+
+    Several packages contain TensorFlow. The version is ``"unknown"`` if none of the known packages is installed.
+    """
     if importlib.util.find_spec("tensorflow") is None:
         return None
     for package in TENSORFLOW_PACKAGES:
@@ -40,7 +43,7 @@ def tensorflow_version() -> str | None:
 
 
 def keras_version() -> str | None:
-    """The installed Keras 3's version, if any."""
+    """Return the version of the installed package ``keras``, or ``None`` if there is none."""
     try:
         return importlib.metadata.version("keras")
     except importlib.metadata.PackageNotFoundError:
@@ -48,9 +51,10 @@ def keras_version() -> str | None:
 
 
 def look_around(probe: Callable[[], tuple[int, int]]) -> Machine:
-    """Describe this machine; ``probe`` (which costs an import of TensorFlow) only runs where device files exist.
+    """Describe this machine.
 
-    :param probe: asks TensorFlow, in a process of its own, for its numbers of GPUs and TPUs.
+    :param probe: function that asks TensorFlow, in a separate process, for its numbers of GPUs and TPUs. It has to
+        import TensorFlow, so it is called only if device files or ``TPU_NAME`` hint at such a device.
     """
     gpu_nodes = [node for pattern in _GPU_NODES for node in glob.glob(pattern)]
     tpu_nodes = [node for pattern in _TPU_NODES for node in glob.glob(pattern)]
@@ -77,7 +81,7 @@ def look_around(probe: Callable[[], tuple[int, int]]) -> Machine:
 
 
 def count_devices() -> tuple[int, int]:
-    """Ask TensorFlow for the numbers of GPUs and TPUs; to be called in a worker process."""
+    """Ask TensorFlow for the numbers of GPUs and TPUs. Call this in a worker process."""
     import tensorflow as tf
 
     gpus = len(tf.config.list_physical_devices("GPU"))
@@ -87,6 +91,6 @@ def count_devices() -> tuple[int, int]:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=os.environ.get("TPU_NAME", "local"))
             tpus = sum(resolver.num_accelerators().values())
         except Exception as error:
-            # Any failure to reach it means that there is no TPU to run on; the reason goes to the log.
+            # Whatever the error is, no test can run on a TPU that does not answer. The log gets the reason.
             sys.stderr.write(f"no TPU answers: {error}\n")
     return gpus, tpus

@@ -1,4 +1,4 @@
-"""``mirrored``: synchronous replicas in one process, one logical device each."""
+"""Strategy ``mirrored``: synchronous replicas in one process, one logical device each."""
 
 from __future__ import annotations
 

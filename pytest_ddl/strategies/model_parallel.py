@@ -1,4 +1,4 @@
-"""``model_parallel``: one program over a DTensor mesh, variables laid out over its axes."""
+"""Strategy ``model_parallel``: one program over a DTensor mesh, with variables sharded over the axes of the mesh."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _AXIS = re.compile(r"^(?P<name>[A-Za-z_]\w*):(?P<size>\d+)$")
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Turn ``batch:2;model:2`` into ``{"batch": 2, "model": 2}``, in order.
+    """Parse ``batch:2;model:2`` into ``{"batch": 2, "model": 2}``, in the order of the text.
 
-    :raises ValueError: where the text is not a mesh, naming the part that is wrong and how to write it.
+    :raises ValueError: if the text is not a mesh. The message names the wrong part and how to correct it.
     """
     axes: dict[str, int] = {}
     for part in (part.strip() for part in text.split(";")):
@@ -39,8 +39,8 @@ class ModelParallel:
     name = "model_parallel"
     aliases: tuple[str, ...] = ("mp",)
     summary = "DTensor over a mesh of devices: batches sharded over 'batch', variables by strategy.layout_map"
-    # The smallest mesh on which both a batch and a layout rule are really split: with model:1 every
-    # rule of a layout map would be vacuous, and a wrong one would pass.
+    # The smallest mesh that splits both batches and variables. With model:1 a layout rule would have no effect,
+    # so a wrong rule would pass.
     defaults: Mapping[str, int | str] = {"mesh": "batch:2;model:2"}
 
     def check(self, spec: StrategySpec) -> str | None:
@@ -61,7 +61,7 @@ class ModelParallel:
         return Topology(ranks=(Task("worker", 0),), devices_per_process=self._devices(spec))
 
     def num_replicas(self, spec: StrategySpec) -> int:
-        """One: a DTensor program sees the global batch and global variables."""
+        """Return 1, because a DTensor program sees the global batch and global variables."""
         return 1
 
     def build(self, context: BuildContext) -> Any:

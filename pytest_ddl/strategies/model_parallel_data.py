@@ -1,4 +1,4 @@
-"""Batches and constants onto a DTensor mesh; imported by ``ModelParallel.build`` only."""
+"""Put batches and constants on a DTensor mesh. Only ``ModelParallel.build`` imports this module."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BATCH_AXIS = "batch"
 
 
 def pack_batch(batch: Any, mesh: Any, shard: bool = True) -> Any:
-    """Put a nest of plain tensors on the mesh: split over the axis ``batch``, or else whole on every device.
+    """Put a nest of plain tensors on the mesh, split over the axis ``batch`` or whole on every device.
 
-    A batch that does not divide by the axis (usually the last one) is replicated as a whole: the program
-    computes on the global batch either way, so only the speed differs, never the result.
+    A batch whose size the axis does not divide (usually the last one) is replicated. The program computes on the
+    global batch in both cases, so only the speed differs.
     """
     leaves = tf.nest.flatten(batch)
     for leaf in leaves:
@@ -39,7 +39,7 @@ def pack_batch(batch: Any, mesh: Any, shard: bool = True) -> Any:
             spec[0] = BATCH_AXIS
         layout = dtensor.Layout(spec, mesh)
         if leaf.dtype == tf.string:
-            # Relayout has no kernel for strings.
+            # dtensor.relayout has no kernel for strings.
             pieces = tf.split(leaf, parts) if shard and rank else []
             copies = [pieces[place[BATCH_AXIS]] if pieces else leaf for place in mesh.local_device_locations()]
             return dtensor.pack(copies, layout)
@@ -49,9 +49,9 @@ def pack_batch(batch: Any, mesh: Any, shard: bool = True) -> Any:
 
 
 def copy_captured_constants(mesh: Any) -> None:
-    """In a tf.function: replace plain tensors that it captured (constants) by copies on the mesh.
+    """Replace the constants that the current tf.function captured by copies on the mesh.
 
-    DTensor copies scalars by itself and refuses anything larger.
+    DTensor itself copies only scalars and refuses larger tensors.
     """
     graph = outermost_graph()
     for tensor, placeholder in list(graph.captures):
@@ -71,7 +71,7 @@ def copy_captured_constants(mesh: Any) -> None:
 
 
 class PackedDataset:
-    """A dataset of global batches whose iterators yield them packed over the mesh."""
+    """Dataset of global batches. Its iterators yield the batches packed over the mesh."""
 
     def __init__(self, dataset: Any, mesh: Any) -> None:
         self._dataset = dataset
@@ -90,9 +90,9 @@ class PackedDataset:
 class PackedIterator(composite_tensor()):  # type: ignore[misc]
     """Iterator of packed batches that may be an argument of a tf.function.
 
-    To TensorFlow it is the batch that comes next: its signature (so a shorter last batch is traced
-    again) and its tensors, taken when the function is called. DTensorDataset has neither
-    shorter batches nor batches of the global size.
+    TensorFlow sees it as the next batch. Its signature is that of the batch, so a shorter last batch is traced again.
+    The batch is taken when the function is called. DTensor's own DTensorDataset supports neither shorter batches nor
+    batches of the global size.
     """
 
     def __init__(self, source: Iterator[Any], mesh: Any) -> None:
@@ -113,14 +113,17 @@ class PackedIterator(composite_tensor()):  # type: ignore[misc]
         return batch
 
     def get_next(self) -> Any:
-        """As ``next``, ending with ``tf.errors.OutOfRangeError`` as TensorFlow's iterators do."""
+        """Return the next batch.
+
+        :raises tf.errors.OutOfRangeError: at the end, as TensorFlow's iterators do.
+        """
         try:
             return next(self)
         except StopIteration:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
 
     def peek(self) -> Any:
-        """The batch that comes next, without taking it."""
+        """Return the next batch without taking it."""
         if not self._waiting:
             self._waiting.append(pack_batch(next(self._source), self._mesh))
         return self._waiting[0]
@@ -138,7 +141,7 @@ class PackedIterator(composite_tensor()):  # type: ignore[misc]
 
 
 class _TracedIterator(composite_tensor()):  # type: ignore[misc]
-    """What a tf.function sees of the iterator: one batch, which it may take once."""
+    """Iterator inside a tf.function. It holds one batch, which the function may take once."""
 
     def __init__(self, spec: Any, batch: Any) -> None:
         self._spec = spec
@@ -193,5 +196,5 @@ class _NextBatchSpec(tf.TypeSpec):  # type: ignore[misc]
         return _TracedIterator(self, components)
 
     def most_specific_common_supertype(self, others: Any) -> Any:
-        # Never relaxed to unknown sizes: DTensor compiles for known shapes only.
+        # Never relax to unknown sizes, because DTensor compiles only for known shapes.
         return self if all(self == other for other in others) else None

@@ -1,4 +1,4 @@
-"""Layouts by variable name: the map of patterns to sharding specs, checked against shape and mesh."""
+"""Map patterns of variable names to sharding specs, and check the specs against shape and mesh."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ Spec = tuple[str | None, ...]
 
 
 class LayoutMap(MutableMapping[str, Sequence[str | None]]):
-    """Patterns (regular expressions over the variable's path) to one mesh axis or ``None`` per dimension.
+    """Map from patterns to sharding specs.
 
-    ``layout_map["dense.*kernel"] = (None, "model")`` shards the columns of every such kernel over
-    the axis ``model``. The first pattern that is found in the path wins; what no pattern matches
-    is replicated. ``/`` in a pattern also matches ``_``, because Keras names the slots of an optimizer
-    ``dense_kernel_momentum`` after ``dense/kernel``, and they should lie as their variable does.
+    A pattern is a regular expression for the variable's path. A spec is one mesh axis or ``None`` per dimension.
+    ``layout_map["dense.*kernel"] = (None, "model")`` shards the columns of every such kernel over the axis ``model``.
+    The first pattern that is found in the path is used. A variable that no pattern matches is replicated.
+
+    ``/`` in a pattern also matches ``_``. Keras names the slot of ``dense/kernel`` in an optimizer
+    ``dense_kernel_momentum``, and a slot should have the layout of its variable.
     """
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self._axes = dict(axes)
         self._rules: dict[str, Spec] = {}
         self.used: set[str] = set()
-        """Patterns that laid out a variable so far: a rule that is not among them has a typing error."""
+        """Patterns that matched a variable so far. A pattern that never appears here is probably misspelled."""
 
     def __setitem__(self, pattern: str, spec: Sequence[str | None]) -> None:
         if isinstance(spec, str):
@@ -54,7 +56,10 @@ class LayoutMap(MutableMapping[str, Sequence[str | None]]):
         return len(self._rules)
 
     def spec_for(self, path: str, shape: Sequence[int]) -> Spec:
-        """The sharding spec of a variable, one entry per dimension."""
+        """Return the sharding spec of a variable, one entry per dimension.
+
+        :raises ValueError: if the first matching rule does not fit the shape.
+        """
         for pattern, spec in self._rules.items():
             if re.search(pattern.replace("/", "[/_]"), path) is None:
                 continue

@@ -1,4 +1,4 @@
-"""The strategy-shaped object over a DTensor mesh; imported by ``ModelParallel.build`` only."""
+"""Imitate a ``tf.distribute.Strategy`` over a DTensor mesh. Only ``ModelParallel.build`` imports this module."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from pytest_ddl.strategies.model_parallel_layout import LayoutMap
 
 
 class MeshVariable(dtensor.DVariable):  # type: ignore[misc]
-    """A DTensor variable that keeps its layout, and that a tf.function reads as it last wrote it.
+    """DTensor variable that keeps its layout. A tf.function that assigns it reads the assigned value afterwards.
 
-    In a tf.function over DTensors (TensorFlow 2.21) a read that follows an assignment may give the value from
-    *before* it (or fail with "SPMD expansion resulted in op output inconsistent with the provided layout").
-    Keras' momentum reads its slot right after assigning it, so a bias moved one step late, and not
-    at all in the first. Layouts are therefore made equal before assigning, and slots and state (what no
-    tape watches) are not read back but taken from what was assigned, within the graph that assigned it.
+    In a tf.function over DTensors (TensorFlow 2.21), a read after an assignment may return the value from *before*
+    the assignment. It may also fail with "SPMD expansion resulted in op output inconsistent with the provided layout".
+    Keras' momentum reads its slot right after it assigns it. A bias therefore moved one step late, and did not move in
+    the first step.
+
+    The value is therefore given the variable's layout before it is assigned. Slots and state, which no tape watches,
+    are not read back: within the graph that assigned them, a read returns the assigned value.
     """
 
     _written: tuple[Any, Any] | None = None
@@ -45,7 +47,7 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]
         return dtensor.relayout(tf.convert_to_tensor(delta, dtype=self.dtype), self.layout)
 
     def scatter_add(self, sparse_delta: Any, use_locking: bool = False, name: Any = None) -> Any:
-        """Through a dense update: DTensor cannot lay out ``ResourceScatterAdd``."""
+        """Add a sparse delta as a dense update, because DTensor cannot lay out ``ResourceScatterAdd``."""
         return self.assign_add(tf.convert_to_tensor(sparse_delta), use_locking, name)
 
     def scatter_sub(self, sparse_delta: Any, use_locking: bool = False, name: Any = None) -> Any:
@@ -58,12 +60,12 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]
         return tf.identity(value)
 
     def numpy(self) -> Any:
-        """The global value; TensorFlow's own refuses a sharded one."""
+        """Return the global value. TensorFlow's own method refuses a sharded variable."""
         return gather(self).numpy()
 
 
 def gather(value: Any) -> Any:
-    """The global value of a DTensor (or variable) as one plain tensor; a plain tensor as it is."""
+    """Return the global value of a DTensor or variable as one plain tensor. Return a plain tensor as it is."""
     tensor = value.read_value() if isinstance(value, tf.Variable) else value
     if not tf.is_tensor(tensor) or not dtensor.is_dtensor(tensor):
         return tensor
@@ -73,10 +75,10 @@ def gather(value: Any) -> Any:
 
 
 class ModelParallelStrategy:
-    """What a data-parallel program touches of a ``tf.distribute.Strategy``, over a DTensor mesh.
+    """Strategy over a DTensor mesh, with the methods of ``tf.distribute.Strategy`` that data-parallel programs use.
 
-    There is one logical replica: values, batches and variables are global, so a program
-    written for one device runs as it is. Rules for the layout come before the variables::
+    There is one logical replica. Values, batches and variables are global, so a program that was written for one
+    device runs without changes. Set layout rules before the variables are made::
 
         strategy.layout_map["dense/kernel"] = (None, "model")
         with strategy.scope():
@@ -90,25 +92,25 @@ class ModelParallelStrategy:
         self.mesh = dtensor.create_mesh(list(axes.items()), devices=list(devices), device_type=devices[0].split(":")[0])
         self.layout_map = LayoutMap(axes)
         self.created: Callable[[Any], None] = lambda _variable: None
-        """Function that is called with each new variable."""
+        """Callback for each new variable."""
         self._traced: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Variables made inside become DTensor variables, laid out by :attr:`layout_map`."""
+        """Make new variables DTensor variables with the layout that :attr:`layout_map` gives."""
         with ExitStack() as stack:
             with tf.init_scope():
-                # Creators belong to a graph, Keras makes variables outside the graph that is traced.
+                # A variable creator belongs to one graph, and Keras makes variables outside the graph being traced.
                 stack.enter_context(tf.variable_creator_scope(self._create))
             if not tf.executing_eagerly():
                 stack.enter_context(tf.variable_creator_scope(self._create))
             yield
 
     def run(self, fn: Callable[..., Any], args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """Call ``fn`` once, on the global batch. Outside a tf.function it is traced into one.
+        """Call ``fn`` once, on the global batch. Outside a tf.function, trace it into one.
 
-        Traced, because eager gradients and constants do not mix with DTensors; Python side effects of
-        ``fn`` then happen once, as in a tf.function.
+        Eager gradients and constants do not work with DTensors, so ``fn`` has to be traced. Its Python side effects
+        therefore happen only while it is traced, as in every tf.function.
         """
         if not tf.executing_eagerly():
             with self.scope():
@@ -120,7 +122,10 @@ class ModelParallelStrategy:
             return self._tracer(fn)(*args, **kwargs)
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """The value itself, as there is one replica; with an axis, reduced over that axis of the value."""
+        """Return the value, because there is one replica. With an axis, reduce the value over this axis.
+
+        :raises ValueError: if ``reduce_op`` is neither SUM nor MEAN.
+        """
         op = str(getattr(reduce_op, "value", reduce_op)).upper()
         if op not in ("SUM", "MEAN"):
             raise ValueError(f"reduce(reduce_op={reduce_op!r}): use 'SUM' or 'MEAN'")
@@ -132,23 +137,23 @@ class ModelParallelStrategy:
         return value
 
     def gather(self, value: Any, axis: int = 0) -> Any:
-        """The global value as a plain tensor: there is nothing to concatenate over one replica."""
+        """Return the global value, as a plain tensor outside a tf.function. One replica needs no concatenation."""
         return tf.nest.map_structure(gather, value) if tf.executing_eagerly() else value
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """The global value as its only component, gathered onto one device."""
+        """Return a tuple with the global value as its only item, gathered onto one device."""
         return (tf.nest.map_structure(gather, value),)
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> PackedDataset:
-        """Batches of the global size, packed over the axis ``batch``; see :class:`PackedDataset`."""
+        """Return a dataset of global batches that are packed over the axis ``batch``; see :class:`PackedDataset`."""
         return PackedDataset(dataset, self.mesh)
 
     def distribute_datasets_from_function(self, dataset_fn: Callable[[Any], Any], options: Any = None) -> PackedDataset:
-        """As above; the function is called once and batches to the global size."""
+        """Call the function once and pack its dataset. The function must make batches of the global size."""
         return PackedDataset(dataset_fn(tf.distribute.InputContext(1, 0, 1)), self.mesh)
 
     def layout_of(self, variable: Any) -> dict[str, Any]:
-        """Where a variable lies, for the record: spec per dimension, global shape, shape of a shard."""
+        """Describe the layout of a variable: spec per dimension, global shape, shape of a shard and mesh axes."""
         inner = getattr(variable, "value", variable)
         inner = variable if callable(inner) else inner
         layout = getattr(inner, "layout", None)
@@ -164,7 +169,7 @@ class ModelParallelStrategy:
         return {"spec": list(layout.sharding_specs), "shape": shape, "shard_shape": shard, "axes": self.axes}
 
     def components_of(self, variable: Any) -> list[tuple[str, Any]]:
-        """The part of a variable that each device holds, as (device, array), in the order of the mesh."""
+        """Return the part of a variable on each device as ``(device, array)``, in the order of the mesh."""
         inner = getattr(variable, "value", variable)
         inner = variable if callable(inner) else inner
         parts = dtensor.unpack(inner.read_value())
@@ -180,7 +185,7 @@ class ModelParallelStrategy:
             known = None
         if known is not None:
             return known
-        # The tracer must not keep fn alive, or it would never leave the dictionary.
+        # A strong reference to fn in the value would keep its key in the weak dictionary alive for ever.
         reference = weakref.ref(fn) if not hasattr(fn, "__self__") else weakref.WeakMethod(fn)
 
         def traced(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``multi_worker_mirrored``: synchronous replicas in several processes on localhost."""
+"""Strategy ``multi_worker_mirrored``: synchronous replicas in several processes on localhost."""
 
 from __future__ import annotations
 

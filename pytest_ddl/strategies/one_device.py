@@ -1,4 +1,4 @@
-"""``one_device``: the reference; everything on a single device."""
+"""Strategy ``one_device``: everything on a single device. The other strategies are compared with it."""
 
 from __future__ import annotations
 

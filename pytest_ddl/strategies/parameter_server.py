@@ -1,7 +1,7 @@
-"""``parameter_server``: a coordinator, remote workers and parameter servers.
+"""Strategy ``parameter_server``: a coordinator, remote workers and parameter servers.
 
-By default the servers are threads of the coordinator's process, which is fast and enough to
-train. ``processes=separate`` gives every server a process of its own, which is needed to kill one.
+By default the servers are threads of the coordinator's process, which is fast and sufficient for training.
+``processes=separate`` gives every server its own process. A test needs this to kill a server.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ class ParameterServer:
             for kind, number in (("worker", workers), ("ps", servers)):
                 for index in range(number):
                     _start_server(cluster, Task(kind, index), workers)
-        # The coordinator is not part of the cluster spec, as in TensorFlow's in-process tutorial:
-        # its own server then takes any free port.
+        # The coordinator is left out of the cluster spec, as in TensorFlow's in-process tutorial.
+        # Its own server then takes any free port.
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
         return tf.distribute.ParameterServerStrategy(resolver)
 
 
 def join_scheduled(strategy: Any) -> None:
-    """Wait for the closures that a coordinator of this strategy has scheduled, and raise what they raised.
+    """Wait for the closures that the coordinator of this strategy has scheduled, and raise their exceptions.
 
-    A closure that fails after the last ``join`` of a program would go unnoticed otherwise.
+    Otherwise nobody would notice a closure that fails after the program's last ``join``.
     """
     coordinator = coordinator_of(strategy)
     if coordinator is not None:
@@ -74,15 +74,15 @@ def join_scheduled(strategy: Any) -> None:
 
 
 _SERVERS: list[Any] = []
-"""Keeps servers alive: TensorFlow cannot stop one, and a collected one leaves its port open."""
+"""All servers of this process. TensorFlow cannot stop a server, and the port of a collected one stays open."""
 
 
 def _start_server(cluster: Any, task: Task, workers: int) -> Any:
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto()
-    # Every closure occupies an inter-op thread, and the servers of one process share them: with few
-    # threads they wait for each other for ever (TensorFlow's tutorial, "In-process cluster").
+    # Every closure occupies an inter-op thread, and the servers of one process share these threads. If there are too
+    # few, the servers wait for each other for ever (TensorFlow's tutorial, "In-process cluster").
     config.inter_op_parallelism_threads = max(os.cpu_count() or 1, workers + 2)
     server = tf.distribute.Server(
         cluster, job_name=task.type, task_index=task.index, config=config, protocol="grpc", start=True

@@ -1,4 +1,4 @@
-"""The strategies by name, and the parsing of ``--ddl-strategy`` and ``strategies=`` against them."""
+"""Register strategies by name, and parse ``--ddl-strategy`` and ``strategies=``."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ BUILT_IN: tuple[Callable[[], StrategyDefinition], ...] = (
     ModelParallel,
     Tpu,
 )
-"""To add a strategy, write its file and name its class here (or register it by hook from a plugin)."""
+"""Built-in strategies. To add one, write its module and add its class here. A plugin registers its own by a hook."""
 
 _HIDDEN: StrategyDefinition = VirtualGpus()
-"""What the fixture ``virtual_gpus`` runs on; it cannot be selected."""
+"""Strategy of the fixture ``virtual_gpus``. Users cannot select it."""
 _VARIANT = re.compile(r"^(?P<name>[A-Za-z_]\w*)(?:\[(?P<shape>[^\[\]]*)\])?$")
 _OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 
 
 class UnknownStrategyError(ValueError):
-    """A strategy or variant that cannot be understood; the message is one line and names the valid set."""
+    """Error for an unknown strategy or an invalid variant. The message is one line and names what is valid."""
 
 
 class StrategyRegistry:
@@ -72,8 +72,9 @@ class StrategyRegistry:
         return StrategySpec(definition.name, dict(definition.defaults))
 
     def parse_variant(self, text: str, overrides: Mapping[str, int | str] | None = None) -> StrategySpec:
-        """Turn ``mirrored[replicas=4]`` into a complete spec; ``overrides`` fill keys that the text leaves open.
+        """Parse a variant such as ``mirrored[replicas=4]`` into a complete spec.
 
+        :param overrides: values for keys that the text does not set, instead of the defaults.
         :raises UnknownStrategyError: for an unknown name or key, or a value that the strategy refuses.
         """
         match = _VARIANT.match(text.strip())
@@ -102,9 +103,11 @@ class StrategyRegistry:
         return spec
 
     def parse_selection(self, text: str, overrides: Mapping[str, int | str] | None = None) -> list[StrategySpec]:
-        """Turn a comma list of names, variants and ``all`` into specs, each once, in order.
+        """Parse a comma-separated list of names, variants and ``all`` into specs, in order and without duplicates.
 
-        ``available`` is understood as ``all`` here; the caller drops what cannot run.
+        ``available`` has the same meaning as ``all`` here. The caller removes the specs that cannot run.
+
+        :raises UnknownStrategyError: if an entry cannot be parsed.
         """
         specs: list[StrategySpec] = []
         for part in (part.strip() for part in _OUTER_COMMA.split(text)):

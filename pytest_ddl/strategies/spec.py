@@ -1,4 +1,4 @@
-"""A strategy as it is named: parsing and printing of ``name[key=value,…]``, and its shape."""
+"""Describe a variant of a strategy: its name and shape, the processes of its cluster, and how a process builds it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """One variant of a strategy: a registered name and a complete shape.
+    """Variant of a strategy: a registered name and a complete shape.
 
-    ``str(spec)`` is the canonical id used in test ids, reports and options, and
-    ``parse_variant(str(spec))`` gives the same text back.
+    ``str(spec)`` is the canonical id ``name[key=value,…]`` in test ids, reports and options.
+    ``StrategyRegistry.parse_variant(str(spec))`` returns an equal spec.
     """
 
     name: str
@@ -26,13 +26,13 @@ class StrategySpec:
         return hash(str(self))
 
     def number(self, key: str) -> int:
-        """A numeric part of the shape."""
+        """Return a numeric value of the shape."""
         return int(self.shape[key])
 
 
 @dataclass(frozen=True)
 class Task:
-    """One worker process of a cluster, as TF_CONFIG names it."""
+    """Process of a cluster, as TF_CONFIG names it."""
 
     type: str
     index: int
@@ -43,31 +43,31 @@ class Task:
 
 @dataclass(frozen=True)
 class Topology:
-    """What a cluster for a spec is made of.
+    """Processes, devices and ports of a cluster.
 
-    ``ranks`` are the processes that run the test body; ``servers`` are processes that only
-    serve (parameter servers and remote workers, where they are separate processes).
+    ``ranks`` are the processes that run the test body. ``servers`` are processes that only serve: parameter servers
+    and remote workers, if they are separate processes.
     """
 
     ranks: tuple[Task, ...]
     servers: tuple[Task, ...] = ()
     devices_per_process: int = 1
-    """Logical devices that every rank needs."""
+    """Number of logical devices that every rank needs."""
     ports: int = 0
-    """Ports to lease for the cluster."""
+    """Number of ports to lease for the cluster."""
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What a process of the cluster knows when it builds its strategy."""
+    """Information that a process of the cluster gets to build its strategy."""
 
     spec: StrategySpec
     topology: Topology
     task: Task
     rank: int
-    """Position among ``topology.ranks``; -1 in a server."""
+    """Position in ``topology.ranks``; -1 in a server."""
     ports: tuple[int, ...] = ()
     device: str = "cpu"
-    """``cpu``, ``gpu`` or ``tpu``: what the replicas run on, already decided."""
+    """Kind of device that the replicas run on: ``cpu``, ``gpu`` or ``tpu``, never ``auto``."""
     timeout: float = 60.0
-    """Seconds after which a blocked collective gives up by itself."""
+    """Seconds after which TensorFlow aborts a blocked collective."""

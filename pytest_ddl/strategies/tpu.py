@@ -1,4 +1,4 @@
-"""``tpu``: a real TPU where one answers."""
+"""Strategy ``tpu``: all cores of a real TPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Not a strategy: a process with virtual GPUs, for tests that ask for the fixture ``virtual_gpus``."""
+"""Process with virtual GPUs for the fixture ``virtual_gpus``. It has the interface of a strategy but is none."""
 
 from __future__ import annotations
 
