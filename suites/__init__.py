@@ -1,1 +1,1 @@
-"""The regression suite that is run against the installed TensorFlow and Keras: ``pytest suites --ddl-strategy=all``."""
+"""Regression suite for the installed TensorFlow and Keras. Run it with ``pytest suites --ddl-strategy=all``."""

@@ -1,4 +1,4 @@
-"""What the suite adds to the plugin: known failures, and few but fixed examples for its property tests."""
+"""Configure the suite: handle known failures, and give property tests a few fixed examples."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pytest_ddl import DivergenceError, RankError
 from pytest_ddl.items.selection import SPEC_FIXTURE
 from suites.known_failures import FILE, KnownFailure, installed, known_failures
 
-# Fixed examples: a run that is red for one commit must not be green for the next by another draw. The fixture
-# that compares has no state that an example could leave to the next one.
+# The examples are fixed, because a test that fails for one commit must not pass for the next with other examples.
+# The health check about function-scoped fixtures is off, because ddl_equivalence keeps no state between examples.
 settings.register_profile(
     "suite",
     max_examples=4,
@@ -29,7 +29,7 @@ _KNOWN = pytest.StashKey[KnownFailure]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # An entry that is out of date must not hide what the tests have to say.
+    # The warning about an outdated entry must not become an error, which would hide the results of the tests.
     config.addinivalue_line("filterwarnings", rf"default:{FILE.stem}\.toml:pytest.PytestWarning")
 
 
@@ -57,20 +57,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _holds_the_suite(path: Path) -> bool:
-    """Whether a run that was asked for this path collects every test here."""
+    """Return whether a run with this path as its argument collects every test of the suite."""
     return FILE.parent.is_relative_to(path.resolve())
 
 
 @pytest.fixture
 def ddl_equivalence(ddl_equivalence: Callable[..., Any], request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """The plugin's, where known failures must fail, and must fail as they are known to."""
+    """The plugin's ``ddl_equivalence``. A test with a known failure must fail with one of the known causes."""
     known = request.node.stash.get(_KNOWN, None)
     if known is None:
         return ddl_equivalence
 
     def compare(train: Any, **arguments: Any) -> Any:
         __tracebackhide__ = True
-        # Where it fails in float64 it would be tried again in the program's own precision.
+        # Without this argument, a comparison that fails in float64 is repeated in the program's own precision.
         arguments.setdefault("precision", "float64")
         try:
             ddl_equivalence(train, **arguments)

@@ -1,4 +1,4 @@
-"""Real data that ships with scikit-learn, cut small: what matters is that replicas see different examples."""
+"""Load small data sets that are included in scikit-learn. Real data gives the replicas different examples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Examples(NamedTuple):
     labels: np.ndarray[Any, Any]
 
     def first(self, number: int) -> Examples:
-        """The first examples, so that a run has a known number of steps."""
+        """Return the first examples, so that a run has a known number of steps."""
         return Examples(self.inputs[:number], self.labels[:number])
 
 
 @cache
 def digits() -> Examples:
-    """Images of 8 by 8 pixels in [0, 1], and which digit each shows."""
-    # Imported here: scikit-learn takes a second, and ranks get the examples as arrays.
+    """Return images of 8 by 8 pixels with values in [0, 1], and the digit that each shows."""
+    # Imported here because it takes a second, and the ranks do not need it: they get the examples as arrays.
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -31,7 +31,7 @@ def digits() -> Examples:
 
 @cache
 def tumours() -> Examples:
-    """30 standardised measurements of tumours (breast cancer), and whether each is benign."""
+    """Return 30 standardized measurements of each tumor (breast cancer), and whether the tumor is benign."""
     from sklearn.datasets import load_breast_cancer
 
     found = load_breast_cancer()
@@ -44,7 +44,7 @@ NUM_BINS = 4
 
 @cache
 def tumour_tokens() -> Examples:
-    """The first ten measurements as ids of an own vocabulary each, cut at the quartiles."""
+    """Return the first ten measurements as token ids. Each measurement is cut at its quartiles and has its own ids."""
     inputs, labels = tumours()
     chosen = inputs[:, :10]
     edges = np.quantile(chosen, np.arange(1, NUM_BINS) / NUM_BINS, axis=0)

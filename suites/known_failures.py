@@ -1,4 +1,4 @@
-"""``expected_failures.toml``: which test may fail how, under which strategy and versions."""
+"""Read ``expected_failures.toml``, which lists the known failures by test, cause, strategy and versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE = Path(__file__).with_name("expected_failures.toml")
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """One entry of the file."""
+    """Entry of the file: a test that is expected to fail."""
 
     test: str
     causes: tuple[str, ...]
@@ -38,23 +38,23 @@ class KnownFailure:
 
     @property
     def explanation(self) -> str:
-        """The reason and where it is tracked."""
+        """Reason for the failure, and the link to its issue."""
         return f"{self.reason} ({self.link or 'not reported yet'})"
 
     def applies(self, versions: Mapping[str, str]) -> bool:
-        """Whether the entry is about the installed versions."""
+        """Return whether the entry is for these versions."""
         ranges = {"tensorflow": self.tensorflow, "keras": self.keras}
         return all(SpecifierSet(ranges[name]).contains(versions[name], prereleases=True) for name in ranges)
 
     def matches(self, nodeid: str, strategy: str) -> bool:
-        """Whether the entry is about a test under a strategy."""
+        """Return whether the entry is for this test under this strategy."""
         return (not self.strategies or strategy in self.strategies) and re.search(self.test, nodeid) is not None
 
 
 def load(text: str) -> tuple[KnownFailure, ...]:
-    """All entries of a file.
+    """Parse the entries of a file.
 
-    :raises ValueError: for an entry with an unknown or a missing key, showing it.
+    :raises ValueError: if an entry has an unknown key or lacks a required one. The message shows the entry.
     """
     valid = [field.name for field in fields(KnownFailure)]
     found = []
@@ -72,7 +72,7 @@ def load(text: str) -> tuple[KnownFailure, ...]:
 
 @cache
 def installed() -> Mapping[str, str]:
-    """The versions that entries are chosen by, found without importing TensorFlow."""
+    """Return the installed versions of TensorFlow and Keras, without importing TensorFlow."""
     return {name: _version(name) for name in ("tensorflow", "keras")}
 
 
@@ -87,5 +87,5 @@ def _version(name: str) -> str:
 
 @cache
 def known_failures() -> tuple[KnownFailure, ...]:
-    """The entries for the installed versions."""
+    """Return the entries for the installed versions."""
     return tuple(entry for entry in load(FILE.read_text()) if entry.applies(installed()))

@@ -1,4 +1,4 @@
-"""The two ways in which a workload is trained: a custom loop, and ``Model.fit``."""
+"""Train a workload in two ways: with a custom loop and with ``Model.fit``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from suites.workloads.workload import Workload
 
 
 def train_in_a_loop(run: Any, workload: Workload, examples: Examples, built: bool = True) -> None:
-    """Train as the guide to distributed training with custom loops says, under every strategy.
+    """Train as TensorFlow's guide to distributed training with custom loops recommends, under every strategy.
 
-    With ``built=False`` the optimizer makes its variables in the first step, as the guide's own examples do.
+    :param built: build the optimizer before the first step. With ``False`` it makes its variables in the first step,
+        as in the guide's own examples.
     """
     import keras
     import tensorflow as tf
@@ -20,7 +21,7 @@ def train_in_a_loop(run: Any, workload: Workload, examples: Examples, built: boo
         model = workload.build_model()
         optimizer = workload.build_optimizer()
         if built:
-            # Left to the first step, this fails for several replicas: keras-team/keras#23085.
+            # In the first step, this would fail with several replicas: keras-team/keras#23085.
             optimizer.build(model.trainable_variables)
     run.watch(model=model, optimizer=optimizer)
     dataset = tf.data.Dataset.from_tensor_slices(tuple(examples)).batch(run.global_batch_size)
@@ -44,7 +45,7 @@ def train_in_a_loop(run: Any, workload: Workload, examples: Examples, built: boo
 
 
 def train_with_fit(run: Any, workload: Workload, examples: Examples) -> None:
-    """Train and evaluate with Keras' own loop."""
+    """Train and evaluate with ``Model.fit`` and ``Model.evaluate``."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""The list of known failures says what it means, and says so where it is wrong."""
+"""Test how the list of known failures is parsed and matched, and which errors an invalid entry gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every workload, trained under every strategy, against one device."""
+"""Compare the training of every workload under every strategy with one device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from suites.workloads import WORKLOADS
 
 BATCH = 8
 NUM_EXAMPLES = {"even": 2 * BATCH, "uneven": BATCH + 5}
-"""Two steps; the last batch is full, or does not divide among two replicas."""
+"""Number of examples for two steps. The last batch is full, or two replicas do not divide its size."""
 
 
 def comparable(train, name, size, **arguments):

@@ -1,1 +1,1 @@
-"""Clusters of worker processes: how they start, answer, fail and end. No check lives in here."""
+"""Start, ask and end clusters of worker processes. This package contains no checks."""

@@ -1,4 +1,4 @@
-"""What became of a request on one rank: its reply, or how the rank ended without one."""
+"""Describe the result of a request on one rank: its reply, or how the rank ended without a reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_ddl.cluster.protocol import Failure
 
 
 class Fate(str, Enum):
-    """Why a rank has no reply, or that it has one."""
+    """Result of waiting for a rank: it replied, or the reason why it did not."""
 
     REPLIED = "replied"
     DIED = "died"
@@ -24,7 +24,7 @@ class Fate(str, Enum):
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a request on one rank."""
+    """Result of a request on one rank."""
 
     rank: int
     task: str
@@ -32,7 +32,7 @@ class Answer:
     body: Any = None
     failure: Failure | None = None
     stacks: str = ""
-    """Stacks of all threads, where the rank had to be stopped."""
+    """Stacks of all threads, if the rank did not answer and had to be stopped."""
     exit_status: int | None = None
     stdout: str = ""
     stderr: str = ""
@@ -43,12 +43,12 @@ class Answer:
         return self.fate is Fate.REPLIED and self.failure is None
 
     def describe_end(self) -> str:
-        """How a rank that did not reply ended, in words."""
+        """Describe how a rank that did not reply ended."""
         if self.fate is Fate.DIED:
             status = self.exit_status
             if status is None:
                 return "closed its connection and did not end"
-            # A rank that runs into a limit ends in many ways: by an exception, SIGABRT, SIGSEGV or status 127.
+            # A rank that exceeds a memory limit may end by an exception, SIGABRT, SIGSEGV or status 127.
             cause = f" ({limits()})" if status and limits() else ""
             if status < 0:
                 return f"was killed by {signal.Signals(-status).name}{cause}"

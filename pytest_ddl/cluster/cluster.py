@@ -1,7 +1,8 @@
-"""A cluster: the ranks of one strategy, asked together, with one deadline and fail-fast.
+"""Start the processes of one strategy, send requests to all its ranks and collect their answers.
 
-``ask`` never raises for what happens in a worker: every rank has an :class:`Answer`, and a rank
-that did not answer has one that says why, with its stacks.
+:meth:`Cluster.ask` has one deadline for all ranks and stops soon after a rank has failed. It raises no exception for
+an error in a worker. Each rank has an :class:`Answer`. The answer of a rank that did not reply states why, with the
+rank's stacks.
 """
 
 from __future__ import annotations
@@ -31,31 +32,31 @@ from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
 
 GRACE = 0.3
-"""Seconds that the other ranks have to answer by themselves once one rank has failed: enough for
-ranks that fail alike to be heard, little enough to give a verdict within a second."""
+"""Seconds to wait for the other ranks after one rank has failed. Ranks with the same failure answer within this time,
+and the test still ends within a second."""
 STACKS_WAIT = 0.3
-"""Seconds to wait for a rank's stacks; faulthandler writes them within milliseconds."""
+"""Seconds to wait for a rank's stacks. faulthandler writes them within milliseconds."""
 POLL = 0.5
-"""Seconds between questions to ``stuck``: a look at a small file of every rank."""
+"""Seconds between calls of ``stuck``, which reads a small file of every rank."""
 SETTLE_WAIT = 10.0
-"""Seconds that ranks have for putting their state back: they take milliseconds and are idle."""
+"""Maximum seconds for ranks to restore their state. They are idle and take milliseconds."""
 TEAR_DOWN_WAIT = 60.0
-"""Seconds for the fixtures that finished items have left set up: they are the user's code."""
+"""Maximum seconds to tear down the fixtures that finished items have left. They are the user's code."""
 STOP_WAIT = 5.0
-"""Seconds that open pytest sessions have for tearing their remaining fixtures down."""
+"""Maximum seconds for open pytest sessions to tear down their remaining fixtures."""
 COLLECTIVE_TIMEOUT = 3600.0
-"""Seconds after which TensorFlow gives a collective up. Beyond any test's deadline, which the controller
-keeps: a cluster is used by many tests, and the first one's deadline must not cut the others' collectives."""
+"""Seconds after which TensorFlow aborts a collective. It is longer than any test's deadline, which the controller
+enforces: many tests use one cluster, and the deadline of the first test must not abort the collectives of others."""
 START_ATTEMPTS = 3
-"""A leased port can still be taken by a stranger before TensorFlow binds it."""
+"""Number of attempts to start a cluster. Another program can take a leased port before TensorFlow binds it."""
 
 
 class ClusterError(RuntimeError):
-    """A cluster could not be started, or is asked although it has ended."""
+    """A cluster could not be started, got a request after its end, or is busy with the request of another thread."""
 
 
 class Cluster:
-    """The processes of one strategy. Made by :meth:`start`; ended by :meth:`close`."""
+    """Processes of one strategy. :meth:`start` makes a cluster and :meth:`close` ends it."""
 
     def __init__(
         self, spec: StrategySpec, launcher: Launcher, lease: PortLease, tasks: Sequence[Task], num_ranks: int
@@ -64,11 +65,11 @@ class Cluster:
         self.tasks = tuple(tasks)
         self.num_ranks = num_ranks
         self.dirty = ""
-        """Why the cluster cannot be asked any more: a rank is gone, stuck or out of step. Empty while it can."""
+        """Reason why the cluster accepts no more requests, for example a dead or stuck rank. Empty if it does."""
         self.retired = ""
-        """Why the cluster is not given to another test, although it still answers."""
+        """Reason why the cluster is not given to another test, although it still answers. Empty if it is given."""
         self.session_plan: Any = None
-        """What the pytest session that is open in the ranks was opened with."""
+        """Plan of the pytest session that is open in the ranks, or ``None``."""
         self.num_replicas = 0
         self.processes: list[WorkerProcess] = []
         self._launcher = launcher
@@ -77,13 +78,13 @@ class Cluster:
         self._boots: list[Boot] = []
         self._next_id = 0
         self._turn = threading.Lock()
-        """Held while a request is asked: threads of a test may share the cluster, and its pipes carry one at a time."""
+        """Held during a request. Threads of a test may share the cluster, and its pipes carry one request at a time."""
         self._closed = False
         self._known = self._started = Snapshot.now()
         self.next_item: str | None = None
-        """The item for which the ranks have left fixtures set up."""
+        """Id of the item for which the ranks keep fixtures of an earlier item."""
         self.on_session_end: Callable[[Sequence[Answer]], None] | None = None
-        """Takes what the ranks report when they tear down what a finished item has left set up."""
+        """Callback for the answers of the ranks when they tear down the fixtures that a finished item has left."""
 
     @classmethod
     def start(
@@ -96,9 +97,9 @@ class Cluster:
         environ: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> Cluster:
-        """Start the processes, build the strategy on every rank and prove that they are connected.
+        """Start the processes, build the strategy on every rank and check that the ranks are connected.
 
-        :raises ClusterError: with every rank's reason, when the strategy cannot be built.
+        :raises ClusterError: if the strategy cannot be built. The message contains the reason of every failed rank.
         """
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
@@ -122,7 +123,7 @@ class Cluster:
         problem = loopback_problem() if topology.ports else None
         if problem:
             raise ClusterError(f"{spec} could not be started: {problem}")
-        # A cluster that the pytest process happens to be configured for is not the one to build.
+        # TF_CONFIG in the pytest process describes another cluster, not the one to build here.
         environ.pop("TF_CONFIG", None)
         lease = PortLease(topology.ports)
         cluster = cls(spec, launcher, lease, (*topology.ranks, *topology.servers), len(topology.ranks))
@@ -154,15 +155,16 @@ class Cluster:
         patience: Callable[[Any], float | None] | None = None,
         stuck: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Answer]:
-        """Ask every rank (or some) the same and wait for all, until one fails or the deadline passes.
+        """Send a request to all ranks, or to some, and wait until all answer, one fails or the deadline passes.
 
-        Several threads may ask; one of them waits for the answer to the other's request.
+        Several threads may call this method. A thread waits until the request of another thread is answered.
 
         :param deadline: in seconds of :func:`time.monotonic`.
-        :param patience: tells from a reply's body for how many more seconds to wait for the other ranks,
-            ``None`` for as long as it takes; after an exception it is :data:`GRACE`.
-        :param stuck: tells from the ranks that have answered whether the others can never answer; asked
-            every :data:`POLL` seconds.
+        :param patience: function that takes the body of a reply and returns how many more seconds to wait for the
+            other ranks, or ``None`` to wait until the deadline. After an exception in a rank, :data:`GRACE` is used.
+        :param stuck: function that takes the ranks that have answered and returns whether the others can never
+            answer. It is called every :data:`POLL` seconds.
+        :raises ClusterError: if the cluster has ended, or if another thread's request lasts until the deadline.
         """
         with self._one_at_a_time(deadline):
             if self.dirty or self._closed:
@@ -172,7 +174,10 @@ class Cluster:
 
     @contextlib.contextmanager
     def _one_at_a_time(self, deadline: float) -> Iterator[None]:
-        """Wait until no other thread asks."""
+        """Wait until no request of another thread is in progress.
+
+        :raises ClusterError: if this lasts until the deadline.
+        """
         left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
         if not self._turn.acquire(timeout=left):
             raise ClusterError(
@@ -197,13 +202,13 @@ class Cluster:
         started = time.monotonic()
         offsets = {rank: self.processes[rank].output_offsets() for rank in ranks}
         for rank, body in zip(ranks, bodies, strict=True):
-            # A rank that is gone already is found by the wait below.
+            # If a rank has already died, the wait below notices it.
             with contextlib.suppress(OSError):
                 send(self.processes[rank].connection, Request(self._next_id, kind, body, surroundings))
         try:
             answers = self._collect(ranks, deadline, patience, stuck)
         except BaseException:
-            # Ctrl-C, or the zygote is gone: the ranks are still busy with the request.
+            # After Ctrl-C or the end of the zygote, the ranks are still busy with the request.
             self.dirty = self.dirty or "interrupted"
             raise
         if any(not answer.ok for answer in answers.values()):
@@ -212,27 +217,27 @@ class Cluster:
         return [self._with_output(answers[rank], offsets[rank], finished) for rank in ranks]
 
     def _surroundings(self, kind: Kind) -> Surroundings:
-        """What has changed around this process since the ranks last heard of it."""
+        """Return the changes of the environment, working directory and import path since the last request."""
         if kind in (Kind.BOOT, Kind.SETTLE, Kind.STOP):
             return Surroundings()
         now = Snapshot.now()
-        # A pytest session in the ranks has an import path of its own.
+        # A pytest session in the ranks has its own import path.
         now = now if self.session_plan is None else replace(now, path=self._known.path)
         changed = now.since(self._known)
         self._known = now
         return changed
 
     def settle(self, idle_limit: float | None = None) -> None:
-        """Have the ranks put back what this use has left behind; retire the cluster if they cannot.
+        """Make the ranks restore the state from before this use. Retire the cluster if they cannot.
 
-        :param idle_limit: seconds after which ranks that nobody uses end by themselves. Ranks that hold fixtures for
-            their next item stay.
+        :param idle_limit: seconds without a request after which the ranks exit. Ranks that hold fixtures for their
+            next item do not exit.
         """
         limit = None if self.next_item else idle_limit
         try:
             answers = self.ask(Kind.SETTLE, limit, deadline=time.monotonic() + SETTLE_WAIT)
         except ClusterError as error:
-            # A thread that the test has left behind still waits.
+            # A thread that the test has started still waits for an answer.
             self.dirty = self.dirty or str(error)
             return
         for answer in answers:
@@ -275,7 +280,7 @@ class Cluster:
         return (connections[item] for item in ready if not isinstance(item, int))  # type: ignore[index]
 
     def _answer(self, rank: int) -> Answer | None:
-        """Take one reply of a rank; ``None`` for a stale one, which makes the cluster dirty."""
+        """Read one reply of a rank. A reply to an older request makes the cluster dirty and gives ``None``."""
         task = str(self.tasks[rank])
         try:
             reply = receive(self.processes[rank].connection)
@@ -283,7 +288,7 @@ class Cluster:
             self.dirty = self.dirty or f"rank {rank} died"
             return Answer(rank, task, Fate.DIED, exit_status=self._exit_status(rank))
         except UnreadableError as error:
-            # Its number is unreadable too, so nobody knows which request it answers.
+            # The id of the request cannot be read either, so the cluster cannot be used again.
             self.dirty = self.dirty or f"the reply of rank {rank} is unreadable"
             text = f"the reply of this rank cannot be read in the pytest process: {error}"
             return Answer(rank, task, Fate.REPLIED, failure=Failure("UnreadableReply", text, ""))
@@ -300,7 +305,7 @@ class Cluster:
         return self.processes[rank].exit_status
 
     def _stop(self, fate: Fate, ranks: Sequence[int]) -> dict[int, Answer]:
-        """Take the stacks of ranks that will not answer; the cluster is not used again."""
+        """Make answers with stacks for ranks that have not replied. The cluster is not used again."""
         self.dirty = self.dirty or fate.value
         stacks = self.stacks(ranks)
         return {rank: Answer(rank, str(self.tasks[rank]), fate, stacks=stacks[rank]) for rank in ranks}
@@ -318,7 +323,7 @@ class Cluster:
         found = dict.fromkeys(chosen, "")
         deadline = time.monotonic() + STACKS_WAIT
         quiet = 0
-        # faulthandler does not say when it is done: stop once all have written and nothing more comes.
+        # faulthandler does not signal its end, so stop when all ranks have written and no new text arrives.
         while time.monotonic() < deadline and quiet < 3:
             time.sleep(0.01)
             news = {rank: self.processes[rank].read_stacks() for rank in chosen}
@@ -328,18 +333,19 @@ class Cluster:
         return {rank: text or "(no stacks: the process is suspended or gone)" for rank, text in found.items()}
 
     def signal(self, index: int, number: int) -> None:
-        """Send a signal to one process of the cluster, servers included; it is then not given to another test."""
+        """Send a signal to a rank or server. The cluster is then not given to another test."""
         self.retired = self.retired or f"{self.tasks[index]} got signal {number}"
         self._launcher.signal(self.processes[index], number)
 
     def restart(self, index: int, deadline: float) -> list[int]:
-        """Start a process anew under its old address; one that still runs is killed first.
+        """Restart a process under its old address. Kill it first if it still runs.
 
-        Where several ranks form the cluster, all of them are started anew. Returns which processes were.
+        If the cluster has several ranks, restarting one of them restarts all of them. Return the indices of the
+        restarted processes.
 
-        :raises ClusterError: when it cannot be started.
+        :raises ClusterError: if a process cannot be started.
         """
-        # Ranks that reduce together form one group: TensorFlow lets none of them in later, nor out.
+        # Ranks that reduce together form one group, and TensorFlow lets no process join or leave it later.
         together = index < self.num_ranks and self.num_ranks > 1
         indices = list(range(self.num_ranks)) if together else [index]
         for one in indices:
@@ -350,9 +356,9 @@ class Cluster:
         for one, process in zip(indices, self._launcher.launch(len(indices), self._environ), strict=True):
             self.processes[one] = process
         if together:
-            # What was wrong with the ranks has ended with them.
+            # The reason was a problem of the old ranks, which have ended.
             self.dirty = ""
-        # They start with the environment that all were started with, and are told what has changed since.
+        # The new processes start with the original environment. Their first request brings the later changes.
         self._known = replace(self._started, directory=None)
         boots = [replace(self._boots[one], restarted=not together) for one in indices]
         with self._one_at_a_time(deadline):
@@ -362,16 +368,22 @@ class Cluster:
         return indices
 
     def wait_until_stopped(self, index: int, timeout: float = 5.0) -> None:
-        """Wait until a process that got SIGSTOP has stopped: the signal goes through the zygote, a request does not."""
+        """Wait until a process that got SIGSTOP has stopped.
+
+        The signal goes through the zygote, so a request, which does not, could arrive first.
+        """
         status = Path(f"/proc/{self.processes[index].pid}/stat")
         deadline = time.monotonic() + timeout
         with contextlib.suppress(OSError):
-            # The state follows the name in parentheses, which may have parentheses of its own: proc(5).
+            # The state follows the command's name in parentheses, and the name may contain parentheses: proc(5).
             while status.read_text().rpartition(")")[2].split()[0] not in "tTZX" and time.monotonic() < deadline:
                 time.sleep(0.001)
 
     def wait_for_exit(self, index: int, timeout: float = 5.0) -> int | None:
-        """Wait until a process has ended and return its status (negative: the signal)."""
+        """Wait until a process has ended and return its exit status, or minus the number of the signal that ended it.
+
+        Return ``None`` if it still runs after the timeout.
+        """
         deadline = time.monotonic() + timeout
         process = self.processes[index]
         while process.exit_status is None and time.monotonic() < deadline:
@@ -380,16 +392,16 @@ class Cluster:
 
     @property
     def alive(self) -> bool:
-        """Whether all processes still run, as far as is known."""
+        """True if all processes still run, as far as the launcher knows."""
         with contextlib.suppress(LaunchError):
             self._launcher.poll()
             return all(process.exit_status is None for process in self.processes)
         return False
 
     def tear_down_session(self, deadline: float | None = None) -> None:
-        """Tear down the fixtures that finished items have left for a next one, and report what that says.
+        """Tear down the fixtures that finished items have left for a next one, and report the result.
 
-        :param deadline: in seconds of :func:`time.monotonic`; :data:`TEAR_DOWN_WAIT` from now if there is none.
+        :param deadline: in seconds of :func:`time.monotonic`. The default is :data:`TEAR_DOWN_WAIT` from now.
         """
         report, self.on_session_end = self.on_session_end, None
         if report is None or self.dirty or not self.alive:
@@ -399,14 +411,14 @@ class Cluster:
             report(self.ask(Kind.END_SESSION, deadline=until))
 
     def _end_sessions(self) -> None:
-        """Have open pytest sessions end as sessions do: fixtures that wider scopes keep are torn down."""
+        """End open pytest sessions in the usual way, so that fixtures of wider scopes are torn down."""
         self.tear_down_session()
         if self.session_plan is not None and not self.dirty and self.alive:
             with contextlib.suppress(LaunchError):
                 self.ask(Kind.STOP, deadline=time.monotonic() + STOP_WAIT)
 
     def close(self) -> None:
-        """End all processes and give the ports back; may be called twice."""
+        """End all processes and release the ports. A second call does nothing."""
         if self._closed:
             return
         self._end_sessions()

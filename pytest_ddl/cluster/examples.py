@@ -1,4 +1,4 @@
-"""Running one Hypothesis example in a rank: the engine is in the controller, only the body runs here."""
+"""Run the body of a Hypothesis test in a rank, for one example. The engine runs in the controller."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ONCE = settings(
 
 
 def run_example(item: pytest.Function, drawn: Mapping[str, Any]) -> ExampleResult:
-    """Call the body of a ``@given`` test with the values that the controller drew, and fixtures of this rank.
+    """Call the body of a ``@given`` test with the values that the controller drew and with fixtures of this rank.
 
-    The call is made inside a one-example run of Hypothesis, so that ``note``, ``event`` and ``target``
-    work in the body; its outcome is caught before this inner engine sees it.
+    The call is made inside a one-example run of Hypothesis, so that ``note``, ``event`` and ``target`` work in the
+    body. Exceptions are caught before this inner engine sees them.
     """
     function = item.obj
     fixtures = {name: item.funcargs[name] for name in inspect.signature(function).parameters if name in item.funcargs}

@@ -1,4 +1,4 @@
-"""Words for what happened on the ranks: equal failures folded, every rank accounted for."""
+"""Explain the answers of the ranks in words. Equal failures appear once, and every failed rank is named."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAX_OUTPUT_LINES = 30
 
 
 class RankError(Exception):
-    """A function failed on some rank of a cluster; the message has every rank's own traceback.
+    """A call failed on a rank of a cluster. The message contains the traceback of every failed rank.
 
-    ``answers`` holds what became of the call on each rank.
+    ``answers`` contains the result of the call on each rank.
     """
 
     def __init__(self, message: str, answers: Sequence[Answer] = ()) -> None:
@@ -24,7 +24,7 @@ class RankError(Exception):
 
 
 def name_ranks(ranks: Sequence[int], total: int) -> str:
-    """``rank 1 of 2``, ``all 2 ranks``, ``ranks 0, 2 of 4``."""
+    """Name some ranks in words, for example ``rank 1 of 2``, ``all 2 ranks`` or ``ranks 0, 2 of 4``."""
     if len(ranks) == total:
         return f"all {total} ranks" if total > 1 else "the rank"
     numbers = ", ".join(map(str, ranks))
@@ -32,7 +32,7 @@ def name_ranks(ranks: Sequence[int], total: int) -> str:
 
 
 def summarise(answers: Sequence[Answer]) -> str:
-    """One line: the first cause, and on which ranks."""
+    """Return one line with the first cause and the ranks that have it."""
     total = len(answers)
     failed = [answer for answer in answers if answer.failure is not None]
     if failed:
@@ -49,15 +49,15 @@ def summarise(answers: Sequence[Answer]) -> str:
 
 
 def explain(answers: Sequence[Answer]) -> str:
-    """The summary, then every rank that did not succeed, with traceback, stacks and output."""
+    """Return the summary, followed by every rank that did not succeed, with traceback, stacks and output."""
     summary = summarise(answers)
-    # A rank that ended without a word is said by its title alone, and once is enough.
+    # If a rank ended without output, its section has only a title, which may repeat the summary.
     told = [(title, text) for title, text in sections(answers) if text or title != summary]
     return "\n".join([summary, *(f"\n{title}\n{text}".rstrip() for title, text in told)])
 
 
 def sections(answers: Sequence[Answer]) -> list[tuple[str, str]]:
-    """One ``(title, text)`` for each different way in which ranks did not succeed."""
+    """Return ``(title, text)`` for each different failure, and for each rank that did not reply."""
     total = len(answers)
     found: list[tuple[str, str]] = []
     groups: dict[tuple[str, str], list[Answer]] = {}
@@ -82,9 +82,9 @@ def sections(answers: Sequence[Answer]) -> list[tuple[str, str]]:
 
 
 def main_thread_first(stacks: str) -> str:
-    """Put the main thread, where the test's body is, before the threads of libraries; faulthandler puts it last.
+    """Move the main thread, which runs the test's body, before the other threads. faulthandler puts it last.
 
-    Its outer frames, from the first of the rank's own on, are left out.
+    The outer frames of the main thread are left out, from the first frame of this package on.
     """
     *others, main = stacks.strip().split("\n\n")
     lines = main.splitlines()
@@ -93,7 +93,7 @@ def main_thread_first(stacks: str) -> str:
 
 
 def shorten(text: str, lines: int) -> str:
-    """Keep the first lines, saying how many were left out."""
+    """Keep the first lines, and add the number of lines that were left out."""
     kept = text.rstrip().splitlines()
     if len(kept) <= lines:
         return "\n".join(kept)
@@ -101,7 +101,7 @@ def shorten(text: str, lines: int) -> str:
 
 
 def shorten_head(text: str, lines: int) -> str:
-    """Keep the last lines, saying how many were left out."""
+    """Keep the last lines, and add the number of lines that were left out."""
     kept = text.rstrip().splitlines()
     if len(kept) <= lines:
         return "\n".join(kept)

@@ -1,4 +1,4 @@
-"""Process-wide settings of NumPy, TensorFlow and Keras that a test can change and that can be put back exactly."""
+"""Read and restore process-wide settings of NumPy, TensorFlow and Keras that a test can change."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TENSORFLOW_SEED = f"tensorflow: {_SEED}"
 
 @dataclass(frozen=True)
 class Setting:
-    """How a setting is read, and how it is put back."""
+    """Pair of functions that read and restore a setting."""
 
     read: Callable[[], Any]
     write: Callable[[Any], Any]
 
 
 def framework_settings() -> Iterator[tuple[str, Setting]]:
-    """Yield the settings of the frameworks that are imported in this process, by name."""
+    """Yield the name and the functions of each setting of the frameworks that this process has imported."""
     for module, settings in (
         ("numpy", _numpy),
         ("tensorflow", _tensorflow),
@@ -43,7 +43,7 @@ def _numpy(np: Any) -> dict[str, Setting]:
 
 
 def _plain(state: Any) -> Any:
-    """A state of NumPy's generator that compares with ``==`` and that NumPy takes back."""
+    """Make a state of NumPy's generator that can be compared with ``==`` and that NumPy accepts."""
     return (state[0], state[1].tolist(), *state[2:])
 
 
@@ -65,7 +65,7 @@ def _tensorflow(tf: Any) -> dict[str, Setting]:
             lambda value: tf.debugging.enable_check_numerics() if value else tf.debugging.disable_check_numerics(),
         ),
         "debug mode of tf.data": Setting(adapter.debugs_data, adapter.set_debugs_data),
-        # To set an equal seed starts its sequence anew, as a fresh process would.
+        # Setting the seed to its present value restarts its sequence, as in a fresh process.
         _SEED: Setting(adapter.seed, tf.random.set_seed),
         "random generator": Setting(adapter.global_generator, tf.random.set_global_generator),
         "strategy scope": Setting(tf.distribute.has_strategy, _cannot("a strategy's scope was entered and never left")),

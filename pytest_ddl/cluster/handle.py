@@ -1,4 +1,4 @@
-"""``ddl_cluster``: what a test in the controlling process can do with a cluster."""
+"""Value of the fixture ``ddl_cluster``, with which a test controls a cluster from the pytest process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from pytest_ddl.strategies.spec import StrategySpec
 
 
 class ClusterHandle:
-    """A running cluster. Tasks are named as in TF_CONFIG (``"worker:1"``) or by their position in :attr:`tasks`."""
+    """Handle on a running cluster.
+
+    A task is named as in TF_CONFIG (``"worker:1"``) or by its position in :attr:`tasks`.
+    """
 
     def __init__(self, cluster: Cluster, deadline: float) -> None:
         self._cluster = cluster
@@ -23,12 +26,12 @@ class ClusterHandle:
 
     @property
     def spec(self) -> StrategySpec:
-        """The variant that the cluster runs."""
+        """Variant that the cluster runs."""
         return self._cluster.spec
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """All processes: the ranks first, then processes that only serve."""
+        """Names of all processes: first the ranks, then the processes that only serve."""
         return tuple(str(task) for task in self._cluster.tasks)
 
     @property
@@ -39,10 +42,12 @@ class ClusterHandle:
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``fn(*args, **kwargs)`` on every rank at once and return the results by rank.
 
-        In ``fn``, :func:`pytest_ddl.current_strategy` is the strategy. Ranks that the test has killed are left out.
+        In ``fn``, :func:`pytest_ddl.current_strategy` returns the strategy. Ranks that the test has killed are left
+        out.
 
-        :raises RankError: when it fails on a rank, with every rank's own traceback; also at the test's deadline.
-        :raises ShippingError: when the function, an argument or a result cannot be pickled.
+        :raises RankError: if the call fails on a rank or if the test's deadline passes. The message contains the
+            traceback of every failed rank.
+        :raises ShippingError: if the function, an argument or a result cannot be pickled.
         """
         ranks = [rank for rank in range(self._cluster.num_ranks) if rank not in self._killed]
         if not ranks:
@@ -53,36 +58,36 @@ class ClusterHandle:
         return [ship.unpack(answer.body) for answer in answers]
 
     def kill(self, task: str | int) -> None:
-        """Kill a process (SIGKILL) and wait until it is gone."""
+        """Kill a process (SIGKILL) and wait until it has ended."""
         index = self._index(task)
         self._cluster.signal(index, signal.SIGKILL)
         self._cluster.wait_for_exit(index)
         self._killed.add(index)
 
     def restart(self, task: str | int) -> None:
-        """Start a process anew under its old address; one that still runs is killed first.
+        """Restart a process under its old address. Kill it first if it still runs.
 
-        Under ``multi_worker_mirrored`` all workers are started anew, as after the failure of a worker in production:
-        TensorFlow lets no worker join others that run.
+        Under ``multi_worker_mirrored`` all workers are restarted, as after the failure of a worker in production.
+        TensorFlow lets no worker join a group of running workers.
         """
         self._killed -= set(self._cluster.restart(self._index(task), self._deadline))
 
     def suspend(self, task: str | int) -> None:
-        """Stop a process without ending it (SIGSTOP), as a stalled machine would."""
+        """Suspend a process without ending it (SIGSTOP), to imitate a stalled machine."""
         index = self._index(task)
         self._cluster.signal(index, signal.SIGSTOP)
         self._cluster.wait_until_stopped(index)
 
     def resume(self, task: str | int) -> None:
-        """Let a suspended process go on (SIGCONT)."""
+        """Continue a suspended process (SIGCONT)."""
         self._cluster.signal(self._index(task), signal.SIGCONT)
 
     def logs(self, task: str | int) -> str:
-        """What a process has printed so far, stdout before stderr."""
+        """Return the output of a process so far, stdout before stderr."""
         return "".join(self._cluster.processes[self._index(task)].output())
 
     def stacks(self) -> dict[str, str]:
-        """The Python stacks of all threads of the ranks that run, by task."""
+        """Return the Python stacks of all threads, by task, for each rank that the test has not killed."""
         alive = [rank for rank in range(self._cluster.num_ranks) if rank not in self._killed]
         return {self.tasks[rank]: text for rank, text in self._cluster.stacks(alive).items()}
 

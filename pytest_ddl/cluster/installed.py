@@ -1,4 +1,4 @@
-"""Attributes of installed modules that were replaced: packages that may be the user's, Python and the frameworks."""
+"""Find replaced attributes of installed modules: packages that may be the user's, Python and the frameworks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from pytest_ddl.cluster.user_modules import MISSING, loaded
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), tuple)
 _MAX_ITEMS = 100
-"""Larger containers of installed packages are tables, and take time to compare."""
+"""Maximum size of a container whose content is remembered. Larger ones are usually constant tables, and comparing
+them takes time."""
 _SKIPPED = ("sys", "logging", "warnings", "gc")
-"""Modules that pytest and its plugins change, and that change by themselves."""
+"""Modules that are not watched, because pytest and its plugins change them or they change by themselves."""
 
 
 @dataclass(frozen=True)
 class _Space:
-    """The attributes of a module or class as they were; in ``contents`` what its containers held."""
+    """Remembered attributes of a module or class. ``contents`` has the remembered content of its containers."""
 
     module: str
     prefix: str
@@ -38,7 +39,7 @@ class _Space:
         for name, memo in self.contents.items():
             if self.namespace.get(name) is memo.value and not memo.holds(memo.value):
                 yield name, memo.value, memo.value
-        # In C first, as a package may have thousands of attributes; new ones come last.
+        # A package may have thousands of attributes, so compare them in C first. New attributes come last.
         if len(self.namespace) >= len(self.before) and all(map(is_, self.before.values(), self.namespace.values())):
             return
         for name, old in self.before.items():
@@ -50,7 +51,7 @@ class _Space:
 
 
 class InstalledModules:
-    """The modules outside of the user's folders that are loaded, with their attributes as they are now."""
+    """Loaded modules outside the user's folders, with their attributes at the time when this object was made."""
 
     def __init__(self) -> None:
         self._spaces: dict[str, list[_Space]] = {}
@@ -61,7 +62,7 @@ class InstalledModules:
                 self._add(name, module, own=name.partition(".")[0] in packages)
 
     def imported(self, module: ModuleType) -> None:
-        """Remember a module that was imported later, as its import has left it."""
+        """Remember the attributes of a module directly after it was imported."""
         if _is_watched(module.__name__, module):
             self._add(module.__name__, module, own=is_package(module.__name__))
 
@@ -73,9 +74,10 @@ class InstalledModules:
                     spaces.append(_space(name, f"{value.__name__}.", vars(value), own))
 
     def travelling(self, reach: Reach) -> dict[tuple[str, str], tuple[Remembered, bool]]:
-        """Return what differs in the packages that a call refers to, by module and name.
+        """Return the changed attributes of the packages that a call refers to, by module and name.
 
-        The second value says whether the ranks need it: a function or constant that only a test replaces.
+        The second value says whether the ranks need the change. They do if the call uses the name or if a function
+        was replaced, unless the module itself assigns the name.
         """
         packages = {name.partition(".")[0] for name in reach.modules if is_package(name)}
         found = {}
@@ -86,18 +88,18 @@ class InstalledModules:
                 for name, old, new in space.replaced():
                     stored = _is_stored(module, name)
                     if stored and old is None and not isinstance(new, _PLAIN):
-                        continue  # made at first use
+                        continue  # the package made this value at first use, and a rank makes its own
                     needed = name in reach.names or is_code(old)
                     memo = MISSING if new is MISSING else Remembered(new, None)
                     found[module, space.prefix + name] = memo, needed and not stored
         return found
 
     def refused(self, reach: Reach) -> str | None:
-        """Return the full name of an attribute of Python or a framework that was replaced and that a call reaches."""
+        """Return the full name of a replaced attribute of Python or a framework that a call uses, or ``None``."""
         for module in sorted({*reach.modules, "builtins"}):
             if is_package(module):
                 continue
-            # A module in C does not look up its own functions by name.
+            # A module in C does not look up its own functions by name, so only names in the call's code matter.
             by_name = module == "builtins" or not str(getattr(sys.modules.get(module), "__file__", "")).endswith(".py")
             for space in self._spaces.get(module, ()):
                 for name, old, _new in space.replaced():
@@ -115,7 +117,7 @@ def _counts(module: str, name: str, old: Any) -> bool:
 
 
 def _is_stored(module: str, name: str) -> bool:
-    """Report whether a function of a module stores this global: a counter, or a value made at first use."""
+    """Return whether a function of the module assigns this global, such as a counter or a value made at first use."""
     values = list(vars(sys.modules[module]).values())
     members = [item for value in values if isinstance(value, type) for item in list(vars(value).values())]
     return any(

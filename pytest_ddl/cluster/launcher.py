@@ -1,4 +1,4 @@
-"""Starting worker processes: the seam for launchers, and the local one that forks from the zygote."""
+"""Start worker processes: the interface of launchers, and the local launcher, which forks workers from the zygote."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PRELOAD = (
     "pytest_ddl.cluster.process_state",
 )
 START_TIMEOUT = 120.0
-"""Seconds for importing TensorFlow and Keras; a cold disk can take tens of them."""
+"""Maximum seconds for importing TensorFlow and Keras. With a cold disk cache, this can take tens of seconds."""
 
 
 _BOOTSTRAP = """
@@ -48,16 +48,17 @@ spec.loader.exec_module(package)
 from pytest_ddl.cluster.zygote import main
 main()
 """
-"""Starts the zygote with the interpreter's own path. pytest puts the folders of tests first, and a queue.py there
-would be imported instead of the standard module; these folders are only searched for what is found nowhere else."""
+"""Code that starts the zygote. It searches the interpreter's own path before the other entries of ``sys.path``.
+
+pytest puts the folders of tests first, and a ``queue.py`` there would be imported instead of the standard module."""
 
 
 class LaunchError(RuntimeError):
-    """Worker processes cannot be started; the message is one line with the fix."""
+    """Worker processes cannot be started. The message states the reason."""
 
 
 class WorkerProcess:
-    """The controller's end of one worker: its control pipe, its output and how it ended."""
+    """Worker process as the controller sees it: its control pipe, its output and its exit status."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -72,21 +73,21 @@ class WorkerProcess:
             raise LaunchError(cannot_write(error, tempfile.gettempdir())) from None
         self.pid = 0
         self.exit_status: int | None = None
-        """Exit code, or minus the number of the signal that ended it; ``None`` while it runs."""
+        """Exit code, or minus the number of the signal that ended it. ``None`` while it runs."""
 
     @property
     def fds(self) -> list[int]:
-        """Control, stdout, stderr and stacks, as the worker gets them."""
+        """File descriptors that the worker gets: control, stdout, stderr and stacks."""
         return [self._control.fileno(), self.out.fileno(), self.err.fileno(), self._stacks_write]
 
     def started(self, pid: int) -> None:
-        """Let go of the worker's ends, so that its end closes ours."""
+        """Close the worker's ends of the pipes in this process, so that this process notices when the worker ends."""
         self.pid = pid
         self._control.close()
         os.close(self._stacks_write)
 
     def read_stacks(self) -> str:
-        """Return what faulthandler has written since the last call."""
+        """Return the text that faulthandler has written since the last call."""
         chunks = []
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._stacks, 1 << 16):
@@ -94,11 +95,11 @@ class WorkerProcess:
         return b"".join(chunks).decode(errors="replace")
 
     def output(self, since: tuple[int, int] = (0, 0)) -> tuple[str, str]:
-        """Return what was printed to stdout and stderr from these offsets on."""
+        """Return the output on stdout and stderr after these offsets."""
         return _tail(self.out, since[0]), _tail(self.err, since[1])
 
     def output_offsets(self) -> tuple[int, int]:
-        """Where the output ends now."""
+        """Return the present sizes of stdout and stderr."""
         return os.fstat(self.out.fileno()).st_size, os.fstat(self.err.fileno()).st_size
 
     def close(self) -> None:
@@ -109,7 +110,7 @@ class WorkerProcess:
 
 
 _MODULES = re.compile(r"^Extension modules: .*\n?", re.MULTILINE)
-"""What faulthandler ends with: kilobytes of names, behind which the reason of a crash is lost."""
+"""Last line of faulthandler's output. It is left out, because its kilobytes of names would hide the crash's reason."""
 
 
 def _tail(file: IO[bytes], start: int) -> str:
@@ -119,46 +120,52 @@ def _tail(file: IO[bytes], start: int) -> str:
 
 
 class Launcher(Protocol):
-    """Starts processes that run :class:`pytest_ddl.cluster.worker.Worker` on a control pipe."""
+    """Interface of a launcher, which starts processes that run :class:`pytest_ddl.cluster.worker.Worker`."""
 
     def launch(self, count: int, environ: Mapping[str, str]) -> list[WorkerProcess]:
         """Start ``count`` workers."""
 
     def signal(self, process: WorkerProcess, number: int) -> None:
-        """Send a signal to a worker and to all that it started, if it still runs."""
+        """Send a signal to a worker and to its process group, if the worker still runs."""
 
     def fileno(self) -> int:
-        """Becomes readable when :meth:`poll` has news."""
+        """Return a file descriptor that becomes readable when :meth:`poll` has something to read."""
 
     def poll(self, timeout: float = 0.0) -> None:
-        """Take in which workers have ended, setting their ``exit_status``."""
+        """Set the ``exit_status`` of the workers that have ended.
+
+        :raises LaunchError: if the process that starts workers has ended.
+        """
 
     def close(self) -> None:
-        """End all workers and what started them; nothing is left."""
+        """End all workers and the processes that started them."""
 
 
 class LocalLauncher:
-    """Forks workers from a zygote on this machine; starts it, or joins that of the xdist controller."""
+    """Launcher that forks workers from a zygote on this machine.
+
+    It starts a zygote, or connects to the zygote of the xdist controller.
+    """
 
     def __init__(
         self, environ: Mapping[str, str], folder: Path, address: str | None = None, *, isolated: bool = False
     ) -> None:
         """Start a zygote, or connect to the one at ``address``.
 
-        :param folder: where the socket and the log of a started zygote lie; the zygote removes it when it
-            ends, so that nothing is left of a pytest process that was killed.
-        :param isolated: whether a started zygote and its workers have a network of their own; see
+        :param folder: folder for the socket and the log of a started zygote. The zygote removes the folder when it
+            ends, so that a killed pytest process leaves no files.
+        :param isolated: give a started zygote and its workers their own network; see
             :mod:`pytest_ddl.cluster.network`.
         """
         self._buffer = b""
         self._ready = False
         self._error = ""
-        """Why no worker can ever be started."""
+        """Reason why the zygote can never start a worker, for example that TensorFlow cannot be imported."""
         self.ended = ""
-        """How the zygote ended, once it has: a launcher with another one is needed."""
+        """Description of how the zygote ended. Empty while it runs. After its end, a new launcher is needed."""
         self._tag = f"{os.getpid()}-{uuid4().hex}"
         self._ended: dict[int, int] = {}
-        """Status by pid of workers that ended before :meth:`launch` had returned them."""
+        """Exit statuses of workers that ended before :meth:`launch` returned them, by pid."""
         self._running: dict[int, WorkerProcess] = {}
         self._forked: dict[int, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -173,7 +180,7 @@ class LocalLauncher:
     def _start(self, environ: Mapping[str, str], folder: Path, isolated: bool) -> None:
         self.address = str(folder / "zygote")
         try:
-            # A zygote that was killed leaves its socket, one that ended removes the folder.
+            # A zygote removes the folder when it ends, but a zygote that was killed leaves its socket there.
             folder.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.address)
@@ -191,7 +198,7 @@ class LocalLauncher:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            # Out of the terminal's foreground group: Ctrl-C is for pytest, which ends the workers in order.
+            # Outside the terminal's foreground group, so that Ctrl-C reaches only pytest, which ends the workers.
             start_new_session=True,
             env={**environ, strays.TAG: self._tag},
         )
@@ -211,7 +218,10 @@ class LocalLauncher:
                 return
 
     def launch(self, count: int, environ: Mapping[str, str]) -> list[WorkerProcess]:
-        """Fork workers with the given environment; the first call waits for the zygote's imports."""
+        """Fork workers with the given environment. The first call waits until the zygote has imported TensorFlow.
+
+        :raises LaunchError: if the zygote has ended, cannot import TensorFlow or takes too long.
+        """
         self._wait_until(lambda: self._ready, START_TIMEOUT, "importing TensorFlow")
         if self._error:
             raise LaunchError(self._error + self._log_tail())
@@ -227,7 +237,7 @@ class LocalLauncher:
                 "argv": sys.argv[:1],
             }
             data = json.dumps(request).encode() + b"\n"
-            # Before it is sent: if a signal handler raises here, no later worker may get the number of this one.
+            # Counted before the request is sent: if a signal handler raises here, a later worker gets another number.
             self._next_id += 1
             workers[self._next_id] = worker
             try:
@@ -289,7 +299,7 @@ class LocalLauncher:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(timeout=2)
                 how = f": {how_it_ended(self._process.returncode)}"
-            # The kernel has killed the workers with it, and nobody what they had started.
+            # The kernel has killed the workers together with the zygote, but not the processes that they had started.
             strays.end_tagged(self._tag)
             text = f"the zygote, from which worker processes are forked, has ended{how}"
             self.ended = f"{text}{self._log_tail()}"
@@ -313,7 +323,7 @@ class LocalLauncher:
             self._socket.close()
         if self._process is not None:
             if not self._ready:
-                # It is still importing, and would only hear of its end afterwards; it has no workers yet.
+                # It is still importing and would notice the closed socket only afterwards. It has no workers yet.
                 self._process.kill()
             try:
                 self._process.wait(timeout=10)

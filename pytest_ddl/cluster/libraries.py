@@ -1,6 +1,6 @@
-"""Functions and classes of Python, NumPy, TensorFlow and Keras: which of them are not those that were imported.
+"""Find functions and classes of Python, NumPy, TensorFlow and Keras that were replaced after their import.
 
-Public modules are watched, the modules in which their functions are written, and their classes with all bases.
+Public modules are watched, together with the modules that define their functions, and their classes with all bases.
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, type, property, classmet
 
 @dataclass
 class _Owner:
-    """A module or class with its attributes as they were."""
+    """Module or class with its remembered attributes."""
 
     name: str
     namespace: Mapping[str, Any]
     names: tuple[str, ...]
     values: tuple[Any, ...]
     bases: tuple[type, ...] = ()
-    """Of a class, where it inherits from; a module gets attributes whenever a submodule is imported."""
+    """Base classes of a class; empty for a module.
+
+    New attributes are reported only for classes, because a module gets one whenever a submodule is imported.
+    """
 
     def changes(self) -> Iterator[tuple[str, Any]]:
-        """Yield functions and classes that were replaced, removed or overridden, with what is there now."""
+        """Yield the name and the present value of each function and class that was replaced, removed or overridden."""
         try:
-            # In C, by identity first: a look at each attribute would cost ten times as much.
+            # Tuples are compared in C and by identity first. A loop over the attributes would take ten times as long.
             present = tuple(self.namespace.values())
             if (present if self.bases else present[: len(self.values)]) == self.values:
                 return
         except Exception:
-            # A value that was replaced, and whose comparison has no truth value: an array.
+            # The comparison of a replaced value has no truth value if the value is an array.
             pass
         for name, value in zip(self.names, self.values, strict=True):
             now = self.namespace.get(name)
@@ -53,14 +56,14 @@ class _Owner:
 
 
 class Libraries:
-    """What is watched of the libraries, and what differs."""
+    """Watched modules and classes of the libraries, with the changes that are expected."""
 
     def __init__(self) -> None:
         self._owners = list(_watched())
         self._known: dict[str, Any] = {}
 
     def changes(self) -> dict[str, Any]:
-        """Attributes that were replaced, by their full name, with what is there now."""
+        """Return the present values of attributes that were replaced, by full name."""
         found = {}
         for owner in self._owners:
             for name, value in owner.changes():
@@ -70,7 +73,10 @@ class Libraries:
         return found
 
     def expect(self, key: str, value: Any) -> Any:
-        """Expect another value of an attribute from now on; return what was expected so far."""
+        """Expect another value of an attribute from now on. Return the value that was expected before.
+
+        This object itself stands for the original value.
+        """
         before = self._known.get(key, self)
         if value is self:
             self._known.pop(key, None)
@@ -80,7 +86,7 @@ class Libraries:
 
 
 def _watched() -> Iterator[_Owner]:
-    """Public modules, the modules in which their functions are written, and their classes with all bases."""
+    """Yield public modules, the modules that define their functions, and their classes with all bases."""
     modules = {name: module for name, module in list(sys.modules.items()) if is_public(name, module)}
     classes: set[type] = set()
     written: set[str] = set()
@@ -104,7 +110,7 @@ def _watched() -> Iterator[_Owner]:
 
 
 def is_public(name: str, module: object) -> bool:
-    """Whether a module is one of Python or of a framework that users import."""
+    """Return whether a module is one of Python's listed modules or a public module of a framework."""
     if not isinstance(module, types.ModuleType):
         return False
     if name in _PYTHON:
@@ -112,12 +118,12 @@ def is_public(name: str, module: object) -> bool:
     top, *rest = name.split(".")
     if top not in FRAMEWORKS or (top == "keras" and rest[:1] == ["src"]):
         return False
-    # TensorFlow's modules for its users lie in tensorflow._api.v2; those of version 1 are left out.
+    # TensorFlow's public modules are in tensorflow._api.v2. Those of version 1 are left out.
     private = any(part.startswith("_") for part in rest) and not name.startswith("tensorflow._api.v2")
     return not private and rest[:1] not in (["python"], ["core"], ["lite"], ["tests"]) and "compat" not in rest
 
 
 def is_code(value: object) -> bool:
-    """Whether a value is a function, a class or another object that can be called."""
-    # NumPy's functions are objects of classes of its own, which can be called.
+    """Return whether a value is a function, a class or another object that can be called."""
+    # NumPy's functions are instances of its own classes.
     return isinstance(value, _CODE) or (callable(value) and not isinstance(value, types.ModuleType))

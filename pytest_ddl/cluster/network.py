@@ -1,9 +1,9 @@
 """Keep other hosts away from TensorFlow's servers in this process.
 
-TensorFlow's servers listen on all interfaces (``0.0.0.0`` is fixed in its ``grpc_server_lib.cc``) and run whatever
-a client asks for (https://github.com/tensorflow/tensorflow/blob/master/SECURITY.md). :func:`servers_kept_local`
-ties them to the loopback device and costs nothing. :func:`isolate` moves the whole process into a network namespace.
-That also keeps other users of this machine away, but the programs in it reach no other host.
+TensorFlow's servers listen on all interfaces (``0.0.0.0`` is fixed in its ``grpc_server_lib.cc``) and execute all
+requests of a client (https://github.com/tensorflow/tensorflow/blob/master/SECURITY.md). :func:`servers_kept_local`
+binds them to the loopback device, which takes no time. :func:`isolate` moves the whole process into a network
+namespace. That also keeps other users of this machine away, but programs in the namespace reach no other host.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _FIX = (
 
 @contextlib.contextmanager
 def servers_kept_local() -> Iterator[None]:
-    """Tie each TCP server that this process starts inside the context to the loopback device.
+    """Bind each TCP server that this process starts inside the context to the loopback device.
 
-    The kernel then refuses what arrives there by any other device. Linux 5.7 and newer allow this to every process
-    (its commit "net: core: enable SO_BINDTODEVICE for non-root users"). An older kernel asks for CAP_NET_RAW; without
-    that right servers stay as they are.
+    The kernel then refuses connections through any other device. Linux 5.7 and newer allow this to every process
+    (commit "net: core: enable SO_BINDTODEVICE for non-root users"). An older kernel requires CAP_NET_RAW. Without this
+    right the servers are not changed.
     """
     before = _sockets().keys()
     yield
@@ -47,24 +47,24 @@ def servers_kept_local() -> Iterator[None]:
 
 
 def _sockets() -> dict[str, int]:
-    """Return the open sockets, identity -> descriptor; a descriptor may be given to another socket meanwhile."""
+    """Return the open sockets as identity -> descriptor. The same descriptor may belong to another socket later."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        # The listing has a descriptor of its own, which is closed by now.
+        # The listing includes the descriptor of listdir itself, which is already closed.
         with contextlib.suppress(FileNotFoundError):
             found[os.readlink(f"/proc/self/fd/{name}")] = int(name)
     return {identity: number for identity, number in found.items() if identity.startswith("socket:")}
 
 
 class IsolationError(RuntimeError):
-    """The kernel refuses a network namespace; the message is one line with the fix."""
+    """The kernel refuses a network namespace. The message is one line with the fix."""
 
 
 def isolate() -> None:
-    """Leave the network of this machine for a new one that has only a loopback device.
+    """Move this process from the network of the machine into a new one that has only a loopback device.
 
-    A process without the right to do so makes a user namespace first, in which it keeps its user and group.
-    The process must have one thread: the kernel refuses a user namespace to others.
+    A process without the right to do so also enters a new user namespace, in which it keeps its user and group.
+    The process must have only one thread, because the kernel refuses a user namespace to others.
 
     :raises IsolationError: if the kernel allows neither.
     """
@@ -82,14 +82,14 @@ def _enter() -> None:
     except PermissionError:
         uid, gid = os.getuid(), os.getgid()
         _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
-        # The kernel accepts a map of groups only from a process that has given up setgroups: user_namespaces(7).
+        # The kernel accepts a map of groups only from a process that cannot call setgroups: user_namespaces(7).
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
 def _unshare(flags: int) -> None:
-    # os.unshare exists from Python 3.12 on.
+    # os.unshare needs Python 3.12.
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "unshare"):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -99,7 +99,7 @@ def _unshare(flags: int) -> None:
 
 
 def _start_loopback() -> None:
-    """Set the loopback device up: a new namespace has it, but down."""
+    """Activate the loopback device, which is down in a new namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh14x", _LOOPBACK, 0)
         _name, flags = struct.unpack("16sh14x", fcntl.ioctl(control, _SIOCGIFFLAGS, request))

@@ -1,6 +1,7 @@
-"""What in the surroundings of this process keeps clusters from working: limits, a full disk, proxies, the network.
+"""Diagnose what keeps clusters from working on this machine: limits, a full disk, proxies or the network.
 
-Each function returns one line with the cause and the fix, or what to change. Only the standard library is imported.
+Each function returns one line with the cause and the fix, or the values to change. This module imports only the
+standard library.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ _LIMITS = ((resource.RLIMIT_AS, "address space", "-v"), (resource.RLIMIT_DATA, "
 
 
 def without_proxy_here(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that keep connections within this machine away from a proxy, the user's entries included.
+    """Return environment variables that keep connections within this machine away from a proxy.
 
-    gRPC, with which TensorFlow's processes talk, uses ``http_proxy`` for 127.0.0.1 too. It reads ``no_grpc_proxy``
-    first, and ``no_proxy`` only if that is not set.
+    They include the user's own entries. TensorFlow's processes communicate with gRPC, which uses ``http_proxy`` for
+    127.0.0.1 too. gRPC reads ``no_grpc_proxy`` first, and ``no_proxy`` only if ``no_grpc_proxy`` is not set.
     """
     if not any(environ.get(name) or environ.get(name.upper()) for name in _PROXIES):
         return {}
     changed = {}
     for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy"), ("no_grpc_proxy", "no_grpc_proxy")):
-        # Programs prefer one spelling of the two: a new one must have what the user put into the other.
+        # A program may read only one of the two spellings, so a new variable must contain the user's entries too.
         given = environ.get(name) or environ.get(other) or ""
         entries = [entry.strip() for entry in given.split(",") if entry.strip()]
         if (given or name != "no_grpc_proxy") and "*" not in entries:
@@ -52,7 +53,7 @@ def loopback_problem() -> str | None:
 
 
 def limits() -> str:
-    """Return which limit of memory this process and its workers have, with the way out; empty without one."""
+    """Return the memory limits of this process and its workers with the fix, or an empty string without limits."""
     found = []
     for number, what, option in _LIMITS:
         soft, _hard = resource.getrlimit(number)
@@ -64,7 +65,7 @@ def limits() -> str:
 
 
 def how_it_ended(status: int | None) -> str:
-    """Say how a process ended that nobody should have ended, with the likely cause."""
+    """Describe how a process ended unexpectedly, with the likely cause."""
     if status is None:
         return "its end was not seen"
     if status >= 0:
@@ -77,7 +78,7 @@ def how_it_ended(status: int | None) -> str:
 
 
 def cannot_write(error: OSError, folder: object) -> str:
-    """Say why files cannot be made in the folder for temporary files, and what to do."""
+    """Explain why files cannot be made in the folder for temporary files, with the fix."""
     if error.errno == errno.EFBIG:
         fix = "the size of files is limited (ulimit -f): try `ulimit -f unlimited`"
     elif error.errno in (errno.EMFILE, errno.ENFILE):

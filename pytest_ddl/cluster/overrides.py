@@ -1,7 +1,7 @@
-"""Globals that a test has changed in the controlling process: found there, put in place in the ranks.
+"""Find globals that a test has changed in the pytest process, and set them in the ranks.
 
-A function travels by its name, and a rank imports its module anew. What ``monkeypatch.setattr(module, name,
-value)`` put into the module must be there too: a test that sets it means the run that it starts.
+A function is sent by its name, and a rank imports its module again. A value that ``monkeypatch.setattr(module, name,
+value)`` has set in the pytest process must therefore be set in the rank as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_ddl.cluster.remembered import Remembered
 from pytest_ddl.cluster.user_modules import MISSING, UserModules, resolve
 
 MAX_UNUSED_BYTES = 1 << 20
-"""Size above which a value is sent only if the function's code has its name."""
+"""Maximum size of a value that is sent although the function's code does not contain its name."""
 _REMOVED = b""
 _modules: UserModules | None = None
 _libraries: Libraries | None = None
@@ -30,11 +30,11 @@ _installed: InstalledModules | None = None
 
 
 class ShippingError(TypeError):
-    """A function, argument or result cannot be pickled; the message says which and what to do."""
+    """A function, argument, result or changed global cannot be sent. The message names it and the fix."""
 
 
 def remember() -> None:
-    """Take globals and frameworks for what their imports have left; the first call counts."""
+    """Record the present globals and frameworks as unchanged. Only the first call has an effect."""
     global _installed, _libraries, _modules
     if _modules is None:
         _libraries, _installed = Libraries(), InstalledModules()
@@ -42,7 +42,7 @@ def remember() -> None:
 
 
 def forget() -> None:
-    """Remember nothing any more."""
+    """Drop everything that :func:`remember` has recorded."""
     global _installed, _libraries, _modules
     if _modules is not None:
         _modules.close()
@@ -50,11 +50,11 @@ def forget() -> None:
 
 
 def collect(call: Any) -> dict[str, dict[str, bytes]]:
-    """Return the globals that were changed since they were remembered, pickled, by module.
+    """Return the pickled values of globals that have changed since they were remembered, by module and name.
 
     :param call: the function and its arguments.
-    :raises ShippingError: for a global that cannot be pickled and that the function refers to, and for a function
-        of a framework that was replaced in this process.
+    :raises ShippingError: if the function refers to a changed global that cannot be pickled, or if a function of a
+        framework was replaced in this process.
     """
     reach = Reach(call)
     _refuse_patches(reach)
@@ -74,7 +74,7 @@ def collect(call: Any) -> dict[str, dict[str, bytes]]:
 
 
 def _refuse_patches(reach: Reach) -> None:
-    """Raise if a library was patched in this process: the ranks would run the original without a word."""
+    """Raise an error if a library was patched in this process, because the ranks would silently run the original."""
     patched = [] if _libraries is None else [key for key in _libraries.changes() if key.split(".")[0] in FRAMEWORKS]
     name = patched[0] if patched else None if _installed is None else _installed.refused(reach)
     if name is not None:
@@ -85,7 +85,7 @@ def _refuse_patches(reach: Reach) -> None:
 
 
 def put(module: ModuleType, values: Mapping[str, bytes]) -> list[Callable[[], None]]:
-    """Put changed globals into a module of this process; return what puts each of them back."""
+    """Set changed globals in a module of this process. Return functions that restore them."""
     undo: list[Callable[[], None]] = []
     for name, data in values.items():
         owner, attribute = resolve(module, name)

@@ -1,4 +1,4 @@
-"""The values of a test's parameters in words, to tell whether all processes run the test with the same ones."""
+"""Describe the values of a test's parameters, to check that all processes run the test with the same values."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ MAX_SHOWN = 80
 def in_words(item: Any) -> dict[str, str]:
     """Describe the values of an item's parameters, by name.
 
-    Values that cannot be told from equal ones, such as objects of most classes, have only their class in it.
+    Objects of most classes cannot be compared between processes. Their description contains only the class.
     """
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return {name: _words(value, 0) for name, value in parameters.items()}
 
 
 def difference(here: Mapping[str, str], ranks: Sequence[tuple[int, Mapping[str, str]]]) -> str | None:
-    """Say which parameter has another value in a rank than in the controlling process, or return ``None``."""
+    """Return a message about the first parameter whose value differs between a rank and the pytest process.
+
+    Return ``None`` if there is none.
+    """
     for rank, there in ranks:
         for name in here:
             if name in there and there[name] != here[name]:
@@ -59,7 +62,7 @@ def _words(value: Any, depth: int) -> str:
     if isinstance(value, (list, tuple)):
         return f"{kind}({', '.join(map(inner, value))})"
     if isinstance(value, (set, frozenset)):
-        # Their order is another in every process.
+        # The order of a set differs between processes.
         return f"{kind}({', '.join(sorted(map(inner, value)))})"
     if isinstance(value, Mapping) and isinstance(value, (dict, types.MappingProxyType)):
         return f"{kind}({', '.join(sorted(f'{inner(key)}: {inner(item)}' for key, item in value.items()))})"

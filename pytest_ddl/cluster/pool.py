@@ -1,4 +1,4 @@
-"""The pool of warm clusters of one pytest process: handed out clean, replaced when dirty."""
+"""Keep a pool of warm clusters for one pytest process. Leased clusters are clean, and dirty ones are replaced."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import StrategySpec
 
 MAX_WARM_PROCESSES = 12
-"""Idle workers kept; at about 50 MB each they fit any machine that can import TensorFlow."""
+"""Maximum number of idle workers. At about 50 MB each they fit any machine that can import TensorFlow."""
 MAX_REPLACEMENTS = 3
-"""How often a launcher that has ended is replaced: what ends it again and again would cost seconds for each test."""
+"""Maximum number of times that an ended launcher is replaced. If it ends every time, each test would lose seconds."""
 MAX_USES = 200
-"""Uses after which a cluster is replaced: graphs of past tests are never freed by TensorFlow."""
+"""Number of uses after which a cluster is replaced, because TensorFlow never frees the graphs of past tests."""
 
 
 IDLE_LIMIT = 30.0
-"""Seconds after which a warm cluster with servers ends: whoever reaches a server can run code as the user.
-
-A new cluster takes some tenths of a second, which is little beside the pause."""
+"""Seconds after which an idle cluster with servers ends, because anyone who can reach a server can run code as the
+user. Starting a new cluster takes some tenths of a second, which is short compared with this time."""
 _IDLE_MARGIN = 5.0
-"""A cluster that is about to end is not handed out: its ranks began to wait at slightly different times."""
+"""Seconds before its end from which a cluster is not leased. Its ranks began to wait at slightly different times."""
 
 
 @dataclass
@@ -37,10 +36,10 @@ class _Warm:
     cluster: Cluster
     gpus: Slots
     servers: bool = False
-    """Whether its processes have servers of TensorFlow's."""
+    """True if its processes run TensorFlow servers."""
     uses: int = 0
     until: float = math.inf
-    """When it ends by itself."""
+    """Time of :func:`time.monotonic` after which the cluster is not leased, because its ranks may exit."""
 
     def close(self) -> None:
         self.cluster.close()
@@ -48,7 +47,10 @@ class _Warm:
 
 
 class Pool:
-    """Starts clusters on demand and keeps clean ones warm, one for each variant and device."""
+    """Pool of clusters. It starts clusters on demand and keeps clean ones warm.
+
+    There is at most one warm cluster for each variant and device, with pytest sessions and without.
+    """
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class Pool:
 
     @property
     def launcher(self) -> Launcher:
-        """The launcher, started at first use, and anew if what it forks from has ended."""
+        """Launcher, started at first use. It is replaced if the process from which it forks has ended."""
         if self._launcher is not None and hasattr(self._launcher, "ended") and self._replaced < MAX_REPLACEMENTS:
             with contextlib.suppress(LaunchError):
                 self._launcher.poll()
@@ -81,7 +83,7 @@ class Pool:
 
     @property
     def started(self) -> Launcher | None:
-        """The launcher, if it was started."""
+        """Launcher if it was started, else ``None``."""
         return self._launcher
 
     @contextmanager
@@ -96,12 +98,13 @@ class Pool:
         environ: Mapping[str, str] | None = None,
         sessions: bool = False,
     ) -> Iterator[Cluster]:
-        """Hand out a clean cluster; a cluster that comes back dirty is ended, its successor started on demand.
+        """Lease a clean cluster. A cluster that is dirty afterwards is ended, and the next lease starts a new one.
 
-        :param fresh: start a cluster for this use alone.
-        :param sessions: hand out one of the clusters in which pytest sessions run. Calls have others, in which
-            no collected module and no plugin of pytest can have changed anything.
-        :raises ClusterError: when the cluster cannot be started.
+        :param fresh: start a new cluster for this lease only.
+        :param environ: additional environment variables. Such a cluster is also started for this lease only.
+        :param sessions: lease a cluster in which pytest sessions run. Calls use other clusters, so that no collected
+            module and no plugin of pytest can have changed anything there.
+        :raises ClusterError: if the cluster cannot be started.
         """
         key = (str(spec), device, sessions)
         topology = definition.topology(spec)
@@ -147,7 +150,7 @@ class Pool:
         return _Warm(cluster, gpus, servers=definition.topology(spec).ports > 0)
 
     def _acquire_gpus(self, count: int, timeout: float) -> Slots:
-        """Take GPUs, ending idle clusters of this pool that hold them before waiting for other processes."""
+        """Acquire GPUs. End idle clusters of this pool that hold GPUs before waiting for other processes."""
         while any(warm.gpus.numbers for warm in self._warm.values()):
             with contextlib.suppress(ResourcesBusyError):
                 return self.ledger.acquire("gpu", count, deadline=0.0)
@@ -160,7 +163,7 @@ class Pool:
         return self._warm.pop(key, None)
 
     def _end_idle(self) -> None:
-        """End clusters that nobody has used for long, and what is left of those that ended by themselves."""
+        """End clusters that were idle for too long, and clean up those whose processes have ended."""
         now = time.monotonic()
         for key, warm in list(self._warm.items()):
             if now > warm.until or not warm.cluster.alive:
@@ -189,12 +192,12 @@ class Pool:
             self._warm.popitem(last=False)[1].close()
 
     def tear_down_sessions(self) -> None:
-        """Tear down what finished items have left set up in warm clusters for a next one."""
+        """Tear down the fixtures that finished items have left in warm clusters for a next item."""
         for warm in self._warm.values():
             warm.cluster.tear_down_session()
 
     def close(self) -> None:
-        """End all clusters and the launcher; nothing is left."""
+        """End all clusters and the launcher."""
         while self._warm:
             self._warm.popitem()[1].close()
         if self._launcher is not None:
@@ -203,6 +206,6 @@ class Pool:
 
 
 def _device_ids(numbers: Sequence[int], environ: Mapping[str, str]) -> list[str]:
-    """Names of GPUs for ``CUDA_VISIBLE_DEVICES``; slots count those that this process may see."""
+    """Return names of GPUs for ``CUDA_VISIBLE_DEVICES``. Slot numbers count the GPUs that this process may see."""
     visible = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return [visible[number] if number < len(visible) else str(number) for number in numbers]

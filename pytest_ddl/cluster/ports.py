@@ -1,9 +1,9 @@
-"""Leases of TCP ports on this machine, held against all other clusters whatever process owns them.
+"""Lease TCP ports on this machine, so that no other cluster of any process uses them.
 
-TensorFlow cannot be handed a bound socket, so a port has to be chosen, let go and bound again by
-TensorFlow. The lease of TCP port N is the bound *UDP* port N: the kernel allows one holder, frees it
-even after ``kill -9``, and no file is left. Taking ports below the kernel's ephemeral range keeps
-everybody else's outgoing connections away.
+TensorFlow does not accept a bound socket. A port therefore has to be chosen and released before TensorFlow binds it.
+The lease of TCP port N is the bound *UDP* port N. The kernel allows one holder, releases the port even after
+``kill -9``, and no file is left. The ports are below the kernel's ephemeral range, so that outgoing connections of
+other programs do not use them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import random
 import socket
 
 FIRST_PORT, LAST_PORT = 18000, 32000
-"""Below Linux's default ephemeral range (from 32768), above the ports of most services."""
+"""Range of ports: below Linux's default ephemeral range (from 32768) and above the ports of most services."""
 
 
 class PortLease:
-    """Some ports of this machine that no other cluster takes while the lease is held.
+    """Lease of TCP ports of this machine. No other cluster takes them until they are released.
 
-    :raises OSError: when there are not enough free ports.
+    :raises OSError: if there are not enough free ports.
     """
 
     def __init__(self, count: int) -> None:
         self._held: dict[int, socket.socket] = {}
-        # The operating system's randomness: a test that seeds `random` must not make two runs collide.
+        # Random numbers of the operating system, because a test that seeds `random` must not make two runs collide.
         order = random.Random(os.urandom(8)).sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT)
         for port in order:
             if len(self._held) == count:
@@ -41,7 +41,7 @@ class PortLease:
         return tuple(self._held)
 
     def release(self) -> None:
-        """Give the ports back; may be called twice."""
+        """Release the ports. A second call does nothing."""
         while self._held:
             self._held.popitem()[1].close()
 
@@ -51,7 +51,7 @@ def _lease(port: int) -> socket.socket | None:
     try:
         held.bind(("127.0.0.1", port))
         with socket.socket() as probe:
-            # Gone servers leave their port in TIME_WAIT, which does not stop TensorFlow either.
+            # The port of an ended server stays in TIME_WAIT, in which TensorFlow can bind it too.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
     except OSError:

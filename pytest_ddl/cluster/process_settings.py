@@ -1,4 +1,4 @@
-"""Settings of this process that a test can change and that can be put back exactly: one entry each."""
+"""Read and restore the settings of this process that a test can change. Each setting has one entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 from pytest_ddl.cluster.framework_settings import Setting, framework_settings
 
 NOT_SHARED = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
-"""Environment variables of pytest, which keeps its own in every process."""
+"""Environment variables that pytest sets in every process separately."""
 ENVIRON = "os.environ "
 DIRECTORY = "the working directory"
 PATH = "sys.path"
@@ -28,7 +28,7 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda _self: "missing"})()
 
 
 def read_all() -> dict[str, Any]:
-    """Return all settings by name; values compare with ``==``."""
+    """Return the values of all settings by name. The values can be compared with ``==``."""
     found: dict[str, Any] = {ENVIRON + name: value for name, value in os.environ.items() if name not in NOT_SHARED}
     for name, setting in _SETTINGS.items():
         found[name] = setting.read()
@@ -38,9 +38,9 @@ def read_all() -> dict[str, Any]:
 
 
 def write(name: str, value: Any) -> None:
-    """Put a setting back.
+    """Restore a setting.
 
-    :raises Exception: whatever hinders it, such as a folder that is gone.
+    :raises Exception: if it cannot be restored, for example because a folder was removed.
     """
     if name.startswith(ENVIRON):
         variable = name.removeprefix(ENVIRON)
@@ -61,7 +61,7 @@ def _directory() -> str | None:
 
 
 def _umask() -> int:
-    # There is no way to read it without setting it.
+    # The mask cannot be read without setting it.
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -74,7 +74,7 @@ def _handlers() -> dict[int, Any]:
 def _set_handlers(handlers: Mapping[int, Any]) -> None:
     for number, handler in handlers.items():
         if signal.getsignal(number) != handler:
-            # One that was not set from Python (None) cannot be set again.
+            # A handler that was not set from Python is None here and cannot be set again.
             signal.signal(number, handler)
 
 
@@ -98,7 +98,7 @@ def _set_loggers(state: Mapping[str, Any]) -> None:
 
 
 def _set_warnings(filters: Any) -> None:
-    # Leaving the context makes Python forget what it decided by other filters.
+    # Leaving the context clears the decisions that Python has cached for the old filters.
     with warnings.catch_warnings():
         pass
     warnings.filters[:] = filters  # type: ignore[index]

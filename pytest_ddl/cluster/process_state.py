@@ -1,7 +1,7 @@
-"""The state of a rank's process: what a test leaves behind is put back, or named where it cannot be.
+"""Restore the state of a rank's process after a test, and name the changes that cannot be restored.
 
-A rank is warm: the next test must find it as a fresh one. What a fixture of a wider scope than one test
-has changed stays until the fixture is torn down, as in any pytest run.
+Many tests use one rank, and each must find it in the state of a fresh process. Changes by a fixture with a wider scope
+than one test stay until the fixture is torn down, as in any pytest run.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from pytest_ddl.cluster.protocol import Surroundings
 from pytest_ddl.cluster.user_modules import UserModules
 
 LIBRARIES = Libraries()
-"""Made when the zygote imports this module, after the frameworks: so all workers share what it remembers."""
+"""Remembered libraries. The zygote imports this module after the frameworks, so all workers share this memory."""
 MAX_NAMED = 5
-"""Changes named in a message; one is enough to find the test that made it."""
+"""Maximum number of changes in a message. One change is enough to find the test that made it."""
 
 
 class _Part(Protocol):
-    """A part of the state: what is expected of it, and what differs."""
+    """Interface of a part of the state, which compares its expected values with the present ones."""
 
     def changes(self) -> dict[str, Any]:
-        """Return what is not as expected, with what it is now."""
+        """Return the present values that differ from the expected ones, by key."""
 
     def expect(self, key: str, value: Any) -> Any:
-        """Expect another value from now on; return what was expected so far."""
+        """Expect another value from now on. Return the value that was expected before."""
 
 
 class ProcessState:
-    """The state of this process as it is between tests; made when the strategy is built."""
+    """State of this process between tests. It is made after the strategy was built."""
 
     def __init__(self) -> None:
         self._settings = _Settings()
         self._modules = UserModules()
         self._parts: dict[str, _Part] = {"setting": self._settings, "global": self._modules, "library": LIBRARIES}
         self._layers: dict[object, dict[tuple[str, str], Any]] = {}
-        """By fixture that is alive: what was expected before it was set up."""
+        """For each fixture that is alive, the values that were expected before it was set up."""
         self._threads = set(threading.enumerate())
         self._children = _children()
 
     def adopt(self) -> None:
-        """Take the present state for the clean one: a pytest session has collected its files."""
+        """Record the present state as the clean one, because a pytest session has just collected its files."""
         self._layers.clear()
         self._settings.adopt()
         self._modules.remember()
@@ -60,9 +60,9 @@ class ProcessState:
         self._children |= _children()
 
     def surround(self, surroundings: Surroundings) -> None:
-        """Take over the environment, the working directory and the import path of the controlling process.
+        """Set changes of the environment, the working directory and the import path of the pytest process here too.
 
-        :raises OSError: when the folder cannot be entered from here.
+        :raises OSError: if this process cannot enter the working directory.
         """
         values: dict[str, Any] = {
             ENVIRON + name: MISSING if value is None else value for name, value in surroundings.environ.items()
@@ -75,7 +75,7 @@ class ProcessState:
             key = "setting", name
             above = next((layer for layer in self._layers.values() if key in layer), None)
             if above is not None:
-                # A fixture of this rank has set it: that holds until the fixture is torn down.
+                # A fixture of this rank has set another value, which stays until the fixture is torn down.
                 above[key] = value
             else:
                 process_settings.write(name, value)
@@ -83,7 +83,7 @@ class ProcessState:
 
     @contextmanager
     def kept_by(self, fixture: object) -> Iterator[None]:
-        """Keep what changes in this context until :meth:`release` is called for the fixture."""
+        """Accept the changes that happen in this context until :meth:`release` is called for the fixture."""
         before = self._changes()
         yield
         changed = {key: value for key, value in self._changes().items() if key not in before or before[key] != value}
@@ -92,7 +92,7 @@ class ProcessState:
         self._children |= _children()
 
     def release(self, fixture: object) -> None:
-        """Expect again what was expected before the fixture was set up."""
+        """Expect the values again that were expected before the fixture was set up."""
         fixtures = list(self._layers)
         if fixture not in self._layers:
             return
@@ -105,7 +105,7 @@ class ProcessState:
                 self._expect(key, value)
 
     def settle(self) -> tuple[str, ...]:
-        """Put back what can be put back exactly, and return the rest in words."""
+        """Restore all settings that can be restored exactly. Return descriptions of all other changes."""
         left = self._settings.restore()
         self._modules.rewind_generators()
         left += [f"{key.replace(':', '.')} was changed" for key in self._modules.changes()]
@@ -127,7 +127,7 @@ class ProcessState:
 
 
 class _Settings:
-    """The settings of the process as they are between tests."""
+    """Settings of the process between tests."""
 
     def __init__(self) -> None:
         self._expected: dict[str, Any] = {}
@@ -151,15 +151,15 @@ class _Settings:
         return before
 
     def restore(self) -> list[str]:
-        """Put back what differs; return what cannot be, in words."""
+        """Restore the settings that differ. Return descriptions of those that cannot be restored."""
         left = []
         if self._expected.get(TENSORFLOW_SEED) is not None:
-            # Who draws from the seeded sequence does not change the seed.
+            # Drawing from the seeded sequence does not change the seed, so the sequence is restarted in any case.
             process_settings.write(TENSORFLOW_SEED, self._expected[TENSORFLOW_SEED])
         for name in self.changes():
             expected = self._expected.get(name, MISSING)
             if expected is MISSING and not name.startswith(ENVIRON):
-                # A framework that was imported since: how it was imported is how it is expected to be.
+                # A framework was imported since then. Its present settings become the expected ones.
                 self._expected[name] = process_settings.read_all()[name]
                 continue
             try:
@@ -170,11 +170,11 @@ class _Settings:
 
 
 def _children() -> set[int]:
-    """Processes that this one has started and that still run."""
+    """Return the pids of processes that this one has started and that still run."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return {int(pid) for pid in file.read().split()}
     except OSError:
-        # Not on Linux: those that multiprocessing knows.
+        # Without Linux's /proc, only the processes of multiprocessing are known.
         started = multiprocessing.active_children() if "multiprocessing" in sys.modules else []
         return {child.pid for child in started if child.pid is not None}

@@ -1,7 +1,7 @@
-"""What the controller and a worker say to each other, and how it crosses the pipe.
+"""Define the messages between the controller and a worker, and send them through a pipe.
 
-Every request has an id and gets exactly one reply with that id. A reply to an older request is
-stale: the controller drops it and never uses that cluster again.
+Every request has an id and gets exactly one reply with that id. If the controller gets a reply to an older request, it
+drops the reply and never uses that cluster again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Kind(str, Enum):
-    """What a worker can be asked."""
+    """Kind of a request to a worker."""
 
     BOOT = "boot"
     """Build the strategy. Body: :class:`Boot`."""
@@ -25,47 +25,48 @@ class Kind(str, Enum):
     OPEN_SESSION = "open-session"
     """Start a pytest session. Body: :class:`SessionPlan`."""
     SETUP = "setup"
-    """Set an item of the session up. Body: ``(nodeid, nodeid of the next item or None)``."""
+    """Set up an item of the session. Body: ``(nodeid, nodeid of the next item or None)``."""
     BODY = "body"
     """Run the item's body once. Body: pickled keyword arguments of a Hypothesis example, or ``None``."""
     TEARDOWN = "teardown"
-    """Tear the item down.
+    """Tear down the item.
 
-    Body: ``True`` to tear down also what the next item does not share, ``False`` to tear down nothing but the item."""
+    Body: ``True`` to tear down also the fixtures that it does not share with the next item, ``False`` to tear down
+    only its own."""
     SETTLE = "settle"
-    """Put back what the last use left behind. The answer names what cannot be put back.
+    """Restore the state from before the last use. The reply names the changes that cannot be undone.
 
-    Body: seconds after which a rank ends if nobody asks it for anything, or ``None``."""
+    Body: seconds without a request after which the rank exits, or ``None``."""
     END_SESSION = "end-session"
-    """Tear down everything that the items of the open session have left set up."""
+    """Tear down all fixtures that the items of the open session have left set up."""
     STOP = "stop"
     """End the process."""
 
 
 @dataclass(frozen=True)
 class Boot:
-    """How to build the strategy of a rank."""
+    """Body of a request to build the strategy of a rank."""
 
     definition: bytes
-    """Pickled: the :class:`~pytest_ddl.strategies.base.StrategyDefinition`, which may be of the user's own module."""
+    """Pickled :class:`~pytest_ddl.strategies.base.StrategyDefinition`. Its class may be in a module of the user."""
     context: Any
-    """The :class:`~pytest_ddl.strategies.spec.BuildContext`."""
+    """:class:`~pytest_ddl.strategies.spec.BuildContext` of the process."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Name -> file of the modules that unpickling may need."""
     restarted: bool = False
-    """The rank joins a cluster that is running, so that no first all-reduce can prove its connection."""
+    """True if the rank joins a running cluster, so that no first all-reduce can check its connection."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What changed around the controlling process since the last request; it holds in the ranks from this one on."""
+    """Changes around the pytest process since the last request. The ranks apply them before this request."""
 
     environ: Mapping[str, str | None] = field(default_factory=dict)
-    """Environment variables with their new values; ``None`` for those that were removed."""
+    """Changed environment variables with their new values; ``None`` for those that were removed."""
     directory: str | None = None
-    """The new working directory."""
+    """New working directory, or ``None`` if it has not changed."""
     path: tuple[str, ...] | None = None
-    """The new ``sys.path``."""
+    """New ``sys.path``, or ``None`` if it has not changed."""
 
     def __bool__(self) -> bool:
         return bool(self.environ) or self.directory is not None or self.path is not None
@@ -88,55 +89,55 @@ class Reply:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception in a worker, in words that need none of its classes to be read."""
+    """Exception in a worker as plain text, which can be read without the exception's class."""
 
     type: str
     message: str
     traceback: str
     skipped: bool = False
-    """True where the exception was pytest's or unittest's way of skipping."""
+    """True if the exception is the one with which pytest or unittest skips a test."""
 
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What a rank needs to collect the same items as the controller."""
+    """Information that a rank needs to collect the same items as the controller."""
 
     options: Mapping[str, Any]
-    """Values of the controller's command line options, made fit for a rank."""
+    """Values of the controller's command line options, adapted for a rank."""
     args: tuple[str, ...]
-    """``--rootdir``, ``-c`` and the like."""
+    """Command line arguments such as ``--rootdir`` and ``-c``."""
     files: tuple[str, ...]
-    """The test files to collect."""
+    """Test files to collect."""
     basetemp: str | None = None
-    """Where ``tmp_path`` folders lie; each rank adds its number."""
+    """Folder for ``tmp_path``. Each rank appends its number."""
     markers: tuple[str, ...] = ()
-    """The registered markers: those of plugins that a rank leaves out are used in its tests all the same."""
+    """Registered markers. Tests may use markers of plugins that are switched off in a rank."""
 
 
 @dataclass(frozen=True)
 class PhaseResult:
-    """What one phase of an item left on a rank."""
+    """Result of one phase of an item on a rank."""
 
     reports: tuple[Mapping[str, Any], ...]
-    """Serialised reports: those of subtests, then the phase's own as the last."""
+    """Serialized reports: first those of subtests, then the phase's own report."""
     failed: bool
     entered: int = 0
-    """How often the test's body was entered in this phase: the rank's proof that it ran it."""
+    """Number of times that the test's body was entered in this phase. It proves that the rank ran the body."""
     finished: int = 0
-    """How often the body was left without an exception."""
+    """Number of times that the body ended without an exception."""
     warnings: tuple[RankWarning, ...] = ()
-    """What pytest recorded since the last phase; with the tear-down, all of the item's."""
+    """Warnings that pytest has recorded since the last reply. Most come with the tear-down, at the end of the item."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """With the set-up: the values of the item's parameters, in words that compare."""
+    """After the set-up, descriptions of the values of the item's parameters, which can be compared."""
 
 
 @dataclass(frozen=True)
 class ExampleResult:
-    """What became of one Hypothesis example on a rank."""
+    """Result of one Hypothesis example on a rank."""
 
     failure: Failure | None = None
     rejected: bool = False
-    """The body called ``assume(False)`` or ``reject()``."""
+    """True if the body called ``assume(False)`` or ``reject()``."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -146,10 +147,10 @@ class ExampleResult:
 
 @dataclass(frozen=True)
 class RankWarning:
-    """A warning that pytest recorded on a rank."""
+    """Warning that pytest recorded on a rank."""
 
     message: bytes
-    """Pickled: the warning, or its text where its class cannot be pickled."""
+    """Pickled warning, or its pickled text if the warning cannot be pickled."""
     filename: str
     lineno: int
     when: str
@@ -157,7 +158,10 @@ class RankWarning:
 
 
 def send(connection: Connection, message: Request | Reply) -> None:
-    """Send a message; a reply that cannot be pickled is sent as a failure that names the value to blame."""
+    """Send a message. If a reply cannot be pickled, send a failure that names the value that is the reason.
+
+    :raises Exception: if a request cannot be pickled.
+    """
     try:
         data = pickle.dumps(message, protocol=5)
     except Exception as error:
@@ -175,23 +179,23 @@ def send(connection: Connection, message: Request | Reply) -> None:
 def receive(connection: Connection) -> Any:
     """Return the next message.
 
-    :raises EOFError: when the other side has gone.
-    :raises UnreadableError: if the message arrived and unpickling it raises.
+    :raises EOFError: if the other process has closed the connection.
+    :raises UnreadableError: if the message cannot be unpickled.
     """
     data = connection.recv_bytes()
     try:
         return pickle.loads(data)
-    # A class of the user can raise anything while it is unpickled, also an EOFError.
+    # A class of the user can raise any exception while it is unpickled, even an EOFError.
     except Exception as error:
         raise UnreadableError(f"{type(error).__name__}: {error}") from error
 
 
 class UnreadableError(Exception):
-    """A message cannot be unpickled in this process; the text is the exception that this raised."""
+    """A message cannot be unpickled in this process. The text describes the exception from unpickling."""
 
 
 def _to_blame(value: Any, where: str = "") -> tuple[str, Any] | None:
-    """Find the innermost part of a value that cannot be pickled, and say where it is."""
+    """Return the location and value of the innermost part that cannot be pickled, or ``None`` if there is none."""
     try:
         pickle.dumps(value, protocol=5)
         return None
@@ -210,7 +214,7 @@ def _parts(value: Any, where: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         for number, part in enumerate(value):
             pair = isinstance(part, (list, tuple)) and len(part) == 2 and isinstance(part[0], str)
-            # Pairs are what record_property() makes: its name says more than a position.
+            # record_property() makes pairs, and the name in a pair is more helpful than its position.
             yield (f"{where}[{part[0]!r}]", part[1]) if pair else (f"{where}[{number}]", part)
 
 

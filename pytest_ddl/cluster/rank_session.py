@@ -1,9 +1,9 @@
-"""A pytest session inside a rank: collects the same items, runs their phases when told, returns real reports.
+"""Run a pytest session inside a rank. It collects the controller's items, runs their phases and returns the reports.
 
-The session is an ordinary one (conftests, fixtures, plugins, assertion rewriting), started through
-``Config.fromdictargs`` as pytest-xdist does. Its test loop takes requests from the controller instead
-of walking through the items. Output is not captured here: it goes to the rank's log, which the
-controller reads also after the rank has died.
+The session is an ordinary one with conftests, fixtures, plugins and assertion rewriting. It is started through
+``Config.fromdictargs``, as in pytest-xdist. Its test loop serves requests from the controller instead of running all
+items. Output is not captured here. It goes to the rank's log, which the controller can read even after the rank has
+died.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 _NO_REWRITE_WARNING = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
-"""A rank has imported this package before pytest starts in it; where warnings are errors, pytest would not start."""
+"""Options against a warning. A rank has imported this package before pytest starts, and pytest warns about that. If
+warnings are errors, pytest would not start."""
 
 
 @dataclass
@@ -43,7 +44,7 @@ class _Proof:
         self.entered = self.finished = 0
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a test function so that entering and finishing it is counted; a method stays one."""
+        """Wrap a test function to count how often it is entered and finished. A method stays a method."""
         if inspect.ismethod(function):
             return types.MethodType(self.of(function.__func__), function.__self__)
         if inspect.iscoroutinefunction(function):
@@ -67,10 +68,10 @@ class _Proof:
         return proved
 
 
-# By identity: pluggy keeps plugins in sets.
+# Compared by identity, because pluggy keeps plugins in sets.
 @dataclass(eq=False)
 class RankSession:
-    """One pytest session in this process, from its opening request until another request ends it."""
+    """Pytest session in this process. It runs from the request that opens it until another request ends it."""
 
     worker: Worker
     opening: Request
@@ -85,9 +86,9 @@ class RankSession:
     _last: pytest.Item | None = None
 
     def run(self) -> None:
-        """Collect, serve until a request that is not the session's, and end the session.
+        """Collect the items, serve requests and end the session at a request for a new session or to stop.
 
-        :raises RuntimeError: when pytest refused to start, with what it said in the rank's output.
+        :raises RuntimeError: if pytest did not start. The rank's output contains the reason.
         """
         plan: SessionPlan = self.opening.body
         context = current_rank()
@@ -136,7 +137,7 @@ class RankSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
-        # Pytest's terminal plugin is off in a rank, and plugins that log reports rely on its answer.
+        # Pytest's terminal plugin is off in a rank, but other plugins that log reports need the result of this hook.
         return report.outcome, "", ""
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:
@@ -153,7 +154,8 @@ class RankSession:
         while True:
             request = self.worker.next_request()
             if request.kind is Kind.TEARDOWN:
-                # An expected failure or a rerun of this item must not hide a failure of what it shares with others.
+                # In a retired cluster, tear down only this item. Otherwise its xfail marker or a rerun could hide the
+                # failed tear-down of a fixture that it shares with other items.
                 keep = nextitem if request.body else item.parent
                 self._torn_down = request, self._phase(item, "teardown", {"nextitem": keep})
                 return True
@@ -195,13 +197,13 @@ class RankSession:
         with self._proved(item):
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=self._items.get(next_nodeid))
         if self._torn_down is not None:
-            # Only now: pytest hands the warnings of an item over when all of it is done.
+            # Reply only now, because pytest reports the warnings of an item at the end of its protocol.
             self._reply(*self._torn_down)
             self._torn_down = None
 
     @contextmanager
     def _proved(self, item: pytest.Item) -> Iterator[None]:
-        """Count calls of the function that was collected: before fixtures and plugins can put another in its place."""
+        """Count the calls of the collected function. It is wrapped before fixtures and plugins can replace it."""
         if not isinstance(item, pytest.Function):
             yield
             return
@@ -226,12 +228,12 @@ class RankSession:
         return PhaseResult(reports, bool(report.failed), proof.entered, proof.finished, parameters=parameters)
 
     def _tear_all_down(self, session: pytest.Session, request: Request) -> None:
-        """Tear down what items have left set up for a next item that does not come."""
+        """Tear down the fixtures that were kept for a next item which does not run."""
         item = self._last
         if item is None:
             self.worker.reply(request, PhaseResult((), False))
             return
-        # Not the hook: for its other implementations, this item is done.
+        # Call pytest's implementation and not the hook, because other plugins have already seen this item's tear-down.
         runner: Any = session.config.pluginmanager.get_plugin("runner")
 
         def tear_down() -> None:
@@ -239,7 +241,7 @@ class RankSession:
             runner.pytest_runtest_teardown(item, None)
 
         call = pytest.CallInfo.from_call(tear_down, when="teardown")
-        # Not the hook: pytest's own implementation would make an expected failure (xfail) of it.
+        # Not the hook, because pytest's own implementation would turn this into an expected failure (xfail).
         report = pytest.TestReport.from_item_and_call(item, call)
         data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
         self._reply(request, PhaseResult((data,), bool(report.failed)))
@@ -256,7 +258,7 @@ class RankSession:
 
 
 def _pickled(message: Warning | str) -> bytes:
-    """The warning itself where its class can be sent, else its text."""
+    """Return the pickled warning, or its pickled text if the warning cannot be pickled."""
     try:
         return pickle.dumps(message)
     except Exception:

@@ -1,4 +1,4 @@
-"""Find the names and modules that the code of a call refers to: in functions, closures, arguments, globals."""
+"""Find the names and modules to which a call refers, through its functions, closures, arguments and globals."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _TOOLS = ("pytest", "_pytest", "py", "pluggy", "hypothesis", "pytest_ddl", "clou
 
 
 def is_package(module: str) -> bool:
-    """Report whether a module belongs to no framework or tool, nor to Python: it may be the user's, installed."""
+    """Return whether a module belongs neither to Python nor to a framework or tool, and so may be the user's."""
     top = module.partition(".")[0]
     return not (top in sys.stdlib_module_names or top in FRAMEWORKS or top in _TOOLS or top.startswith("pytest_"))
 
 
 def is_tool(module: str) -> bool:
-    """Report whether a module belongs to pytest, a plugin of it, or Hypothesis: they change themselves."""
+    """Return whether a module belongs to this package or to a tool such as pytest. They change their attributes."""
     return module.partition(".")[0] in _TOOLS or module.startswith("pytest_")
 
 
 class Reach:
-    """Names in the code of a call, and names of the modules that this code refers to."""
+    """Names in the code of a call, and names of the modules to which this code refers."""
 
     def __init__(self, call: Any) -> None:
         self.names: set[str] = set()
         self.modules: set[str] = set()
-        # By identity; kept, so that no other object can get it.
+        # By identity. The objects are kept, so that no new object can get the same identity.
         self._seen: dict[int, Any] = {}
         self._visit(call)
 
@@ -57,7 +57,7 @@ class Reach:
         elif isinstance(value, type):
             self._visit_class(value)
         elif isinstance(value, ModuleType):
-            # Not getattr, at which modules that are imported lazily are imported.
+            # getattr would import a module that is imported lazily.
             self.modules.add(str(vars(value).get("__name__")))
             if is_user_file(vars(value).get("__file__")):
                 self._visit(list(vars(value).values()))
@@ -66,7 +66,7 @@ class Reach:
         elif is_user_file(_file(type(value).__module__)):
             self._visit([type(value), getattr(value, "__dict__", {})])
         else:
-            # What tf.function and functools.cache make of a function.
+            # tf.function and functools.cache return objects that have the wrapped function in this attribute.
             self._visit(getattr(value, "__dict__", {}).get("__wrapped__"))
 
     def _visit_function(self, value: types.FunctionType) -> None:
@@ -80,7 +80,7 @@ class Reach:
         names = _names(value.__code__)
         self.names |= names
         inside += [value.__globals__[name] for name in names if name in value.__globals__]
-        # An import inside the function names its module.
+        # An import statement inside the function has the name of the module in the code.
         inside += [sys.modules[name] for name in names if name in sys.modules and name not in value.__globals__]
         for item in inside:
             self._follow(item, names)
@@ -88,7 +88,7 @@ class Reach:
         self._visit([value.__defaults__, value.__kwdefaults__])
 
     def _follow(self, value: Any, names: set[str]) -> None:
-        """Visit a value, and what the code takes from a module by an attribute."""
+        """Visit a value. If it is a module, also visit its attributes that the code names."""
         if isinstance(value, ModuleType) and id(value) not in self._seen:
             self._visit(value)
             for name in names & vars(value).keys():

@@ -1,4 +1,4 @@
-"""Remember what a Python value contains, to tell later whether code has changed it in place."""
+"""Remember the content of a Python value, to find out later whether code has changed it in place."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from typing import Any
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice})
 _FLAT_SIZE = 256
-"""Containers of more plain values than this are compared with a copy, which the interpreter does in C."""
+"""Maximum size of a container of plain values that is described item by item. A larger one is compared with a copy,
+which the interpreter does in C."""
 _SAMPLED_BYTES = 1 << 24
-"""Arrays above this size are compared in equally spaced rows of about so many bytes."""
+"""Maximum size of an array that is compared completely. Of a larger one, only equally spaced rows with about this many
+bytes are compared."""
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """A value as it was: the object, and a description of its content that can be compared."""
+    """Remembered value: the object and a description of its content that can be compared."""
 
     value: Any = field(compare=False, repr=False)
-    """Kept, so that no other object can get its identity."""
+    """The object itself. It is kept so that no other object can get its identity."""
     content: Any
 
     @classmethod
@@ -34,7 +36,7 @@ class Remembered:
         return cls(value, _content(value, set()))
 
     def holds(self, value: Any) -> bool:
-        """Whether ``value`` is what was remembered, with the same content."""
+        """Return whether ``value`` has the remembered content. For most objects, the content includes the identity."""
         if value is self.value and type(value) in _ATOMS:
             return True
         if isinstance(self.content, _Copy):
@@ -47,13 +49,13 @@ class Remembered:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A shallow copy of a large container that holds only plain values."""
+    """Shallow copy of a large container that holds only plain values."""
 
     value: Any
 
 
 def generator_state(value: Any) -> tuple[Any, Callable[[], None]] | None:
-    """The state of a random generator and a function that returns it to that state; ``None`` for other values."""
+    """Return the state of a random generator and a function that restores it, or ``None`` for other values."""
     if isinstance(value, random.Random):
         state = value.getstate()
         return state, lambda: value.setstate(state)
@@ -97,7 +99,7 @@ def _of_function(value: Any, above: set[int]) -> Any:
     if isinstance(value, functools.partial):
         return id(value), _content(value.args, above), _content(value.keywords, above)
     public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
-    # A default that is a list keeps what a call puts into it.
+    # A list as a default value keeps the items that a call appends to it.
     defaults = (value.__defaults__, value.__kwdefaults__)
     return id(value), id(value.__code__), _content(defaults, above), _content(public, above)
 
@@ -131,7 +133,10 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _variables(value: Any) -> Any:
-    """The values of a TensorFlow variable, or of all variables of a Keras object or ``tf.Module``."""
+    """Return checksums of a TensorFlow variable, or of all variables of a Keras object or ``tf.Module``.
+
+    Return ``None`` for other objects, and if the values of the variables cannot be read.
+    """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or type(value).__module__ == "builtins":
         return None
@@ -143,7 +148,7 @@ def _variables(value: Any) -> Any:
         if isinstance(value, kinds):
             return [_digest(variable.numpy(), set()) for variable in value.variables]
     except Exception:
-        # Variables of a replica context or not yet built have no value that could be read here.
+        # Variables in a replica context, or not built yet, have no value that can be read here.
         return None
     return None
 
@@ -164,7 +169,7 @@ def _is_flat(values: Any) -> bool:
 
 @functools.cache
 def is_user_file(file: str | None) -> bool:
-    """Whether a file belongs to neither Python nor an installed package, nor to this one."""
+    """Return whether a file belongs neither to Python nor to an installed package, including this one."""
     return bool(file) and not str(file).startswith(_installed()) and not any(f in str(file) for f in _PACKAGES)
 
 

@@ -1,7 +1,7 @@
-"""The ledger of CPU and GPU slots that all pytest-xdist workers of a session share.
+"""Share CPU and GPU slots among all pytest-xdist workers of a session.
 
-A slot is a locked file in the session's folder; the kernel frees it when its holder dies, so a
-crashed xdist worker cannot keep a GPU.
+A slot is a locked file in the session's folder. The kernel releases the lock when its holder dies, so a crashed xdist
+worker cannot keep a GPU.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from pathlib import Path
 
 
 class ResourcesBusyError(RuntimeError):
-    """The slots asked for did not become free in time."""
+    """The requested slots did not become free in time."""
 
 
 @dataclass
 class Slots:
-    """Slots taken from a ledger; give them back with :meth:`release`."""
+    """Slots that were acquired from a ledger. :meth:`release` returns them."""
 
     numbers: tuple[int, ...] = ()
     _locks: list[int] = field(default_factory=list)
 
     def release(self) -> None:
-        """Give the slots back; may be called twice."""
+        """Return the slots to the ledger. A second call does nothing."""
         while self._locks:
             os.close(self._locks.pop())
 
 
 class Ledger:
-    """Slots of each kind of resource, shared by all processes that were given the same folder."""
+    """Slots of each kind of resource. All processes with the same folder share them."""
 
     def __init__(self, folder: Path, capacity: dict[str, int]) -> None:
         self._folder = folder
         self.capacity = capacity
-        """Slots by kind of resource; may be corrected once the machine is known."""
+        """Number of slots by kind of resource. It may be corrected once the machine is known."""
 
     def acquire(self, kind: str, count: int, deadline: float) -> Slots:
-        """Take ``count`` slots at once, or as many as there are where fewer exist; wait for them.
+        """Wait for ``count`` slots, or for all slots if fewer exist, and take them at once.
 
-        All or nothing: a process that waits holds none, so two of them cannot block each other.
+        A process that waits holds no slots, so two waiting processes cannot block each other.
 
         :param deadline: in seconds of :func:`time.monotonic`.
-        :raises ResourcesBusyError: when they are not free by the deadline.
+        :raises ResourcesBusyError: if the slots are not free by the deadline.
         """
         wanted = min(count, self.capacity.get(kind, 0))
         while True:

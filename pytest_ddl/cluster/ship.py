@@ -1,8 +1,8 @@
-"""Shipping a function with its arguments to a worker, and its result back.
+"""Send a function with its arguments to a worker, and return its result.
 
-A function is found by name where its module can be imported; a test module is made importable in
-the worker under the name it has here, whatever pytest's import mode. Closures, lambdas and functions
-of ``__main__`` travel by value (cloudpickle).
+A function is sent by name if its module can be imported. A test module is made importable in the worker under the name
+that it has here, in every import mode of pytest. Closures, lambdas and functions of ``__main__`` are sent by value
+(cloudpickle).
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from pytest_ddl.cluster.user_modules import Reporting
 
 @dataclass(frozen=True)
 class Shipped:
-    """The result of a call."""
+    """Result of a call."""
 
     data: bytes
     failed: bool = False
-    """The result has a true attribute ``failed``: the other ranks need not be waited for long."""
+    """True if the result has a true attribute ``failed``. The controller then waits only briefly for other ranks."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A call that can be made in another process."""
+    """Call that can be made in another process."""
 
     payload: bytes
     modules: Mapping[str, str]
     """Name -> file of the user's modules that are loaded in the controller."""
     overrides: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
-    """By module, globals that do not have the value of their import in the controller, with the pickled value."""
+    """Pickled values of globals that have changed in the controller since their import, by module and name."""
 
     def call(self) -> Shipped:
         """Make the call in this process and return its result.
 
-        Modules of the user that the call imports are forgotten afterwards, so that the next call
-        finds their globals as they were written, whatever ran before.
+        Modules of the user that the call imports are removed from ``sys.modules`` afterwards. The next call imports
+        them again and therefore does not see changes of their globals.
         """
         before = set(sys.modules)
         try:
@@ -66,9 +66,9 @@ class Job:
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Job:
-    """Make a job of a call.
+    """Make a job from a call.
 
-    :raises ShippingError: naming the function or argument that cannot be pickled.
+    :raises ShippingError: if the function, an argument or a changed global cannot be sent.
     """
     what = f"{_name(function)} with its arguments"
     payload = _dumps((function, tuple(args), dict(kwargs or {})), what)
@@ -76,7 +76,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping
 
 
 def unpack(result: Shipped) -> Any:
-    """Return what the worker's function returned.
+    """Return the value that the worker's function returned.
 
     :raises ShippingError: if the result cannot be unpickled in this process.
     """
@@ -93,11 +93,13 @@ def unpack(result: Shipped) -> Any:
 def importable(
     modules: Mapping[str, str], changed: Mapping[str, Mapping[str, bytes]] = MappingProxyType({})
 ) -> Iterator[Callable[[], None]]:
-    """Let modules be imported under the names that they have in the controller, given as name -> file.
+    """Make modules importable under the names that they have in the controller.
 
-    Yields a function that puts changed globals in place: in the modules that are there by then, and from then on
-    in each as it is imported. What a module copies from another when it is imported is not changed, as in the
-    controller.
+    Yield a function that sets changed globals. It sets them at once in loaded modules, and later in each module that is
+    imported. A global that another module has copied at its import is not changed, as in the controller.
+
+    :param modules: name -> file of the modules.
+    :param changed: pickled values of changed globals, by module and name.
     """
     finder, parents = _UserModules(modules, changed), _Parents(modules)
     sys.meta_path.insert(0, finder)
@@ -111,13 +113,13 @@ def importable(
 
 
 def user_modules() -> dict[str, str]:
-    """The modules loaded here that belong to neither Python nor an installed package."""
+    """Return the loaded modules that belong neither to Python nor to an installed package, as name -> file."""
     found = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     return {name: file for name, file in found.items() if file and name != "__main__" and is_user_file(file)}
 
 
 class _UserModules:
-    """Finds modules by the files that they have in the controller."""
+    """Finder that loads modules from the files that they have in the controller."""
 
     def __init__(self, files: Mapping[str, str], changed: Mapping[str, Mapping[str, bytes]]) -> None:
         self._files = files
@@ -126,7 +128,7 @@ class _UserModules:
         self._undo: list[Callable[[], None]] = []
 
     def put_overrides(self) -> None:
-        """Put changed globals in place now, and whenever one of their modules is imported."""
+        """Set changed globals now, and whenever one of their modules is imported."""
         self._ready = True
         for name in self._changed:
             self._put(sys.modules.get(name))
@@ -135,11 +137,11 @@ class _UserModules:
         if module is not None and self._ready and module.__name__ in self._changed:
             undo = overrides.put(module, self._changed[module.__name__])
             if module.__name__ not in self._files:
-                # An installed module stays loaded in a warm rank.
+                # An installed module stays loaded after the call, so its globals have to be restored.
                 self._undo += undo
 
     def put_back(self) -> None:
-        """Put back what was changed in installed modules."""
+        """Restore the changed globals of installed modules."""
         for undo in reversed(self._undo):
             undo()
 
@@ -163,7 +165,7 @@ class _UserModules:
 
 
 class _Parents:
-    """Stands in for packages that nobody else finds: folders without ``__init__.py`` of ``--import-mode=importlib``."""
+    """Finder for packages that no other finder knows: folders without ``__init__.py`` in the import mode importlib."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self._names = {

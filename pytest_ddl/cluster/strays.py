@@ -1,7 +1,7 @@
-"""Find and end processes that outlive what started them. Linux only; elsewhere nothing is found.
+"""Find and end processes that outlive the process that started them. This works only on Linux.
 
-A process that a test starts in a new session leaves its worker's process group, so signals to the group miss it.
-Only the standard library is imported, as the zygote uses this module.
+A process that a test starts in a new session is not in its worker's process group, so signals to the group do not
+reach it. The zygote uses this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import sys
 import time
 
 TAG = "_PYTEST_DDL_LAUNCHER"
-"""Environment variable with a value of its own for each launcher; what its workers start inherits it."""
+"""Environment variable with a unique value for each launcher. Processes that its workers start inherit it."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE = 5.0
 
 
 def adopt_orphans() -> None:
-    """Have the kernel make descendants of this process its children when their own parents end."""
+    """Ask the kernel to make descendants of this process its children when their own parents end."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -30,18 +30,18 @@ def children() -> set[int]:
     own, found = os.getpid(), set()
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
-            # The name of a command may hold anything, so the fields are counted from its closing parenthesis.
+            # A command's name may contain any character, so the fields are counted from its closing parenthesis.
             if int(file.read().rpartition(b")")[2].split()[1]) == own:
                 found.add(pid)
     return found
 
 
 def tagged(value: str) -> list[int]:
-    """Return the pids of processes that were started with this value of :data:`TAG`, zombies left out."""
+    """Return the pids of processes that were started with this value of :data:`TAG`, without zombies."""
     entry = f"{TAG}={value}".encode()
     found = []
     for pid in _pids():
-        # A zombie's environment is empty, another user's is not readable.
+        # The environment of a zombie is empty, and that of another user's process is not readable.
         with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             if pid != os.getpid() and entry in file.read().split(b"\0"):
                 found.append(pid)
@@ -49,7 +49,7 @@ def tagged(value: str) -> list[int]:
 
 
 def end_tagged(value: str) -> None:
-    """Kill all processes with this tag, again until none is left: one may fork while it is looked for."""
+    """Kill all processes with this tag. Repeat until none is left, because one may fork during the search."""
     deadline = time.monotonic() + _PATIENCE
     while (found := tagged(value)) and time.monotonic() < deadline:
         for pid in found:
@@ -58,7 +58,7 @@ def end_tagged(value: str) -> None:
 
 
 def end_children(spared: set[int]) -> None:
-    """Kill and reap all children of this process except those, and their orphans, which become children."""
+    """Kill and reap all children of this process, except the spared ones. Also kill orphans, which become children."""
     deadline = time.monotonic() + _PATIENCE
     while (left := children() - spared) and time.monotonic() < deadline:
         for pid in left:
@@ -69,7 +69,7 @@ def end_children(spared: set[int]) -> None:
 
 
 def kill(pid: int) -> None:
-    """Kill one process, if it is there."""
+    """Kill one process if it exists and this process may signal it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What lies around the controlling process: its environment, working directory and import path, and what changed."""
+"""Record the environment, working directory and import path of the pytest process, and find changes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pytest_ddl.cluster.protocol import Surroundings
 
 OWN = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", "TF_CONFIG", "TMPDIR", "CUDA_VISIBLE_DEVICES"})
-"""Environment variables that every process has for itself: pytest's, and those that a cluster is started with."""
+"""Environment variables that each process sets for itself: those of pytest, and those set when a cluster starts."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The surroundings of this process at one time."""
+    """Environment, working directory and import path of this process at one time."""
 
     environ: dict[str, str]
     directory: str | None
@@ -29,7 +29,7 @@ class Snapshot:
         return cls({name: value for name, value in os.environ.items() if name not in OWN}, directory, tuple(sys.path))
 
     def since(self, before: Snapshot) -> Surroundings:
-        """What differs from an earlier snapshot."""
+        """Return the differences from an earlier snapshot."""
         changed: dict[str, str | None] = {
             name: value for name, value in self.environ.items() if before.environ.get(name) != value
         }

@@ -1,4 +1,4 @@
-"""Globals of the user's modules and attributes of their classes: as they were after import, and what differs now."""
+"""Remember the globals of the user's modules and the attributes of their classes after import, and find changes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from pytest_ddl.cluster.remembered import Remembered, generator_state, is_user_file
 
 MISSING = Remembered(None, "missing")
-"""Stands for an attribute that is not there."""
+"""Placeholder for an attribute that does not exist."""
 
 
 class UserModules:
-    """The state of all modules of the user in this process, by ``module`` and ``name`` or ``Class.name``.
+    """State of all modules of the user in this process, by ``module`` and ``name`` or ``Class.name``.
 
-    A module that is imported later is remembered as its import leaves it.
+    A module that is imported later is remembered directly after its import.
 
-    :param installed: is called with each installed module that is imported later.
+    :param installed: callback for each installed module that is imported later.
     """
 
     def __init__(self, installed: Callable[[ModuleType], None] | None = None) -> None:
@@ -30,7 +30,7 @@ class UserModules:
         self.remember()
 
     def remember(self) -> None:
-        """Take the present state for the one to compare with."""
+        """Remember the present state. Later states are compared with it."""
         self._expected.clear()
         self._rewind.clear()
         for module in loaded():
@@ -40,11 +40,11 @@ class UserModules:
         sys.meta_path.insert(0, self._finder)
 
     def changes(self) -> dict[str, Remembered]:
-        """What is not as expected, by ``module:name``, with what it is now."""
+        """Return the present values that differ from the expected ones, by ``module:name``."""
         found: dict[str, Remembered] = {}
         for module in loaded():
             if module.__name__ not in self._expected:
-                # It came in another way than by an import: nobody knows how it was before.
+                # The module was added without an import, so its original state is unknown.
                 self._imported(module)
                 continue
             expected = self._expected[module.__name__]
@@ -58,7 +58,7 @@ class UserModules:
         return {key: memo for key, memo in found.items() if memo != self._get(key)}
 
     def expect(self, key: str, memo: Remembered) -> Remembered:
-        """Expect another value from now on; return what was expected so far."""
+        """Expect another value from now on. Return the value that was expected before."""
         module, _, name = key.partition(":")
         before = self._get(key)
         expected = self._expected.setdefault(module, {})
@@ -69,12 +69,12 @@ class UserModules:
         return before
 
     def rewind_generators(self) -> None:
-        """Return the random generators of the user's modules to the state that they had after import."""
+        """Restore the state of the user's random generators after the import of their modules."""
         for rewind in self._rewind:
             rewind()
 
     def close(self) -> None:
-        """Notice no further imports."""
+        """Stop watching imports."""
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
 
@@ -89,13 +89,16 @@ class UserModules:
             if generator is None:
                 expected[name] = Remembered.of(value)
             else:
-                # To draw from it is no change: it is rewound.
+                # Drawing from a generator does not count as a change, because the generator is restored.
                 expected[name] = Remembered(value, _generator(value))
                 self._rewind.append(generator[1])
 
 
 def resolve(module: ModuleType, name: str) -> tuple[Any, str]:
-    """The object that has the attribute, and the attribute: a module, or a class in it."""
+    """Return the owner of a name, which is the module or a class in it, and the name of the attribute.
+
+    :raises KeyError: if the module has no such class.
+    """
     owner, _, attribute = name.rpartition(".")
     return (vars(module)[owner] if owner else module), attribute
 
@@ -105,7 +108,7 @@ def _generator(value: Any) -> tuple[str, int]:
 
 
 _OTHERS = {"__main__", "__mp_main__"}
-"""Names of modules that are known not to be the user's: thousands, which need no second look."""
+"""Names of modules that do not belong to the user. There are thousands, so each is checked only once."""
 
 
 def loaded() -> list[ModuleType]:
@@ -113,7 +116,7 @@ def loaded() -> list[ModuleType]:
     found = []
     for name in sorted(sys.modules.keys() - _OTHERS):
         module = sys.modules.get(name)
-        # Not getattr, at which modules that are imported lazily are imported.
+        # getattr would import a module that is imported lazily.
         if isinstance(module, ModuleType) and is_user_file(vars(module).get("__file__")):
             found.append(module)
         else:
@@ -123,7 +126,7 @@ def loaded() -> list[ModuleType]:
 
 def _state(module: ModuleType) -> Iterator[tuple[str, Any]]:
     for name, value in list(vars(module).items()):
-        # Names with @ are pytest's; a submodule becomes an attribute when anybody imports it.
+        # Names with @ belong to pytest. A submodule becomes an attribute whenever any code imports it.
         if name.startswith(("__", "@")) or isinstance(value, ModuleType):
             continue
         yield name, value
@@ -134,7 +137,7 @@ def _state(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules as the other finders do, and reports those of the user when they have been executed."""
+    """Finder that delegates to the other finders and reports a module after it was executed."""
 
     def __init__(
         self, imported: Callable[[ModuleType], None], installed: Callable[[ModuleType], None] | None = None
@@ -145,21 +148,21 @@ class _Finder(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             if isinstance(finder, _Finder):
-                # Each would ask the other for ever.
+                # Two of these finders would call each other without end.
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None and is_user_file(spec.origin):
                     spec.loader = Reporting(spec.loader, self._report)
                 elif self._installed is not None and type(spec.loader) is SourceFileLoader:
-                    # Only plain Python files: other loaders may look at who calls them.
+                    # Only for plain Python files, because other loaders may inspect their caller.
                     spec.loader = Reporting(spec.loader, self._installed)
                 return spec
         return None
 
 
 class Reporting(Loader):
-    """Another loader, followed by a report; the module keeps no trace of it."""
+    """Loader that delegates to another loader and then reports the module. The module keeps the other loader."""
 
     def __init__(self, loader: Any, imported: Callable[[ModuleType], None]) -> None:
         self._loader = loader

@@ -1,8 +1,8 @@
-"""The worker: the main loop of one rank (or server) of a cluster.
+"""Run the main loop of one rank or server of a cluster.
 
-A thread of its own reads the control pipe, so that the end of the controller is noticed even
-while the main thread sits in a collective: the worker then kills itself and what it started.
-This module must not import the checks, and imports TensorFlow only through the strategy it builds.
+A separate thread reads the control pipe, so that the worker notices the end of the controller even while its main
+thread waits in a collective. The worker then kills itself and its process group. This module must not import the
+checks, and it imports TensorFlow only through the strategy that it builds.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _current: RankContext | None = None
 
 
 def current_rank() -> RankContext | None:
-    """The rank that this process is, or ``None`` outside a worker."""
+    """Return the rank that runs in this process, or ``None`` outside a rank."""
     return _current
 
 
 def current_strategy() -> Any:
-    """The strategy of the rank that this code runs in.
+    """Return the strategy of the rank in which this code runs.
 
     :raises RuntimeError: outside a rank.
     """
@@ -49,10 +49,10 @@ def current_strategy() -> Any:
 
 
 class Worker:
-    """Answers requests one at a time, in the main thread."""
+    """Worker process. It answers requests one at a time, in its main thread."""
 
     state: ProcessState
-    """The state of the process between tests, from the time when the strategy is there."""
+    """State of the process between tests. It exists only in a rank, after the strategy was built."""
 
     def __init__(self, control_fd: int, stacks_fd: int) -> None:
         self._connection = Connection(control_fd)
@@ -63,15 +63,15 @@ class Worker:
         """Seconds to wait for the next request before this process ends."""
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._connection.close)
-        # Written by a C signal handler, hence also from a thread that holds the interpreter lock.
+        # A C signal handler writes the stacks, so it works even if a thread holds the interpreter lock.
         faulthandler.register(STACKS_SIGNAL, file=stacks_fd, all_threads=True)
         faulthandler.enable(file=2)
 
     def main(self) -> int:
-        """Serve until told to stop; return the exit status of the process."""
+        """Serve requests until one asks to stop. Return the exit status of the process."""
         threading.Thread(target=self._read, name="ddl-control", daemon=True).start()
         boot = self.next_request()
-        # Loaded where it is needed: the controlling process has this module too.
+        # Imported here because the pytest process also imports the present module, but does not need this one.
         from pytest_ddl.cluster.process_state import ProcessState
 
         try:
@@ -91,7 +91,7 @@ class Worker:
         return 0
 
     def next_request(self) -> Request:
-        """Wait for the next request, and take over what has changed around the controlling process."""
+        """Wait for the next request, and apply the changes around the pytest process that it brings."""
         self._end_stray_child()
         while True:
             self._unanswered = request = self._pushed_back.pop() if self._pushed_back else self._wait()
@@ -107,13 +107,13 @@ class Worker:
         try:
             request = self._requests.get(timeout=self._idle_limit)
         except queue.Empty:
-            # At once: what was imported and set up here has nothing to finish, and the zygote ends its children.
+            # Exit at once: nothing in this process needs a clean end, and the zygote ends its children.
             os._exit(0)
         self._idle_limit = None
         return request
 
     def push_back(self, request: Request) -> None:
-        """Return a request that is for somebody else; it is the next one."""
+        """Put a request back. It is the next one that :meth:`next_request` returns."""
         self._unanswered = None
         self._pushed_back.append(request)
 
@@ -126,7 +126,7 @@ class Worker:
         self._unanswered = None
 
     def answer(self, request: Request) -> None:
-        """Do what a request asks, wherever in the process it arrives, and reply."""
+        """Carry out a request that needs no open session, and reply. The loops of a session call this too."""
         if request.kind is Kind.CALL:
             self._guarded(request, lambda: request.body.call())
         elif request.kind is Kind.SETTLE:
@@ -150,7 +150,7 @@ class Worker:
                 self.reply(request, result)
 
     def _end_stray_child(self) -> None:
-        """End a process that a test forked and that came back here: it is not the rank, and must not answer for it."""
+        """End a process that a test forked and that returned to this code. It must not answer for the rank."""
         if os.getpid() != self._pid:
             note = "a process that the test forked returned from the test; it ends here. End it with os._exit().\n"
             os.write(2, note.encode())
@@ -163,7 +163,7 @@ class Worker:
         except (EOFError, OSError):
             pass
         except UnreadableError:
-            # Nobody would answer it: the rank ends, and this is its last output.
+            # This request cannot be answered, so the rank ends. The traceback is its last output.
             traceback.print_exc()
         os.killpg(0, signal.SIGKILL)
 
@@ -190,9 +190,11 @@ class Worker:
 
 
 def _prove_connected(strategy: Any, definition: StrategyDefinition, boot: Boot) -> int:
-    """Check that the strategy spans the cluster; a rank that trains alone must not look like a cluster.
+    """Check that the strategy includes the whole cluster, so that no rank silently trains without the others.
 
-    In a cluster of several ranks a first all-reduce must also see every replica.
+    If there are several ranks, a first all-reduce must also include every replica. Return the number of replicas.
+
+    :raises RuntimeError: if replicas are missing.
     """
     num_replicas = getattr(strategy, "num_replicas_in_sync", 0)
     expected = definition.num_replicas(boot.context.spec)
@@ -215,7 +217,7 @@ def _prove_connected(strategy: Any, definition: StrategyDefinition, boot: Boot) 
 
 
 def describe(error: BaseException) -> Failure:
-    """Put an exception into words, with the frames of the tool itself left out."""
+    """Describe an exception in plain text, without the frames of this package's cluster modules."""
     kind = type(error)
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     trace = traceback.TracebackException.from_exception(error)

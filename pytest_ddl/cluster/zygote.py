@@ -1,17 +1,17 @@
-"""The zygote: a process with TensorFlow imported but never initialised, from which workers are forked.
+"""Run the zygote: a process that has imported TensorFlow but never initialized it, and from which workers are forked.
 
-It must stay importable without anything but the standard library, and it must never run a
-TensorFlow operation: a runtime that has started its threads cannot be forked.
+It must be possible to import this module with only the standard library. The zygote must never run a TensorFlow
+operation, because a process cannot be forked after TensorFlow's runtime has started its threads.
 
-``multiprocessing``'s forkserver is not used: it is one per process and shared with the user's own
-code, keeps the environment of its first use, and re-imports ``__main__`` (pytest) in every child.
+``multiprocessing``'s forkserver is not used. There is one per process, shared with the user's own code. It keeps the
+environment of its first use, and it imports ``__main__`` (pytest) again in every child.
 
-Whoever holds a connection to the zygote owns the workers forked through it. When a connection
-closes, for whatever reason (``kill -9`` of pytest included), its workers are killed; when the owner's
-connection closes, the zygote ends too.
+A process that is connected to the zygote owns the workers that it has forked through the connection. When a connection
+closes for any reason, including ``kill -9`` of pytest, its workers are killed. When the connection of the process that
+started the zygote closes, the zygote ends too.
 
-Wire format: one JSON object per line. Requests: ``fork`` (with the worker's file descriptors
-attached: control, stdout, stderr, stacks), ``signal``. Answers: ``ready``, ``forked``, ``exited``.
+Wire format: one JSON object per line. Requests: ``fork`` (with the worker's file descriptors attached: control, stdout,
+stderr, stacks) and ``signal``. Answers: ``ready``, ``forked`` and ``exited``.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from pytest_ddl.cluster import strays
 NUM_WORKER_FDS = 4
 _PR_SET_PDEATHSIG = 1
 MAX_SOCKET_PATH = 104
-"""Bytes that a Unix socket's path may have everywhere: 104 on macOS, 108 on Linux, with the zero at the end."""
+"""Maximum bytes of a Unix socket's path with the final zero byte: 104 on macOS, 108 on Linux."""
 _FORK_FAILED = 70
-"""EX_SOFTWARE: the worker's own code was never reached."""
+"""Exit status (EX_SOFTWARE) of a forked process that did not reach the worker's own code."""
 
 
 class _Client:
-    """One connection, and the workers that live and die with it."""
+    """Connection to the zygote, and the workers that are killed when it closes."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -68,13 +68,13 @@ class _Client:
         return [json.loads(line) for line in lines]
 
     def send(self, message: dict[str, Any]) -> None:
-        # A client that has gone is noticed by its own end of file; its answers have no reader.
+        # If the client has closed the connection, the next read notices it. Nobody needs the answer then.
         with contextlib.suppress(OSError):
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
 
 class Zygote:
-    """The event loop: accepts clients, forks workers, reaps them, and tells their clients."""
+    """Event loop that accepts clients, forks and reaps workers, and informs the clients."""
 
     def __init__(
         self, owner: socket.socket, listener: socket.socket, preload: Sequence[str], *, isolated: bool = False
@@ -93,17 +93,17 @@ class Zygote:
         self._isolated = isolated
         self._error = ""
         self._doomed: set[int] = set()
-        """Workers of clients that have gone: killed, and perhaps not reaped yet."""
+        """Pids of killed workers of closed connections that may not be reaped yet."""
         self._own_children: set[int] = set()
-        """What an import has started, which is nobody's orphan."""
+        """Pids of processes that an import has started. They are not orphans of a worker."""
 
     def serve(self) -> None:
         self._error = (_isolate() if self._isolated else "") or _import_all(self._preload)
         self._own_children = strays.children()
-        # What a test puts into a session of its own outlives its worker, and is then a child of the zygote.
+        # A process that a test starts in a new session outlives its worker and then becomes a child of the zygote.
         strays.adopt_orphans()
         gc.collect()
-        # Frozen objects are never touched by the collector, so their pages stay shared with the workers.
+        # The garbage collector does not touch frozen objects, so their memory pages stay shared with the workers.
         gc.freeze()
         self._owner.send({"event": "ready", "error": self._error})
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -138,7 +138,7 @@ class Zygote:
                 _signal_group(request["pid"], request["number"])
 
     def _drop(self, client: _Client) -> None:
-        """End a client: its workers are killed, and the zygote itself where it was the owner."""
+        """Close a client's connection and kill its workers. If the client is the owner, do so for all clients."""
         doomed = self._clients.values() if client is self._owner else [client]
         for one in list(doomed):
             for pid in one.workers:
@@ -159,7 +159,7 @@ class Zygote:
                 return
             if pid == 0:
                 break
-            # What the worker itself started must not outlive it.
+            # Processes that the worker itself started must not outlive it.
             _signal_group(pid, signal.SIGKILL)
             self._doomed.discard(pid)
             for client in self._clients.values():
@@ -173,7 +173,7 @@ class Zygote:
     def _fork(self, client: _Client, request: dict[str, Any], fds: list[int]) -> None:
         zygote = os.getpid()
         with warnings.catch_warnings():
-            # Python 3.12 warns that other threads exist. They are NumPy's, which restarts them after a fork.
+            # Python 3.12 warns about other threads. They belong to NumPy, which restarts them after a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
@@ -187,7 +187,7 @@ class Zygote:
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):
-            # Also done by the child: whoever comes first, the group exists before it is signalled.
+            # The child does this too, so that the group exists before either process can send it a signal.
             os.setpgid(pid, pid)
         client.workers.add(pid)
         client.send({"event": "forked", "id": request["id"], "pid": pid})
@@ -196,7 +196,7 @@ class Zygote:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
         _die_with_parent(zygote)
-        # While the worker runs, a daemon that it started is its own; afterwards the zygote ends it.
+        # While the worker runs, it adopts the daemons that it started. Afterwards the zygote adopts and ends them.
         strays.adopt_orphans()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -211,16 +211,16 @@ class Zygote:
         for source, target in ((null, 0), (out, 1), (err, 2)):
             os.dup2(source, target)
             os.close(source)
-        # Line buffering, so that what was printed is there however the worker ends.
+        # Line buffering, so that printed lines are not lost however the worker ends.
         sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         os.environ.clear()
         os.environ.update(request["environ"])
-        tempfile.tempdir = None  # looked up in this environment, and not in the zygote's
+        tempfile.tempdir = None  # makes tempfile use the worker's environment instead of the zygote's
         os.chdir(request["cwd"])
         sys.path[:] = request["path"]
         sys.argv[:] = request["argv"]
-        # All workers inherit one state of the generators: equal "random" numbers on all ranks would hide bugs.
+        # All workers inherit the same state of the generators. Equal random numbers on all ranks would hide bugs.
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
@@ -230,9 +230,9 @@ class Zygote:
 
 
 def _import_all(names: Sequence[str]) -> str:
-    """Import the modules to preload; return why a required one failed, or an empty string.
+    """Import the modules to preload. Return why one cannot be imported, or an empty string.
 
-    A name with a leading ``?`` may be missing.
+    A module whose name has a leading ``?`` may be missing.
     """
     for name in names:
         try:
@@ -246,7 +246,7 @@ def _import_all(names: Sequence[str]) -> str:
 
 
 def _isolate() -> str:
-    """Enter a network namespace, which all workers inherit; return why it is refused, or an empty string."""
+    """Enter a network namespace, which all workers inherit. Return why it is refused, or an empty string."""
     from pytest_ddl.cluster.network import IsolationError, isolate
 
     try:
@@ -257,10 +257,10 @@ def _isolate() -> str:
 
 
 def _shadowing(names: Sequence[str]) -> str:
-    """Name files of the user that were imported instead of a standard or needed module, as part of a message."""
+    """Name files of the user that were imported instead of a standard or required module, as part of a message."""
     paths = sysconfig.get_paths()
     installed = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
-    # Only a file of the module's own name: a package that is installed elsewhere has its folder.
+    # Only a file with the module's name counts. A package that is installed elsewhere has a folder with its name.
     taken = {*sys.stdlib_module_names, *(name.lstrip("?").partition(".")[0] for name in names)} - {"pytest_ddl"}
     files = {name: str(getattr(sys.modules.get(name), "__file__", None) or "") for name in sorted(taken)}
     found = [
@@ -273,7 +273,7 @@ def _shadowing(names: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """Give a name to a Unix socket that is short enough for the kernel, which allows 107 characters."""
+    """Yield a name of a Unix socket that is short enough for the kernel, which allows 107 characters."""
     if len(os.fsencode(path)) < MAX_SOCKET_PATH or sys.platform != "linux":
         yield path
         return
@@ -285,7 +285,10 @@ def short_path(path: str) -> Iterator[str]:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies (Linux; elsewhere the closed control pipe does)."""
+    """Ask the kernel to kill this process when its parent dies.
+
+    This needs Linux. On other systems the worker ends when its control pipe closes.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -312,7 +315,7 @@ def main() -> None:
     try:
         Zygote(owner, listener, options.preload, isolated=options.isolated).serve()
     finally:
-        # Not the owner's task: it may have been killed.
+        # The owner may have been killed, so the zygote removes the folder.
         shutil.rmtree(os.path.dirname(options.socket), ignore_errors=True)
 
 

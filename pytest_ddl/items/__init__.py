@@ -1,1 +1,1 @@
-"""A test that asks for a strategy: which variants it runs under, its phases on all ranks, one report out of theirs."""
+"""Run a test that asks for a strategy: select its variants, run its phases on all ranks and merge their reports."""

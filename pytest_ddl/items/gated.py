@@ -1,4 +1,4 @@
-"""Holds ``--ddl-gate`` to what was measured: a run in which no gate came to a verdict fails."""
+"""Make a run with ``--ddl-gate`` fail if no gate reached a verdict."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from pytest_ddl.config import SETTINGS
 
 GATED = "ddl_gate"
-"""Property of a test's report, one for each gate that it called: the verdict."""
+"""Name of the fixture, and of a property of a test's report: the verdict of a gate that the test called."""
 _DECIDED = ("pass", "improvement", "regression")
 
 
 class GateWatch:
-    """Counts verdicts in the reports of tests, which xdist's workers send to the process that has this plugin.
+    """Plugin that counts the verdicts of gates in the reports of tests. Workers of xdist send their reports here.
 
-    A test can be skipped, expected to fail, deselected or only planned: none of these fails by itself, and
-    a gate that compared nothing must not pass.
+    A run in which every gate test is skipped, deselected, expected to fail or only planned does not fail by itself.
+    But a gate that compared nothing must not pass.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -28,9 +28,9 @@ class GateWatch:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Refuse early what would run a whole suite for nothing. With xdist, workers collect, and the end tells.
+        """Fail before a whole suite runs in vain. With xdist the workers collect, so only the end of the run can fail.
 
-        :raises pytest.UsageError: where no selected test has the fixture ``ddl_gate``.
+        :raises pytest.UsageError: if no selected test has the fixture ``ddl_gate``.
         """
         asked = any(GATED in getattr(item, "fixturenames", ()) for item in items)
         if not asked and not self._config.option.collectonly:
@@ -40,7 +40,7 @@ class GateWatch:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
-        # Sessions that only show something, such as --fixtures, have no such loop.
+        # Sessions that only show something, such as --fixtures, have no test loop.
         self._ran = not self._config.option.collectonly
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -49,14 +49,14 @@ class GateWatch:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        # A run that failed has said why.
+        # A run that failed for another reason has already reported it.
         harmless = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
         if self._ran and harmless and not self._decided:
             self._refused = True
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_unconfigure(self) -> None:
-        # Below the summary, where pytest's own usage errors stand.
+        # At this time the message appears below the summary, like pytest's own usage errors.
         if self._refused:
             problem = (
                 "no test called ddl_gate and came to a verdict, so nothing was compared. Those that have the fixture "

@@ -1,4 +1,4 @@
-"""Hypothesis tests on ranks: the engine here, every example on all ranks, equal examples for all."""
+"""Run Hypothesis tests on ranks. The engine runs in this process, and each example runs on all ranks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pytest_ddl.cluster.ship import ShippingError
 from pytest_ddl.items.hypothesis_adapter import adapt_settings
 
 SHRINK_MARGIN = 1.0
-"""Seconds before the deadline at which shrinking ends, so that it is not the shrinking that fails."""
+"""Seconds before the deadline at which shrinking ends, so that the deadline does not pass while it shrinks."""
 
 
 class FixtureOnRanks:
-    """Stands in the controller for a fixture's value, which only exists in the ranks."""
+    """Placeholder in the controller for the value of a fixture, which exists only in the ranks."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -34,11 +34,11 @@ class FixtureOnRanks:
 
 
 class ExampleDispatcher:
-    """Runs a ``@given`` test whose body is replaced by sending each example to all ranks.
+    """Runner of a ``@given`` test that sends each example to all ranks instead of calling the body.
 
-    Shrinking stays on while the ranks survive a failing example, which costs milliseconds. Once a rank
-    has died or had to be stopped, a further example would cost a cluster: what was seen is answered from
-    memory, and everything else is rejected, so that the engine ends with the example it has.
+    Shrinking continues as long as the ranks survive the failing examples, because an example takes milliseconds.
+    Once a rank has died or was stopped, each further example would need a new cluster. Examples that have already run
+    then get their known result, and all others are rejected. The engine therefore ends with the best example so far.
     """
 
     def __init__(self, cluster: Cluster, item: pytest.Function, deadline: float) -> None:
@@ -51,15 +51,15 @@ class ExampleDispatcher:
         self.examples = 0
 
     def run_engine(self) -> None:
-        """Run the test as Hypothesis would, with the bodies in the ranks.
+        """Run the test as Hypothesis would, with its body in the ranks.
 
-        :raises RankError: for the smallest failing example that was found.
+        :raises RankError: for the smallest failing example that was found, or if no example ran.
         """
         test: Any = self._item.obj
         fixtures = {name: FixtureOnRanks(name) for name in inspect.signature(test).parameters}
         handle = test.hypothesis
         original = handle.inner_test
-        # Hypothesis passes the instance of a method by name too; the ranks have their own.
+        # Hypothesis also passes the instance of a method by name. It is not sent, because each rank has its own.
         instance = list(inspect.signature(original).parameters)[:1] if inspect.ismethod(test) else []
         handle.inner_test = self._dispatch(original, frozenset([*fixtures, *instance]))
         try:
@@ -71,7 +71,7 @@ class ExampleDispatcher:
             raise RankError("Hypothesis ran no example on any rank, so nothing was tested")
 
     def sections(self) -> list[tuple[str, str]]:
-        """Report sections: the output of the last example, by rank."""
+        """Return report sections with the output of the last example, by rank."""
         return self._output
 
     def _dispatch(self, original: Callable[..., Any], not_drawn: frozenset[str]) -> Callable[..., None]:
@@ -85,7 +85,7 @@ class ExampleDispatcher:
 
     def _run_example(self, example: bytes) -> None:
         __tracebackhide__ = True
-        # Shrinking goes on as long as the test may take; then the best example found so far stands.
+        # Shrinking uses the time that the test has left. After that, the best example so far is the result.
         if self._cluster.dirty or (self._failed and time.monotonic() > self._deadline - SHRINK_MARGIN):
             known = self._seen.get(example)
             if known is None:
@@ -121,7 +121,7 @@ def _error(answers: list[Answer], rejecting: list[int]) -> RankError | None:
 
 
 def _with_failure(answer: Answer) -> Answer:
-    """Show a failing body as the rank's failure."""
+    """Turn the failure of a body into the failure of its rank's answer."""
     if answer.ok and answer.body.failure is not None:
         return Answer(answer.rank, answer.task, Fate.REPLIED, None, answer.body.failure)
     return answer

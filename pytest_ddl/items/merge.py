@@ -1,4 +1,4 @@
-"""One report out of the reports of all ranks: passed only where every rank proves that it ran the body."""
+"""Merge the reports of all ranks into one. It passes only if every rank proves that it ran the test's body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_ddl.cluster.explain import explain, name_ranks, sections
 
 @dataclass
 class _RankPhase:
-    """What one rank reported for one phase."""
+    """Report of one rank for one phase, with the reports of its subtests."""
 
     answer: Answer
     report: pytest.TestReport
@@ -23,7 +23,7 @@ class _RankPhase:
 
     @property
     def outcome(self) -> str:
-        """``passed``, ``failed``, ``skipped``, ``xfailed`` or ``xpassed``."""
+        """Outcome of the phase: ``passed``, ``failed``, ``skipped``, ``xfailed`` or ``xpassed``."""
         if hasattr(self.report, "wasxfail"):
             return "xfailed" if self.report.skipped else "xpassed"
         if is_unexpected_pass(self.report):
@@ -36,12 +36,13 @@ class _RankPhase:
 
 
 def merge_phase(item: pytest.Item, when: Any, answers: Sequence[Answer]) -> list[pytest.TestReport]:
-    """Merge one phase: the reports of subtests first, the phase's own report last.
+    """Merge one phase. Return the reports of subtests first and the phase's own report last.
 
-    The phase fails where a rank failed, ended, did not answer, skipped alone, or passed without
-    having entered and left the body once.
+    The phase fails if a rank failed, died or did not answer, or if the outcomes of the ranks differ. It also fails if
+    a rank passed without entering and leaving the body exactly once.
 
-    :raises pytest.fail.Exception: if ranks died or hung, which a test may be expected to do (``xfail``).
+    :raises pytest.fail.Exception: if ranks died or hung. An exception is used because a test may be expected to do so
+        (``xfail``).
     """
     total = len(answers)
     phases = [_read(item, answer, total) for answer in answers if answer.ok]
@@ -49,14 +50,14 @@ def merge_phase(item: pytest.Item, when: Any, answers: Sequence[Answer]) -> list
     report = _merge_main(item, when, answers, phases)
     failed = sum(subtest.failed for subtest in merged)
     if failed and report.passed:
-        # pytest counts failed subtests where they ran, which was not here.
+        # pytest counts failed subtests in the process in which they ran, which was a rank.
         report.outcome, report.longrepr = "failed", f"contains {failed} failed subtest{'s' if failed > 1 else ''}"
     report.duration = max((answer.seconds for answer in answers), default=0.0)
     return [*merged, report]
 
 
 def output_sections(answers: Sequence[Answer], when: str) -> list[tuple[str, str]]:
-    """Return report sections with what each rank printed during a phase."""
+    """Return report sections with the output of each rank during a phase."""
     total = len(answers)
     return [
         (f"Captured {stream} {when}{_label(answer.rank, total)}", text)
@@ -67,12 +68,12 @@ def output_sections(answers: Sequence[Answer], when: str) -> list[tuple[str, str
 
 
 def is_unexpected_pass(report: pytest.TestReport) -> bool:
-    """Return whether the report is that of a strict ``xfail`` that passed."""
+    """Return whether a test with a strict ``xfail`` marker passed."""
     return report.failed and report.longreprtext.startswith("[XPASS(strict)]")
 
 
 def crash_message(report: pytest.TestReport) -> str:
-    """Return the message of the exception in a report, or its whole text if there is none."""
+    """Return the message of the exception in a report, or the whole text of the report if it has no exception."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message) if crash is not None else report.longreprtext
 
@@ -82,9 +83,9 @@ def _label(rank: int, total: int) -> str:
 
 
 def failed_report(item: pytest.Item, when: Any, text: str) -> pytest.TestReport:
-    """A failed report of a phase with a message instead of a traceback.
+    """Make a failed report of a phase with a message instead of a traceback.
 
-    For what no test can be expected to do (``xfail``): not to run, or not to be the same test everywhere.
+    It is for failures that ``xfail`` must not excuse: the test did not run, or differs between the ranks.
     """
     return pytest.TestReport(
         nodeid=item.nodeid,
@@ -117,7 +118,7 @@ def _merge_main(
         return _failed_like(failed, phases, total, sections(answers))
     declared = _declared_to_fail(item)
     if xfailed and all(answer.fate is Fate.STOPPED for answer in lost) and (declared or len(xfailed) == len(phases)):
-        # The test as a whole failed as it was expected to, on whichever ranks.
+        # The test failed as expected, even if only on some of the ranks.
         return xfailed[0].report
     if lost or not phases:
         raise pytest.fail.Exception(explain(answers), pytrace=False)
@@ -142,7 +143,7 @@ def _declared_to_fail(item: pytest.Item) -> bool:
 def _failed_like(
     failed: Sequence[_RankPhase], phases: Sequence[_RankPhase], total: int, ends: Sequence[tuple[str, str]] = ()
 ) -> pytest.TestReport:
-    """Return the first failing rank's own report, with what the other ranks did added below its traceback.
+    """Return the report of the first failing rank. Add the results of the other ranks below its traceback.
 
     :param ends: title and text for each rank that did not report.
     """
@@ -175,13 +176,13 @@ def _failed_like(
 
 
 def _crash(report: pytest.TestReport) -> str:
-    """What makes two failures equal: where they crashed and the exception, not the values in the traceback."""
+    """Return a key that equal failures share: the location and the exception, without the values in the traceback."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return f"{crash.path}:{crash.lineno}:{crash.message}" if crash is not None else report.longreprtext
 
 
 def _outcomes(phases: Sequence[_RankPhase], total: int) -> list[tuple[str, str]]:
-    """Return the outcomes in words, each with the ranks that have it."""
+    """Return pairs of ranks and their outcome, both in words."""
     by_outcome: dict[str, list[_RankPhase]] = {}
     for phase in phases:
         by_outcome.setdefault(phase.outcome, []).append(phase)
@@ -215,7 +216,10 @@ def _not_run(idle: Sequence[Answer], total: int) -> str:
 
 
 def _merge_subtests(item: pytest.Item, phases: Sequence[_RankPhase], total: int) -> list[pytest.TestReport]:
-    """Merge each subtest over the ranks. It fails if it fails on a rank, if a rank lacks it, or if outcomes differ."""
+    """Merge each subtest over the ranks.
+
+    A subtest fails if it fails on a rank, if it did not run on a rank, or if its outcomes differ.
+    """
     by_key: dict[tuple[str, int], list[_RankPhase]] = {}
     for phase in phases:
         for number, report in _numbered(phase.subtests):
@@ -244,12 +248,12 @@ def _merge_subtest(
 
 def _fail(report: pytest.TestReport, text: str) -> None:
     report.outcome, report.longrepr = "failed", text
-    # The marker of an expected failure: with it, pytest does not show the report.
+    # pytest does not show a failed report that has the attribute of an expected failure.
     vars(report).pop("wasxfail", None)
 
 
 def _numbered(subtests: Sequence[pytest.TestReport]) -> Iterator[tuple[int, pytest.TestReport]]:
-    """Number the subtests of equal name: a loop may give the same to all."""
+    """Number the subtests that have the same name, because a loop may give one name to all of them."""
     seen: Counter[str] = Counter()
     for report in subtests:
         yield seen[_subtest_key(report)], report
@@ -260,7 +264,7 @@ def _subtest_key(report: Any) -> str:
     """Return the message and the parameters of a subtest as pytest shows them."""
     context = getattr(report, "context", None)
     message, given = getattr(context, "msg", None), dict(getattr(context, "kwargs", {}))
-    # Newer versions of pytest send the values as text already.
+    # Newer versions of pytest already send the values as text.
     shown = ", ".join(f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in given.items())
     parts = [f"[{message}]"] if message is not None else []
     return " ".join([*parts, f"({shown})"] if shown else parts) or "(without a name)"

@@ -1,7 +1,7 @@
-"""One item whose set-up, body and tear-down run on the ranks of a cluster, within pytest's own protocol.
+"""Run the set-up, body and tear-down of an item on the ranks of a cluster, within pytest's own protocol.
 
-The ranks run real pytest sessions. This process sends SETUP, BODY and TEARDOWN and waits for all ranks after each, so
-that no rank enters a body if the set-up failed on another.
+The ranks run real pytest sessions. This process sends SETUP, BODY and TEARDOWN and waits for all ranks after each.
+No rank therefore enters the body if the set-up failed on another rank.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ if TYPE_CHECKING:
     from pytest_ddl.strategies.spec import StrategySpec
 
 SKIP_PATIENCE = 10.0
-"""Seconds to wait for the other ranks once one has skipped: ranks that skip alike may differ in how
-long an import takes, while a rank that waits in a collective for the skipped one waits for ever."""
+"""Seconds to wait for the other ranks after one has skipped. They may skip later, because an import takes longer there.
+But a rank that waits in a collective for the skipped one would wait for ever."""
 ON_RANKS = pytest.StashKey["ItemOnRanks"]()
-"""What runs the item's phases on ranks, for an item that does not run here."""
+"""Runner of an item's phases, if the item runs on ranks."""
 PLUGIN_TIMEOUT = pytest.StashKey[Any]()
-"""The settings with which pytest-timeout would time the item: ``timeout`` in seconds, ``func_only``."""
+"""Settings of pytest-timeout for the item: ``timeout`` in seconds and ``func_only``."""
 
 
 class _NotPassedError(Exception):
-    """The ranks' merged report of a phase is not a pass; the report has the reason."""
+    """The merged report of a phase is not a pass. The report contains the reason."""
 
 
 class ItemOnRanks:
-    """One item whose set-up, body and tear-down run on the ranks of a cluster.
+    """Runner of one item, whose set-up, body and tear-down run on the ranks of a cluster.
 
-    Its methods replace the item's own. Pytest's protocol and the plugins in it (timeouts, reruns, ``--setup-only``)
-    then treat the item as any other, and an exception that one of them raises while ranks are busy fails the phase.
+    Its methods replace the item's own methods. Pytest's protocol and other plugins (timeouts, reruns,
+    ``--setup-only``) then treat the item like any other. An exception that a plugin raises while ranks are busy fails
+    the phase.
     """
 
     def __init__(
@@ -66,28 +67,28 @@ class ItemOnRanks:
             setattr(item, name, getattr(self, name))
 
     def _begin(self) -> None:
-        """Forget an earlier attempt: pytest-rerunfailures sets one item up again and again."""
+        """Reset the state of an earlier attempt, because pytest-rerunfailures sets up the same item repeatedly."""
         self._cluster: Cluster | None = None
         self._following: str | None = None
-        """The item that the ranks run next, for which they keep fixtures."""
+        """Id of the item that the ranks run next. They keep fixtures for it."""
         self._deadline = math.inf
         self._cut = ""
-        """The message of another plugin whose time limit is the deadline."""
+        """Message of another plugin if its time limit is the deadline."""
         self._spoiled = False
         self._sections: list[tuple[str, str]] = []
-        """What the item's reports have said so far: each report has the earlier ones' sections too."""
+        """Sections of the item's reports so far. Each report also contains the sections of the earlier ones."""
         self._merged: dict[str, pytest.TestReport] = {}
         self._printed: list[tuple[int, int]] = []
-        """How much each process had printed before the current phase."""
+        """Sizes of stdout and stderr of each process before the current phase."""
         self._raised: BaseException | None = None
-        """What this object raised itself, to end a phase that the ranks did not pass."""
+        """Exception that this object raised to end a phase that the ranks did not pass."""
         self._interrupted: tuple[BaseException, str] | None = None
-        """What somebody else raised while the ranks were busy, and how the report explains it."""
+        """Exception that other code raised while the ranks were busy, and the text that explains it in the report."""
 
     # ----- what pytest calls instead of the item's own methods -----
 
     def setup(self) -> None:
-        """Lease a cluster and set the item up on its ranks."""
+        """Lease a cluster and set up the item on its ranks."""
         __tracebackhide__ = True
         self._begin()
         unavailable = self._runner.unavailable(self._spec, self._mark)
@@ -96,16 +97,16 @@ class ItemOnRanks:
         with self._waiting("setup"):
             cluster = self._cluster = self._lease.enter_context(self._runner.lease(self._spec, self._mark))
             if cluster.next_item != self._item.nodeid:
-                # The item for which the last one has left its fixtures was skipped.
+                # The last item left its fixtures for another item, which was skipped.
                 cluster.tear_down_session()
             self._runner.open_session(cluster, self._item, time.monotonic() + START_TIMEOUT)
-            # The test's time begins when its ranks are ready: how long that takes depends on what ran before.
+            # The time limit of the test starts when its ranks are ready: how long that takes depends on earlier tests.
             self._limit(self._runner.timeout(self._mark))
             self._limit_by_plugin(func_only=False)
             self._following = self._runner.next_in(cluster, self._item, self._nextitem)
             self._phase(cluster, "setup", Kind.SETUP, (self._item.nodeid, self._following))
         if _is_given(self._item):
-            # Hypothesis's own hook would set the fixtures of a @given test up in this process, to check their scopes.
+            # To check the scopes of a @given test's fixtures, Hypothesis's own hook would set them up in this process.
             self._item.obj = _runs_on_ranks
 
     def runtest(self) -> None:
@@ -126,7 +127,7 @@ class ItemOnRanks:
         __tracebackhide__ = True
         cluster = self._cluster
         with self._lease, self._waiting("teardown"):
-            # Ranks that are gone or stuck cannot tear down; they are ended as a whole instead.
+            # Ranks that have died or are stuck cannot tear down. Their cluster is ended instead.
             if cluster is None or cluster.dirty or cluster.session_plan is None:
                 return
             if self._spoiled:
@@ -140,25 +141,25 @@ class ItemOnRanks:
                 raise
             finally:
                 if cluster.retired:
-                    # The cluster is ended, so everything that it still holds is torn down now.
+                    # The cluster is about to be ended, so everything that it still holds is torn down now.
                     cluster.tear_down_session(self._deadline)
                 else:
                     self._keep(cluster)
 
     def _keep(self, cluster: Cluster) -> None:
-        """Leave the fixtures of wider scopes to the item that follows, if there is one."""
+        """Keep the fixtures of wider scopes for the next item, if there is one."""
         cluster.next_item = self._following
         cluster.on_session_end = None
         if self._following:
             cluster.on_session_end = functools.partial(self._runner.report_session_end, self._item)
 
     def _rest_is_torn_down(self, answers: Sequence[Answer]) -> None:
-        """Take what the tear-down of fixtures of wider scopes says; it is no part of the item's own outcome."""
+        """Report the tear-down of fixtures of wider scopes. It does not change the item's own outcome."""
         self._runner.report_session_end(self._item, answers, later=True)
         self._add_sections(output_sections(answers, "teardown"))
 
     def report(self, call: pytest.CallInfo[None], made_here: pytest.TestReport) -> pytest.TestReport:
-        """Return the ranks' report of a phase, or the one made here if the phase ended for another reason."""
+        """Return the merged report of the ranks. If the phase ended for another reason, return the report made here."""
         report = made_here
         merged = self._merged.pop(call.when, None)
         error = call.excinfo.value if call.excinfo is not None else None
@@ -175,7 +176,10 @@ class ItemOnRanks:
     # ----- phases -----
 
     def _phase(self, cluster: Cluster, when: Any, kind: Kind, body: Any) -> None:
-        """Run one phase on all ranks, keep their merged report, and raise unless it is a pass."""
+        """Run one phase on all ranks and keep their merged report.
+
+        :raises Exception: if the merged report is not a pass.
+        """
         __tracebackhide__ = True
         self._printed = [process.output_offsets() for process in cluster.processes]
         answers = cluster.ask(kind, body, deadline=self._deadline, patience=_patience)
@@ -216,7 +220,7 @@ class ItemOnRanks:
 
     @contextmanager
     def _waiting(self, when: Any) -> Iterator[None]:
-        """Keep the reason for whatever ends a phase, also what a signal handler raises in this process meanwhile."""
+        """Record why a phase ends, also if a signal handler raises an exception in this process meanwhile."""
         __tracebackhide__ = True
         try:
             yield
@@ -251,12 +255,12 @@ class ItemOnRanks:
         return f"{said}."
 
     def _raise(self, error: BaseException) -> NoReturn:
-        # The one frame that is not hidden: pytest adds a line about hidden frames to a message that has none.
+        # This frame must not be hidden: if all frames are hidden, pytest adds a line about that to the message.
         self._raised = error
         raise error
 
     def _add_sections(self, found: Iterable[tuple[str, str]]) -> None:
-        """Add what is new, and print it if output is not captured."""
+        """Add the new sections, and print them if output is not captured."""
         new = [section for section in found if section not in self._sections]
         self._sections += new
         if self._item.config.getoption("capture") == "no":
@@ -283,7 +287,7 @@ def _patience(body: PhaseResult) -> float | None:
 
 
 def _runs_on_ranks() -> None:
-    """Stand in for a test's function until its body is run."""
+    """Replace a test's function until its body runs."""
 
 
 def _is_given(item: pytest.Function) -> bool:
@@ -291,7 +295,7 @@ def _is_given(item: pytest.Function) -> bool:
 
 
 def _show(sections: Sequence[tuple[str, str]]) -> None:
-    """With ``-s``, print what the ranks printed, each line with its rank."""
+    """Print the output of the ranks, each line with its rank."""
     for title, text in sections:
         rank = title[title.index("[") :] + " " if "[" in title else ""
         for line in text.splitlines() if title.startswith("Captured") else ():

@@ -1,7 +1,7 @@
-"""Which variants a test runs under: the marker, the fixtures it asks for, and the options.
+"""Select the variants that a test runs under, from its marker, its fixtures and the options.
 
-A test *asks for a strategy* when the private fixture ``_ddl_spec`` is in its closure. The variants are
-given to that fixture, not to ``ddl_strategy``, so that users can override or parametrize ``ddl_strategy``.
+A test *asks for a strategy* if the private fixture ``_ddl_spec`` is in its fixture closure. That fixture is
+parametrized with the variants, and not ``ddl_strategy``, so that users can override or parametrize ``ddl_strategy``.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ SINGLE_STRATEGY_FIXTURES = {
         "model_parallel",
     )
 }
-"""Fixtures for tests that want just the one strategy."""
+"""Fixtures for tests that run under one strategy only, with the name of the strategy."""
 CONTROLLER_FIXTURES = ("ddl_cluster", "ddl_equivalence")
-"""Fixtures that drive ranks from the controlling process."""
+"""Fixtures that control ranks from the pytest process."""
 ISOLATIONS = ("reuse", "fresh")
 DEVICES = ("auto", "cpu", "gpu", "tpu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DdlMark:
-    """The arguments of ``@pytest.mark.ddl``."""
+    """Arguments of ``@pytest.mark.ddl``.
+
+    :raises ValueError: if an argument is wrong. The message is one line.
+    """
 
     strategies: str | Sequence[str] | None = None
     replicas: int | None = None
@@ -63,7 +66,7 @@ class DdlMark:
 
     @property
     def overrides(self) -> dict[str, int | str]:
-        """Shape settings that fill what a variant leaves open."""
+        """Shape settings for the keys that the text of a variant does not set."""
         values = {"replicas": self.replicas, "workers": self.workers, "ps": self.ps}
         return {key: value for key, value in values.items() if value is not None}
 
@@ -71,7 +74,7 @@ class DdlMark:
 def parse_mark(node: pytest.Item | Any) -> DdlMark:
     """Return the arguments of the closest ``ddl`` marker of an item.
 
-    :raises ValueError: one line saying which argument is wrong.
+    :raises ValueError: if an argument is wrong. The message is one line.
     """
     mark = node.get_closest_marker("ddl")
     if mark is None:
@@ -91,16 +94,16 @@ def parse_mark(node: pytest.Item | Any) -> DdlMark:
 def select(
     mark: DdlMark, fixtures: Collection[str], default: str, registry: StrategyRegistry, node: Any = None
 ) -> list[StrategySpec]:
-    """The variants that a test asks for, each once, in the order in which they are named.
+    """Return the variants that a test asks for, in the order in which they are named and without duplicates.
 
-    :raises ValueError: one line saying what cannot be understood.
+    :raises ValueError: if marker, fixtures or option are invalid or contradict each other. The message is one line.
     """
     if "virtual_gpus" in fixtures:
         return [_virtual_gpus(node, registry)]
     single = [name for fixture, name in SINGLE_STRATEGY_FIXTURES.items() if fixture in fixtures]
     if len(single) > 1:
         raise ValueError(f"asks for {' and '.join(single)} at once; a test runs under one strategy at a time")
-    # A marker on a module or a class may be meant for others of its tests.
+    # A marker on a module or a class may be meant for other tests in it.
     own = any(known.name == "ddl" for known in getattr(node, "own_markers", ()))
     if single:
         if own and mark.strategies is not None:
@@ -121,7 +124,10 @@ def select(
 
 
 def _overridden(mark: DdlMark, specs: list[StrategySpec]) -> list[StrategySpec]:
-    """The same specs, once every setting of the marker is known to have an effect on one of them."""
+    """Check that every setting of the marker has an effect on at least one spec, and return the specs.
+
+    :raises ValueError: if a setting has no effect.
+    """
     for key, value in mark.overrides.items():
         if not any(key in spec.shape for spec in specs):
             raise ValueError(f"@pytest.mark.ddl: {key}={value!r} is no setting of {', '.join(s.name for s in specs)}")
@@ -144,7 +150,7 @@ def _virtual_gpus(node: Any, registry: StrategyRegistry) -> StrategySpec:
 
 
 def label(spec: StrategySpec, registry: StrategyRegistry) -> str:
-    """The test id of a variant: its name, with those settings that are not the default."""
+    """Return the test id of a variant: its name and the settings that differ from the default."""
     defaults = registry[spec.name].defaults
     shape = {key: value for key, value in spec.shape.items() if value != defaults.get(key)}
     return str(StrategySpec(spec.name, shape))

@@ -1,4 +1,4 @@
-"""The items that run on ranks: which cluster each has, what its pytest sessions are told, and what comes next."""
+"""Run items on ranks: choose their clusters, open pytest sessions in the ranks and find the next item of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_ddl.items.selection import DdlMark, parse_mark
 from pytest_ddl.strategies.spec import StrategySpec
 
 MAX_FILES = 32
-"""Test files that a rank collects at a time; collecting costs it their import."""
+"""Maximum number of test files that a rank collects at a time. It has to import each of them."""
 RANK_OPTIONS: Mapping[str, Any] = {
     "capture": "no",
     "collectonly": False,
@@ -48,9 +48,9 @@ RANK_OPTIONS: Mapping[str, Any] = {
     "usepdb": False,
     "xmlpath": None,
 }
-"""What only the controller does with the tests: choosing, ordering, reporting.
+"""Values of options in the ranks. Only the controller selects, orders and reports tests.
 
-A report that a rank writes when its session ends would replace the file of the controller."""
+If a rank wrote a report file when its session ends, it would overwrite the controller's file."""
 RANK_PLUGINS_OFF = (
     "no:terminal",
     "no:cacheprovider",
@@ -63,39 +63,39 @@ RANK_PLUGINS_OFF = (
 
 
 SPEC = pytest.StashKey[StrategySpec]()
-"""The variant that an item was collected for."""
+"""Variant that an item was collected for."""
 
 
 def spec_of(item: pytest.Item) -> StrategySpec | None:
-    """The variant that an item was collected for, or ``None`` where it asks for no strategy."""
+    """Return the variant that an item was collected for, or ``None`` if it asks for no strategy."""
     return item.stash.get(SPEC, None)
 
 
 def is_spmd(item: pytest.Item) -> bool:
-    """Whether the item's body runs in the ranks (rather than driving them from here)."""
+    """Return whether the item's body runs in the ranks, and not in this process."""
     return spec_of(item) is not None and "ddl_strategy" in getattr(item, "fixturenames", ())
 
 
 class SpmdRunner:
-    """Runs the items that ask for ``ddl_strategy``; one for each pytest process."""
+    """Plugin that runs the items that ask for ``ddl_strategy``. Each pytest process has one."""
 
     def __init__(self, harness: Harness, config: pytest.Config) -> None:
         self._harness = harness
         self._config = config
         self._opened = 0
         self._running: pytest.Item | None = None
-        """The last item that this process has run."""
+        """Item that this process runs, or ran last."""
         self._late: list[tuple[pytest.Item, pytest.TestReport]] = []
-        """Reports that are to come after those of the running item."""
+        """Reports that are logged after those of the running item."""
         self._following: dict[tuple[str, str], list[pytest.Item]] = {}
-        """The items that still come, by the warm cluster in which they run."""
+        """Items that have not run yet, by the key of their warm cluster."""
         for item in harness.items:
             key = self._cluster_key(item)
             if key is not None:
                 self._following.setdefault(key, []).append(item)
 
     def attach(self, item: pytest.Function, nextitem: pytest.Item | None) -> None:
-        """Have pytest's own protocol run the phases of this item on the ranks."""
+        """Make pytest's own protocol run the phases of this item on the ranks."""
         spec = spec_of(item)
         assert spec is not None
         self._running = item
@@ -110,13 +110,13 @@ class SpmdRunner:
         return self._harness.unavailable(spec, mark)
 
     def timeout(self, mark: DdlMark) -> float:
-        """Return the deadline of an item in seconds."""
+        """Return the time limit of an item in seconds."""
         return self._harness.timeout(mark)
 
     # ----- sessions in the ranks -----
 
     def open_session(self, cluster: Cluster, item: pytest.Item, deadline: float) -> None:
-        """Have the ranks collect the item's file, unless they have.
+        """Make the ranks collect the item's file, unless they already have.
 
         :raises pytest.fail.Exception: if pytest cannot start in a rank.
         """
@@ -148,18 +148,18 @@ class SpmdRunner:
         )
 
     def _basetemp(self, spec: StrategySpec) -> str | None:
-        """A place of their own for the ranks' ``tmp_path``, inside the controller's, as pytest-xdist has it."""
+        """Return a new folder for the ranks' ``tmp_path`` inside the controller's, as pytest-xdist does it."""
         factory = getattr(self._config, "_tmp_path_factory", None)
         self._opened += 1
         return f"{factory.getbasetemp()}/{spec.name}-{self._opened}" if factory is not None else None
 
     def next_in(self, cluster: Cluster, item: pytest.Item, nextitem: pytest.Item | None) -> str | None:
-        """The item that these ranks run next, which decides which of their fixtures stay alive."""
+        """Return the id of the item that these ranks run next. It decides which of their fixtures stay alive."""
         key = self._cluster_key(item)
         if nextitem is None or key is None:
             return None
         files = cluster.session_plan.files
-        # An xdist worker knows no more than its next item; others of this variant may go elsewhere.
+        # An xdist worker knows only its next item. Later items of this variant may run in another worker.
         shared = hasattr(self._config, "workerinput")
         items = [nextitem] if shared else self._later(key, item)
         if items and str(items[0].path) in files and self._cluster_key(items[0]) == key:
@@ -167,7 +167,10 @@ class SpmdRunner:
         return None
 
     def _cluster_key(self, item: pytest.Item) -> tuple[str, str] | None:
-        """Which warm cluster the item shares with others; ``None`` where it has one of its own, or needs none."""
+        """Return the key of the warm cluster that the item shares with other items.
+
+        It is ``None`` if the item has its own cluster or needs none.
+        """
         spec = spec_of(item)
         if spec is None or not is_spmd(item):
             return None
@@ -176,7 +179,7 @@ class SpmdRunner:
 
     def _later(self, key: tuple[str, str], item: pytest.Item) -> list[pytest.Item]:
         items = self._following.get(key, [])
-        # An item that is run again, as pytest-rerunfailures does, has left the list already.
+        # An item that pytest-rerunfailures runs again has already been removed from the list.
         if item in items:
             del items[: items.index(item) + 1]
         return items
@@ -184,11 +187,11 @@ class SpmdRunner:
     # ----- reports -----
 
     def report_session_end(self, item: pytest.Item, answers: Sequence[Answer], *, later: bool = False) -> None:
-        """Report fixtures of wider scopes that failed when they were torn down apart from an item.
+        """Report failures of fixtures of wider scopes that were torn down after an item's own tear-down.
 
-        These reports are errors whatever the item is expected to do, and they are not run again.
+        They are errors even if the item is expected to fail, and they are not run again.
 
-        :param later: report when the protocol of the running item is at its end, as its own reports come first.
+        :param later: log the report at the end of the running item's protocol, after the item's own reports.
         """
         self.record_warnings(warning for answer in answers if answer.ok for warning in answer.body.warnings)
         try:
@@ -198,7 +201,7 @@ class SpmdRunner:
         if not report.failed:
             return
         if self._running is not None and self._running is not item and hasattr(self._config, "workerinput"):
-            # An xdist worker can report the item that it runs, and no other.
+            # An xdist worker can report only the item that it runs.
             text = f"a fixture of {item.nodeid} failed when it was torn down\n{report.longreprtext}"
             report = failed_report(self._running, "teardown", text)
         report.sections += output_sections(answers, "teardown")
@@ -212,7 +215,7 @@ class SpmdRunner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        # The protocol of an interrupted item has no end.
+        # If an item was interrupted, pytest did not call the hook for its end.
         self._log_late()
 
     def _log_late(self) -> None:
@@ -221,7 +224,7 @@ class SpmdRunner:
             item.ihook.pytest_runtest_logreport(report=report)
 
     def record_warnings(self, found: Iterable[RankWarning]) -> None:
-        """Hand the ranks' warnings to this process's summary, equal ones of several ranks once."""
+        """Add the ranks' warnings to the summary of this process. Equal warnings of several ranks are added once."""
         for warning in dict.fromkeys(found):
             try:
                 message = pickle.loads(warning.message)
