@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def pytest_ddl_register_strategies(registry: StrategyRegistry) -> None:
     """Add strategies with ``registry.add(definition)``.
 
-    The hook is called once when pytest is configured, in the pytest process and in every rank.
-    It must not import TensorFlow.
+    The hook is called once in each pytest session, before a strategy is selected. Each rank runs its own session and
+    calls the hook too. The hook must not import TensorFlow.
     """
 
 

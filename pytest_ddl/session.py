@@ -1,4 +1,4 @@
-"""Work of the plugin's hooks. This module is imported only once a run needs it."""
+"""Implement the plugin's hooks. This module is imported only when a run needs it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 _RUNNER = pytest.StashKey[Any]()
 TOLERATED = "ddl_tolerated"
-"""Name of a property of a test's report: one for each approximation that the test passed with."""
+"""Name of a report property that describes an approximation with which a test passed."""
 EXPECTED_END = "ddl_expected_end"
-"""Name of a property of a test's report: one for each comparison that ended as ``expect=`` declares, in a crash or
-hang."""
+"""Name of a report property that describes a comparison that ended in a crash or hang that ``expect=`` declares."""
 EXPECTED_ENDS = pytest.StashKey[list[str]]()
 _COMPARER = pytest.StashKey[Any]()
 
@@ -324,9 +323,9 @@ def assert_equivalence(
 ) -> Report:
     """Compare a training function with one device and turn the verdict into an outcome of the test.
 
-    :raises DivergenceError: if the comparison fails. Also if it is inconclusive in strict mode, or because of the
-        program: the program fails on one device too, records nothing, is not finite on one device, or draws other
-        data in each run.
+    :raises DivergenceError: if the comparison fails. It is also raised for an inconclusive comparison in strict mode,
+        or if the program is the reason. That is so if the program fails on one device too, records nothing, is not
+        finite on one device, or draws other data in each run.
     """
     __tracebackhide__ = True
     from pytest_ddl.checks.findings import DivergenceError

@@ -65,9 +65,9 @@ class Cluster:
         self.tasks = tuple(tasks)
         self.num_ranks = num_ranks
         self.dirty = ""
-        """Reason why the cluster accepts no more requests, for example a dead or stuck rank. Empty if it does."""
+        """Reason why the cluster cannot be used any more, for example a dead or stuck rank. Empty if it can."""
         self.retired = ""
-        """Reason why the cluster is not given to another test, although it still answers. Empty if it is given."""
+        """Reason why the cluster must not be given to another test, although it still answers. Empty if it may."""
         self.session_plan: Any = None
         """Plan of the pytest session that is open in the ranks, or ``None``."""
         self.num_replicas = 0

@@ -1,4 +1,4 @@
-"""Value of the fixture ``ddl_cluster``, with which a test controls a cluster from the pytest process."""
+"""Let a test control a cluster from the pytest process, through the fixture ``ddl_cluster``."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from pytest_ddl.cluster.user_modules import MISSING, loaded
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), tuple)
 _MAX_ITEMS = 100
-"""Maximum size of a container whose content is remembered. Larger ones are usually constant tables, and comparing
-them takes time."""
+"""Maximum number of items of a container whose content is remembered. Larger ones are usually constant tables, and
+comparing them takes time."""
 _SKIPPED = ("sys", "logging", "warnings", "gc")
 """Modules that are not watched, because pytest and its plugins change them or they change by themselves."""
 

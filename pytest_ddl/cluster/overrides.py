@@ -22,7 +22,7 @@ from pytest_ddl.cluster.remembered import Remembered
 from pytest_ddl.cluster.user_modules import MISSING, UserModules, resolve
 
 MAX_UNUSED_BYTES = 1 << 20
-"""Maximum size of a value that is sent although the function's code does not contain its name."""
+"""Maximum size in bytes of a value that is sent although the function's code does not contain its name."""
 _REMOVED = b""
 _modules: UserModules | None = None
 _libraries: Libraries | None = None

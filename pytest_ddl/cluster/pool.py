@@ -71,6 +71,7 @@ class Pool:
     @property
     def launcher(self) -> Launcher:
         """Launcher, started at first use. It is replaced if the process from which it forks has ended."""
+        # The interface of launchers has no attribute `ended`, so the launcher of a plugin may lack it.
         if self._launcher is not None and hasattr(self._launcher, "ended") and self._replaced < MAX_REPLACEMENTS:
             with contextlib.suppress(LaunchError):
                 self._launcher.poll()

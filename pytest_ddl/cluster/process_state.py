@@ -60,7 +60,7 @@ class ProcessState:
         self._children |= _children()
 
     def surround(self, surroundings: Surroundings) -> None:
-        """Set changes of the environment, the working directory and the import path of the pytest process here too.
+        """Apply the changes of the pytest process's environment, working directory and import path to this process.
 
         :raises OSError: if this process cannot enter the working directory.
         """

@@ -16,11 +16,11 @@ from typing import Any
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice})
 _FLAT_SIZE = 256
-"""Maximum size of a container of plain values that is described item by item. A larger one is compared with a copy,
+"""Maximum number of plain values in a container that is described item by item. A larger one is compared with a copy,
 which the interpreter does in C."""
 _SAMPLED_BYTES = 1 << 24
-"""Maximum size of an array that is compared completely. Of a larger one, only equally spaced rows with about this many
-bytes are compared."""
+"""Maximum bytes of an array that is compared completely. If an array is larger, only equally spaced rows of about this
+total size are compared."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Worker:
         """Serve requests until one asks to stop. Return the exit status of the process."""
         threading.Thread(target=self._read, name="ddl-control", daemon=True).start()
         boot = self.next_request()
-        # Imported here because the pytest process also imports the present module, but does not need this one.
+        # Imported here because the pytest process imports this file too, but does not need process_state.
         from pytest_ddl.cluster.process_state import ProcessState
 
         try:
@@ -91,7 +91,7 @@ class Worker:
         return 0
 
     def next_request(self) -> Request:
-        """Wait for the next request, and apply the changes around the pytest process that it brings."""
+        """Wait for the next request, and apply the changes around the pytest process that the request contains."""
         self._end_stray_child()
         while True:
             self._unanswered = request = self._pushed_back.pop() if self._pushed_back else self._wait()

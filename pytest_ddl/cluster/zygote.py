@@ -41,7 +41,7 @@ from pytest_ddl.cluster import strays
 NUM_WORKER_FDS = 4
 _PR_SET_PDEATHSIG = 1
 MAX_SOCKET_PATH = 104
-"""Maximum bytes of a Unix socket's path with the final zero byte: 104 on macOS, 108 on Linux."""
+"""Maximum bytes of a Unix socket's path on all systems, with the final zero byte. macOS allows 104, Linux 108."""
 _FORK_FAILED = 70
 """Exit status (EX_SOFTWARE) of a forked process that did not reach the worker's own code."""
 

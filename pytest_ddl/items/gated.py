@@ -9,7 +9,7 @@ import pytest
 from pytest_ddl.config import SETTINGS
 
 GATED = "ddl_gate"
-"""Name of the fixture, and of a property of a test's report: the verdict of a gate that the test called."""
+"""Name of the fixture, and of the report property with the verdict of a gate that a test called."""
 _DECIDED = ("pass", "improvement", "regression")
 
 

@@ -1,4 +1,4 @@
-"""Access to private parts of Hypothesis. No other module of this package uses them.
+"""Access to private parts of Hypothesis, kept in this one module.
 
 The public API cannot change the settings of a test that is already decorated. But an example that is sent to other
 processes and traces a graph would often exceed the default deadline of 200 ms, and fail the health checks about speed.

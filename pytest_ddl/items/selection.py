@@ -1,7 +1,7 @@
 """Select the variants that a test runs under, from its marker, its fixtures and the options.
 
-A test *asks for a strategy* if the private fixture ``_ddl_spec`` is in its fixture closure. That fixture is
-parametrized with the variants, and not ``ddl_strategy``, so that users can override or parametrize ``ddl_strategy``.
+A test *asks for a strategy* if the private fixture ``_ddl_spec`` is in its fixture closure. The plugin parametrizes
+``_ddl_spec`` with the variants, and not ``ddl_strategy``, which users can therefore override or parametrize.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SINGLE_STRATEGY_FIXTURES = {
         "model_parallel",
     )
 }
-"""Fixtures for tests that run under one strategy only, with the name of the strategy."""
+"""Fixtures for tests that run under one strategy only, as name of the fixture -> name of the strategy."""
 CONTROLLER_FIXTURES = ("ddl_cluster", "ddl_equivalence")
 """Fixtures that control ranks from the pytest process."""
 ISOLATIONS = ("reuse", "fresh")

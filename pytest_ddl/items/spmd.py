@@ -72,7 +72,7 @@ def spec_of(item: pytest.Item) -> StrategySpec | None:
 
 
 def is_spmd(item: pytest.Item) -> bool:
-    """Return whether the item's body runs in the ranks, and not in this process."""
+    """Return whether the item's body runs in the ranks, and does not control them from the pytest process."""
     return spec_of(item) is not None and "ddl_strategy" in getattr(item, "fixturenames", ())
 
 

@@ -1,4 +1,4 @@
-"""Access to private parts of TensorFlow for strategies. No other module of this package uses them.
+"""Access to private parts of TensorFlow for strategies, kept in this one module.
 
 Each function states why it needs a private part. Tested with TensorFlow 2.16 and 2.21. TensorFlow is imported inside
 the functions, because this module is also loaded in processes without it.
