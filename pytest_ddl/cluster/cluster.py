@@ -1,8 +1,7 @@
 """Start the processes of one strategy, send requests to all its ranks and collect their answers.
 
 :meth:`Cluster.ask` has one deadline for all ranks and stops soon after a rank has failed. It raises no exception for
-an error in a worker. Each rank has an :class:`Answer`. The answer of a rank that did not reply states why, with the
-rank's stacks.
+an error in a worker. The :class:`Answer` of a rank that did not reply states why, with the rank's stacks.
 """
 
 from __future__ import annotations
@@ -174,10 +173,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _one_at_a_time(self, deadline: float) -> Iterator[None]:
-        """Wait until no request of another thread is in progress.
-
-        :raises ClusterError: if this lasts until the deadline.
-        """
+        """Wait until no request of another thread is in progress, at most until the deadline."""
         left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
         if not self._turn.acquire(timeout=left):
             raise ClusterError(
@@ -368,10 +364,7 @@ class Cluster:
         return indices
 
     def wait_until_stopped(self, index: int, timeout: float = 5.0) -> None:
-        """Wait until a process that got SIGSTOP has stopped.
-
-        The signal goes through the zygote, so a request, which does not, could arrive first.
-        """
+        """Wait until SIGSTOP has stopped a process. The zygote sends the signal, so a request could arrive earlier."""
         status = Path(f"/proc/{self.processes[index].pid}/stat")
         deadline = time.monotonic() + timeout
         with contextlib.suppress(OSError):
@@ -380,10 +373,7 @@ class Cluster:
                 time.sleep(0.001)
 
     def wait_for_exit(self, index: int, timeout: float = 5.0) -> int | None:
-        """Wait until a process has ended and return its exit status, or minus the number of the signal that ended it.
-
-        Return ``None`` if it still runs after the timeout.
-        """
+        """Wait until a process has ended. Return its status (negative: a signal), or ``None`` after the timeout."""
         deadline = time.monotonic() + timeout
         process = self.processes[index]
         while process.exit_status is None and time.monotonic() < deadline:
