@@ -1,12 +1,12 @@
-"""What a training run left behind: plain values, one record per rank, merged into one per run.
+"""Records of a training run: one record per rank, merged into one record per run.
 
-Records are the only thing that crosses from the workers to the checks. They hold NumPy
-arrays and built-in types alone, so that a check can be read, tested and run without
-TensorFlow, and so that a record unpickles in a process that has never imported it.
+Workers send nothing but records to the checks. Records hold only NumPy arrays and built-in
+types. So a check can be read, tested and run without TensorFlow, and a record can be unpickled
+in a process that has never imported TensorFlow.
 
-Vocabulary: *step* 0 is the state at the first ``run.watch``; step ``k`` is the state after
+Vocabulary: *step* 0 is the state at the first ``run.watch``, and step ``k`` is the state after
 the k-th training step. *replica* is the index in the global order of replicas
-(``replica_id_in_sync_group``); *rank* is the index of a worker process.
+(``replica_id_in_sync_group``). *rank* is the index of a worker process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Array = NDArray[Any]
 
 
 class VariableKind(str, Enum):
-    """What role a watched variable plays, as far as the framework says."""
+    """Role of a watched variable, as far as the framework reports it."""
 
     TRAINABLE = "trainable"
-    """Changed by the optimizer."""
+    """A weight that the optimizer changes."""
     FROZEN = "frozen"
     """A weight of a layer with ``trainable=False``: no step may change it."""
     STATE = "state"
@@ -36,39 +36,39 @@ class VariableKind(str, Enum):
     ITERATIONS = "iterations"
     """The optimizer's count of updates."""
     LEARNING_RATE = "learning-rate"
-    """The optimizer's learning rate, evaluated where it is a schedule."""
+    """The optimizer's learning rate; the current value of a schedule."""
     METRIC = "metric"
     """State of a metric."""
 
 
 @dataclass(frozen=True)
 class VariableRecord:
-    """One watched variable, identified by its position among all that were watched."""
+    """Description of one watched variable, identified by its position among all watched variables."""
 
     index: int
     name: str
-    """The program's own name, for example ``dense/kernel`` or ``SGD/momentum/dense/kernel``."""
+    """Name in the program, for example ``dense/kernel`` or ``SGD/momentum/dense/kernel``."""
     kind: VariableKind
     shape: tuple[int, ...]
     dtype: str
-    """Name of the NumPy dtype (``bfloat16`` by its own name; its values are stored as float32)."""
+    """Name of the dtype. Values of a ``bfloat16`` variable are stored as float32."""
     slot_of: int | None = None
-    """For a SLOT, the index of the weight that it belongs to."""
+    """Index of the weight that a SLOT belongs to."""
     layout: LayoutRecord | None = None
-    """Under ``model_parallel``."""
+    """Layout over the mesh; only under ``model_parallel``."""
     aggregation: str = "none"
     synchronization: str = "auto"
     distributed: bool = False
-    """True where every replica holds a component of its own."""
+    """True if every replica holds a component of its own."""
     since: int = 0
-    """Steps completed when it had its initial value: 0 also if the first step created it, more if a later step did.
+    """Steps completed when the variable had its initial value; 0 also if the first step created the variable.
 
-    A variable that was first watched after steps, or whose creation was not seen, has the steps completed by then.
+    If the variable was first watched after some steps, or its creation was not seen: steps completed by then.
     """
 
     @property
     def is_loss_scale(self) -> bool:
-        """Whether it is, by its name, what a loss is multiplied with to keep its gradient in range."""
+        """True if this is a loss scale by its name: the factor on a loss that keeps its gradients in range."""
         named = any(part in self.name.lower() for part in ("loss_scale", "lossscale", "dynamic_scale"))
         return named and not self.shape and self.kind is VariableKind.STATE and "float" in self.dtype
 
@@ -76,83 +76,83 @@ class VariableRecord:
 Snapshot = Mapping[int, tuple[Array, ...]]
 """Variable index -> the components on this rank's replicas, in the order of replicas.
 
-A variable that is not distributed has one component. A sharded (model parallel) variable has
-one component too: its global value.
+A variable that is not distributed has one component. A sharded (model parallel) variable also
+has one component: its global value.
 """
 
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """What one replica consumed in one step."""
+    """Batch that one replica consumed in one step."""
 
     replica: int
     size: int
     """Number of examples (leading dimension of the first tensor); 0 for an empty replica."""
     fingerprints: tuple[int, ...] | None = None
-    """A 64-bit hash of each example's content, in order; ``None`` where it was not observed."""
+    """64-bit hash of the content of each example, in order; ``None`` if it was not observed."""
     example_ids: tuple[int | str, ...] | None = None
-    """Ids told by ``run.examples`` or found under ``"example_id"``."""
+    """Ids given to ``run.examples`` or found under ``"example_id"`` in the batch."""
     loss: float | None = None
-    """What the replica function returned, where that is a floating scalar."""
+    """Result of the replica function, if it is a floating scalar."""
 
 
 class GradientStage(str, Enum):
-    """Where on its way from the loss to the variable a gradient was seen."""
+    """Stage at which a gradient was seen, between the loss and the variable."""
 
     COMPUTED = "computed"
-    """What ``GradientTape.gradient`` gave on a replica."""
+    """Returned by ``GradientTape.gradient`` on a replica."""
     APPLIED = "applied"
-    """What a replica handed to the optimizer, before the optimizer clips or aggregates."""
+    """Passed to the optimizer on a replica, before the optimizer clips or aggregates."""
 
 
 @dataclass(frozen=True)
 class GradientRecord:
-    """The gradients of one call on one replica in one step."""
+    """Gradients of one call on one replica in one step."""
 
     replica: int
     stage: GradientStage
     call: int
     """0 for the first call of this stage on this replica in this step."""
     values: Mapping[int, Array | None]
-    """Variable index -> the dense gradient; ``None`` where the tape gave none."""
+    """Variable index -> the dense gradient, or ``None`` if the tape returned none."""
     sparse: frozenset[int] = frozenset()
-    """Indices of variables whose gradient came as ``tf.IndexedSlices``."""
+    """Indices of variables whose gradient was a ``tf.IndexedSlices``."""
 
 
 @dataclass(frozen=True)
 class DrawRecord:
-    """What one random operation of a replica function drew in one step."""
+    """Numbers that one random operation of a replica function drew in one step."""
 
     replica: int
     position: int
-    """Its place among the random operations of the replica function: the same on all replicas."""
+    """Index among the random operations of the replica function; it is the same on all replicas."""
     op: str
     """Type of the operation, for example ``StatelessRandomUniformV2``."""
     name: str
     digest: int
-    """A 64-bit hash of the numbers drawn."""
+    """64-bit hash of the numbers that were drawn."""
     size: int
-    """How many numbers were hashed, over all executions of the operation in the step."""
+    """Count of hashed numbers, over all executions of the operation in the step."""
     shape: tuple[int, ...] = ()
-    """Shape of the result, of the first execution."""
+    """Shape of the result of the first execution."""
     dtype: str = ""
     distinct: int = 0
-    """How many different numbers are among the first 256: what equal digests prove depends on it."""
+    """Count of different numbers among the first 256. If it is small, digests may be equal by chance."""
     seeded: bool = False
-    """Whether the program had set TensorFlow's global seed to another one than its run's."""
+    """True if the program had changed TensorFlow's global seed from the seed of its run."""
     nested: bool = False
-    """Whether a loop, a branch or a function holds it: TensorFlow counts the operations of each from 0 to seed them."""
+    """True inside a loop, branch or function, where TensorFlow counts operations from 0 to derive their seeds."""
 
 
 @dataclass(frozen=True)
 class ReductionRecord:
-    """One all-reduce of a step: what a replica put in, and what it got back."""
+    """One all-reduce of a step: the input of a replica and the result that it received."""
 
     replica: int
     position: int
-    """Its place among the all-reduces of the replica function: the same on all replicas."""
+    """Index among the all-reduces of the replica function; it is the same on all replicas."""
     op: str
-    """``SUM``, ``MEAN``."""
+    """``SUM`` or ``MEAN``."""
     dtype: str
     given: Array
     received: Array
@@ -160,157 +160,163 @@ class ReductionRecord:
 
 @dataclass(frozen=True)
 class CollectiveRecord:
-    """One collective operation: executed by a rank, part of a graph, or asked for by a program."""
+    """One collective operation: executed by a rank, part of a graph, or requested by a program."""
 
     kind: str
     """``all_reduce``, ``all_gather``, ``broadcast``, ``reduce_scatter``, ``all_to_all`` …"""
     op: str
-    """The reduction as the operation has it, ``SUM`` (a mean is divided afterwards); empty where it is not known."""
+    """Reduction of the operation; ``SUM`` also for a mean, which is divided afterwards. Empty if it is not known."""
     shape: tuple[int | None, ...] | None
     dtype: str
     where: str
-    """``file:line`` in the program that asked for it, or the function whose graph holds it."""
+    """``file:line`` in the program that requested it, or name of the function whose graph contains it."""
     called: str = ""
-    """``file:line`` in the program that called the ``tf.function`` that holds it; empty for the same line."""
+    """``file:line`` in the program that called the ``tf.function`` around it; empty if it equals ``where``."""
     group: int = 0
-    """TensorFlow's key of the group of devices: the k-th collective of a group meets the k-th of the other ranks."""
+    """TensorFlow's key of the group of devices. The k-th collective of a group joins the k-th of the other ranks."""
     step: int = 0
     """Steps completed before it."""
     parts: tuple[str, ...] = ()
-    """What was packed into it, ``"3x4 float32"`` for each tensor; empty for a single tensor."""
+    """Tensors that were packed into it, each as ``"3x4 float32"``; empty for a single tensor."""
     names: tuple[str, ...] = ()
-    """Names of the tensors in the graph, as far as they have any: of the parts, or of the one."""
+    """Names in the graph of the packed tensors, or of the single tensor, as far as they have names."""
 
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """Facts about one traced function that called ``strategy.run``, counted in the graph that ran."""
+    """Facts about one traced function that called ``strategy.run``, counted in its graph."""
 
     function: str
     step: int
-    """The step in which it was traced."""
+    """Step in which it was traced."""
     nodes: int
-    """Operations in the graph and in the functions that it calls."""
+    """Number of operations in the graph and in the functions that it calls."""
     signature: tuple[str, ...] = ()
-    """Shapes and dtypes of what the function was given and of what it takes from iterators."""
+    """Shapes and dtypes of the arguments of the function and of the elements that it takes from iterators."""
     collectives: tuple[CollectiveRecord, ...] = ()
-    """Per device: the collectives that one replica takes part in, in the order of the graph."""
+    """Collectives that one replica takes part in, in the order of the graph."""
     asked: tuple[CollectiveRecord, ...] = ()
-    """One for each tensor that the program itself (not a framework) had reduced or gathered while it was traced;
-    those of one call share ``group``, which counts the calls."""
+    """One for each tensor that the program itself, not a framework, reduces or gathers in this graph.
+
+    The tensors of one call share ``group``, which is the index of the call.
+    """
     reduced_bytes: int = 0
-    """Bytes that one replica puts into reductions in one execution; what has no static shape is not counted."""
+    """Bytes that one replica puts into reductions in one execution. Tensors without a static shape are not counted."""
     operations: Mapping[str, int] = field(default_factory=dict)
-    """Operation type -> how often in one execution, for the types that a check asks about."""
+    """Operation type -> count in the graph and its functions, for the types that a check needs."""
     half: int = 0
-    """The most operations in half precision that follow on each other, from any input to any output."""
+    """Number of half precision operations on the longest path from an input to an output."""
 
 
 @dataclass(frozen=True)
 class WriteRecord:
-    """A path that a rank wrote."""
+    """Path that a rank wrote."""
 
     path: str
-    """Absolute; within the run's folder relative to it."""
+    """Absolute path, or relative to the folder of the run if it is inside that folder."""
     api: str
-    """The call that wrote: ``tf.train.Checkpoint.write``, ``Model.save``, ``open`` …"""
+    """Function that wrote: ``tf.train.Checkpoint.write``, ``Model.save``, ``open`` …"""
     step: int
     """Steps completed before it."""
 
 
 @dataclass(frozen=True)
 class RestoreRecord:
-    """A file that a rank read back, which it had saved in the same attempt."""
+    """File that a rank saved and, later in the same attempt, restored."""
 
     path: str
     api: str
     step: int
     """Steps completed before it."""
     compared: int
-    """Variables that were compared with their values when the file was saved."""
+    """Number of variables that were compared with their values at the time when the file was saved."""
     lost: tuple[str, ...] = ()
-    """Names of variables that are not what they were when the file was saved."""
+    """Names of variables whose values differ from those at the time when the file was saved."""
     absent: tuple[str, ...] = ()
-    """What was to be restored and is not in the file."""
+    """Names of parts that the program wanted to restore and that are not in the file."""
 
 
 @dataclass(frozen=True)
 class LayoutRecord:
-    """How a model parallel variable is laid out over the mesh."""
+    """Layout of a model parallel variable over the mesh."""
 
     declared: tuple[str, ...] | None
-    """Sharding spec per dimension that ``run.layout_map`` asks for (``"unsharded"`` or a mesh dimension)."""
+    """Sharding spec per dimension in ``run.layout_map``: ``"unsharded"`` or a mesh dimension."""
     actual: tuple[str, ...]
     shard_shape: tuple[int, ...]
     """Shape of the shard on the first device."""
     mesh: Mapping[str, int]
     """Mesh dimension -> number of devices."""
     replicas_equal: bool = True
-    """Whether all devices that ought to hold the same part hold the same bits."""
+    """True if all devices that should hold the same part hold the same bits."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The state after one global step, as one rank saw it."""
+    """State after one global step, as one rank saw it."""
 
     index: int
-    """1 for the first step."""
+    """Index of the step; 1 for the first step."""
     loss: float | None
-    """The loss that the program reported for this step."""
+    """Loss that the program reported for this step."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """Further values that the program recorded by name, and metrics shown by ``fit``."""
+    """Further values that the program recorded by name, and metrics that ``fit`` reports."""
     batches: tuple[BatchRecord, ...] = ()
-    """One per local replica and call of ``strategy.run``; empty where it was not observed."""
+    """One per local replica and call of ``strategy.run``; empty if batches were not observed."""
     snapshot: Snapshot = field(default_factory=dict)
     own: Snapshot | None = None
     """Values that the step itself left behind, if the snapshot may hold later changes."""
     traces: int | None = None
-    """How often the step function had been traced up to here."""
+    """How often the step function has been traced so far."""
     gradients: tuple[GradientRecord, ...] = ()
-    """Per local replica, stage and call; empty where gradients were not observed."""
+    """One per local replica, stage and call; empty if gradients were not observed."""
     draws: tuple[DrawRecord, ...] = ()
     reductions: tuple[ReductionRecord, ...] = ()
     eager: bool | None = None
-    """Whether ``strategy.run`` was called outside any ``tf.function``; ``None`` where it was not called."""
+    """True if ``strategy.run`` was called outside any ``tf.function``; ``None`` if it was not called."""
 
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """An exception of the training function on one rank, or the death of the rank."""
+    """Exception of the training function on one rank, or death of the rank."""
 
     type: str
-    """Qualified name of the exception's class; ``"died"``, ``"deadline"``; ``"stopped"`` after another rank failed;
-    ``"stuck"`` where the logs of collectives prove that the rank waits for ever."""
+    """Qualified name of the exception's class, or one of these words:
+
+    * ``"died"`` or ``"deadline"``;
+    * ``"stopped"``, after another rank failed;
+    * ``"stuck"``, if the logs of collectives prove that the rank waits for ever.
+    """
     message: str
     traceback: str
     step: int
-    """The last step that this rank had completed."""
+    """Last step that this rank had completed."""
     phase: str = "train"
     """``train``, ``save``, ``restore``, ``evaluate``, ``start`` …"""
     output: str = ""
-    """The tail of what the rank printed."""
+    """Last part of the output of the rank."""
     file: str = ""
-    """The file of the program's frame in which the exception was raised; empty if no frame is the program's."""
+    """File of the program's frame in which the exception was raised; empty if no frame belongs to the program."""
     line: int = 0
     function: str = ""
     source: str = ""
-    """The text of that line."""
+    """Text of that line."""
 
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """A layer whose kind decides what a correct distributed run may do differently."""
+    """Layer whose type decides which differences a correct distributed run may show."""
 
     name: str
     type: str
     """Class name, for example ``BatchNormalization`` or ``Dropout``."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The facts that matter: ``synchronized``, ``rate``, ``trainable`` …"""
+    """Settings that decide it: ``synchronized``, ``rate``, ``trainable`` …"""
 
 
 @dataclass(frozen=True)
 class OptimizerRecord:
-    """The settings of a watched optimizer from which causes can be recomputed."""
+    """Settings of a watched optimizer, from which the effect of a cause can be recomputed."""
 
     type: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -319,63 +325,67 @@ class OptimizerRecord:
 
 @dataclass(frozen=True)
 class CallSite:
-    """A place of the program that trains with ``run.steps``, ``run.batches`` or ``run.fit`` under a limit of steps."""
+    """Place in the program that trains with ``run.steps``, ``run.batches`` or ``run.fit`` under a limit of steps."""
 
     method: str
     trains: str
-    """The code that it runs: where a step function is defined, or the class of a model."""
+    """Code that it runs: ``file:line`` of the definition of a step function, or the class of a model."""
     frames: tuple[tuple[str, int, int], ...]
-    """``(file, line, instruction)``, the innermost first."""
+    """``(file, line, instruction)`` of each frame, the innermost first."""
     limit: int
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """Everything one rank recorded; returned by the worker, also after an exception."""
+    """Everything that one rank recorded; the worker returns it also after an exception."""
 
     rank: int
     task: str
-    """``worker:0``, ``chief:0`` …; ``local`` for a strategy of one process."""
+    """``worker:0``, ``chief:0`` …, or ``local`` for a strategy with one process."""
     replicas: tuple[int, ...]
     """Global ids of this rank's replicas."""
     variables: tuple[VariableRecord, ...] = ()
     initial: Snapshot = field(default_factory=dict)
-    """Values when training began, or when a step created the variable; see :attr:`VariableRecord.since`."""
+    """Values when training began or when a step created the variable; see :attr:`VariableRecord.since`."""
     steps: tuple[StepRecord, ...] = ()
     final: Snapshot | None = None
-    """Values when the program ended, of the variables that it changed after its loop; ``None`` if it did not end."""
+    """Values at the end of the program, of variables that it changed after its loop; ``None`` if it did not end."""
     cut_off: tuple[int, ...] = ()
-    """Indices of the variables that the step changed in which the data ended: it ran in part and is not recorded."""
+    """Indices of variables that an unfinished last step changed. The data ended in that step; it is not recorded."""
     layers: tuple[LayerRecord, ...] = ()
     draws_observed: bool = False
-    """Whether every random operation of the replica functions is among the draws of the steps."""
+    """True if the draws of the steps include every random operation of the replica functions."""
     optimizers: tuple[OptimizerRecord, ...] = ()
     results: Mapping[str, Any] = field(default_factory=dict)
-    """What ``run.fit``, ``run.evaluate`` and ``run.predict`` returned, by name (``fit``, ``evaluate``, ``predict``)."""
+    """Results of ``run.fit``, ``run.evaluate`` and ``run.predict``, by name (``fit``, ``evaluate``, ``predict``)."""
     result_steps: Mapping[str, int] = field(default_factory=dict)
     """Name of a result -> steps completed before it."""
     error: ErrorRecord | None = None
     notes: tuple[str, ...] = ()
-    """What could not be recorded, and why; a check that needs it says so."""
+    """Notes on what could not be recorded, and why; a check that needs it reports the note."""
     versions: Mapping[str, str] = field(default_factory=dict)
     resumed: Mapping[int, Snapshot] = field(default_factory=dict)
-    """Step k -> values when training went on after an interruption that followed step k."""
+    """Step k -> values when training resumed after an interruption that followed step k."""
     asynchronous: bool = False
-    """Steps ran concurrently (``run.steps(concurrent=True)``): in between, variables belong to no step."""
+    """True if steps ran concurrently (``run.steps(concurrent=True)``). Variables then belong to no step in between."""
     collectives: tuple[CollectiveRecord, ...] = ()
-    """What this rank of several executed, in order; of the latest attempt. Empty for a strategy of one process."""
+    """Collectives that the rank executed in the latest attempt, in order. Empty for a strategy with one process."""
     graphs: tuple[GraphRecord, ...] = ()
     writes: tuple[WriteRecord, ...] = ()
     restores: tuple[RestoreRecord, ...] = ()
     casts: Mapping[str, int] = field(default_factory=dict)
-    """``float16``, ``bfloat16`` -> casts to it within ``strategy.run``: once for a trace, or in every eager step."""
+    """``float16`` or ``bfloat16`` -> casts to it in ``strategy.run``, counted once per trace or in every eager step."""
     casts_around: Mapping[str, int] = field(default_factory=dict)
-    """The same for casts outside ``strategy.run``: in what the program does with the loss, or with its data."""
+    """The same for casts outside ``strategy.run``, for example casts of the loss or of the data."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Facts about the set-up that LINT judges: ``num_replicas_in_sync``, ``cluster`` …; ``thawed``: the indices of
-    FROZEN variables that became trainable later; ``unwatched``: the names of variables that were trained and not
-    watched; ``trained_before``: steps that ran before the first watch; ``widened``: the Keras dtype policies that a
-    float64 run replaced; ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run."""
+    """Facts that :class:`~pytest_ddl.training.observers.setup.Setup` collects, and these:
+
+    * ``thawed``: indices of FROZEN variables that became trainable later;
+    * ``unwatched``: names of variables that were trained and not watched;
+    * ``trained_before``: number of steps that ran before the first watch;
+    * ``widened``: half precision Keras dtype policies that a float64 or float32 run replaced;
+    * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run.
+    """
 
     @property
     def num_steps(self) -> int:
@@ -383,43 +393,43 @@ class RankRecord:
 
     @property
     def failed(self) -> bool:
-        """Whether the other ranks need not be waited for."""
+        """True if the training function raised an error, or the rank died."""
         return self.error is not None
 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """One run of a training function under one strategy, all ranks together."""
+    """Record of one run of a training function under one strategy, with all ranks."""
 
     strategy: str
-    """The variant that ran, for example ``mirrored[replicas=2]``."""
+    """Variant that ran, for example ``mirrored[replicas=2]``."""
     num_replicas: int
     ranks: tuple[RankRecord, ...]
     global_batch_size: int | None
     precision: str
-    """``float64`` or ``native``."""
+    """``float64``, ``float32`` or ``native``."""
     seed: int
     perturbation: int = 0
-    """0 for the program as it is; p > 0 where weights and data were moved by one ulp (noise run p)."""
+    """0 for the unchanged program; p > 0 for noise run p, in which weights and data were moved by one ulp."""
     seconds: float = 0.0
     neutralised: tuple[str, ...] = ()
-    """What was switched off in the run, of ``random`` and ``normalization``: it explains no difference then.
+    """Subset of ``random`` and ``normalization`` that was switched off, so that it can explain no difference.
 
-    ``low`` says that random numbers were replaced by a low constant.
+    ``low`` means that random numbers were replaced by a low constant.
     """
     taken_over: tuple[int, ...] = ()
     """Steps after which a reference went on with the values that the run under the strategy had then."""
     refused: ErrorRecord | None = None
-    """Of a reference that ran without a strategy: what the same program raised under ``OneDeviceStrategy``."""
+    """Error that the program raised under ``OneDeviceStrategy``, if the reference therefore ran without a strategy."""
 
     @property
     def variables(self) -> tuple[VariableRecord, ...]:
-        """The watched variables, as rank 0 named them."""
+        """The watched variables, as rank 0 recorded them."""
         return self.ranks[0].variables if self.ranks else ()
 
     @property
     def num_steps(self) -> int:
-        """Steps that every rank completed."""
+        """Number of steps that every rank completed."""
         return min((rank.num_steps for rank in self.ranks), default=0)
 
     @property
@@ -429,8 +439,8 @@ class TrainingRecord:
     def components(self, index: int, step: int) -> Iterator[tuple[RankRecord, int, Array]]:
         """Yield ``(rank, replica, value)`` for every component of a variable after a step.
 
-        A variable that is not distributed yields one component per rank, under the rank's
-        first replica.
+        A variable that is not distributed has one component per rank, which is yielded with the
+        rank's first replica.
         """
         for rank in self.ranks:
             snapshot = rank.initial if step == 0 else rank.steps[step - 1].snapshot
@@ -439,12 +449,12 @@ class TrainingRecord:
                 yield rank, replica, value
 
     def value(self, index: int, step: int) -> Array | None:
-        """The first component of a variable after a step, or ``None`` if it was not recorded."""
+        """Return the first component of a variable after a step, or ``None`` if it was not recorded."""
         for _rank, _replica, value in self.components(index, step):
             return np.asarray(value)
         return None
 
     def batches(self, step: int) -> tuple[BatchRecord, ...]:
-        """What all replicas of all ranks consumed in a step, by replica."""
+        """Return the batches that all replicas of all ranks consumed in a step, by replica."""
         found = [batch for rank in self.ranks for batch in rank.steps[step - 1].batches]
         return tuple(sorted(found, key=lambda batch: batch.replica))

@@ -1,4 +1,4 @@
-"""The object that a training function receives: ``train(run)``."""
+"""The ``run`` object that a training function receives as its argument."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pytest_ddl.training.signals import RestartRequested
 class Run:
     """One run of a training function under one strategy, on one rank.
 
-    The same code trains on one device and under every strategy: make variables in
-    ``run.strategy.scope()``, say what to compare with :meth:`watch`, and train with
+    The same code trains on one device and under every strategy. Create variables in
+    ``run.strategy.scope()``, name what to compare with :meth:`watch`, and train with
     :meth:`steps`, :meth:`batches` or :meth:`fit`.
     """
 
@@ -32,12 +32,15 @@ class Run:
 
     @property
     def strategy(self) -> Any:
-        """The ``tf.distribute.Strategy`` that this run is under."""
+        """The ``tf.distribute.Strategy`` of this run."""
         return self._context.strategy
 
     @property
     def global_batch_size(self) -> int:
-        """Examples per step over all replicas."""
+        """Number of examples per step, over all replicas.
+
+        :raises AttributeError: if neither the check nor the measurement was given a batch size.
+        """
         if self._settings.global_batch_size is None:
             raise AttributeError(
                 "run.global_batch_size is not known: pass global_batch_size= to the check (ddl_equivalence or "
@@ -47,20 +50,20 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The seed that Python, NumPy and Keras were given before the function was called.
+        """Seed that Python, NumPy and Keras were given before the training function was called.
 
-        A ``tf.data`` pipeline that is given none has another order on each rank, as on a real cluster.
+        A ``tf.data`` pipeline without a seed has a different order on each rank, as on a real cluster.
         """
         return self._settings.seed
 
     @property
     def num_replicas(self) -> int:
-        """Replicas over all ranks."""
+        """Number of replicas over all ranks."""
         return self._context.num_replicas
 
     @property
     def rank(self) -> int:
-        """The index of this process among the ranks."""
+        """Index of this process among the ranks."""
         return self._context.rank
 
     @property
@@ -69,42 +72,48 @@ class Run:
 
     @property
     def is_reference(self) -> bool:
-        """True in the run on one device that the others are compared with."""
+        """True in the reference run: the run on one device that the other runs are compared with."""
         return self._settings.is_reference
 
     @property
     def tmp_path(self) -> Path:
-        """One folder shared by all ranks of this run."""
+        """Folder that all ranks of this run share."""
         return Path(self._settings.tmp_path)
 
     @property
     def rank_path(self) -> Path:
-        """This rank's own folder."""
+        """Folder that only this rank uses."""
         return Path(self._settings.rank_path or self._settings.tmp_path)
 
     @property
     def steps_limit(self) -> int | None:
-        """The number of steps after which loops end (``steps=`` of the check), or ``None``."""
+        """Number of steps after which loops end (``steps=`` of the check); ``None`` for no limit."""
         return self._settings.steps
 
     @property
     def completed_steps(self) -> int:
-        """Steps completed up to now, those of an earlier attempt included."""
+        """Number of steps completed so far, including those of an earlier attempt."""
         return self._recorder.completed
 
     @property
     def attempt(self) -> int:
-        """1, and 2 where the function is called again after :meth:`restart`."""
+        """1 for the first call of the training function, 2 for the call after :meth:`restart`."""
         return self._settings.attempt
 
     @property
     def mesh(self) -> Any:
-        """The mesh of devices, under ``model_parallel``."""
+        """Mesh of devices.
+
+        :raises AttributeError: under any strategy but ``model_parallel``.
+        """
         return self._of_model_parallel("mesh")
 
     @property
     def layout_map(self) -> Any:
-        """The map of variable names to sharding, under ``model_parallel``."""
+        """Map from variable names to their sharding.
+
+        :raises AttributeError: under any strategy but ``model_parallel``.
+        """
         return self._of_model_parallel("layout_map")
 
     def _of_model_parallel(self, name: str) -> Any:
@@ -118,15 +127,18 @@ class Run:
     # -- what to compare ----------------------------------------------------------------------
 
     def watch(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
-        """Compare these after every step; several calls add.
+        """Compare these objects after every step; each call adds to the earlier ones.
 
-        Each argument is one object, or a list or dict of them. Variables may not exist yet: those
-        of layers that the first batch builds are found later.
+        Each argument is one object, or a list or dict of objects. Their variables need not exist yet:
+        the variables of a layer that the first batch builds are found later.
         """
         self._recorder.watch(model=model, optimizer=optimizer, variables=variables, metrics=metrics)
 
     def examples(self, ids: Any) -> None:
-        """Say, within the replica function, which examples this replica consumes in this step."""
+        """Record which examples this replica consumes in this step; call it in the replica function.
+
+        :param ids: one whole number or string for each example.
+        """
         if self._settings.observe:
             observing.observe_ids(self._recorder.observations, ids)
 
@@ -135,12 +147,15 @@ class Run:
     def steps(
         self, train_step: Any, dataset: Any, steps: int | None = None, *, concurrent: bool = False
     ) -> Iterator[Any]:
-        """Call ``train_step(iterator)`` for each global batch; yields its loss, records after each.
+        """Call ``train_step(iterator)`` for each global batch, record each step, and yield its loss.
 
-        ``dataset`` is a ``tf.data.Dataset`` batched to the global batch size, or a function of a
-        ``tf.distribute.InputContext``. It ends after ``steps``, else at the check's limit, else
-        with the data. Under ``parameter_server`` the step goes through the coordinator; with
-        ``concurrent=True`` all steps are scheduled at once.
+        The loop ends after ``steps`` steps, at the step limit of the check, or at the end of the data,
+        whichever comes first.
+
+        :param dataset: a ``tf.data.Dataset`` that is batched to the global batch size, or a function
+            that takes a ``tf.distribute.InputContext`` and returns a dataset.
+        :param concurrent: if true, schedule all steps at once under ``parameter_server``. The default is
+            to schedule a step on the coordinator only after the previous step has ended.
         """
         given = data.prepare(dataset, self._settings, self._completed)
         first = self._recorder.completed
@@ -163,7 +178,9 @@ class Run:
     def batches(self, dataset: Any) -> Iterator[Any]:
         """Yield distributed batches for a loop that calls ``run.strategy.run`` itself.
 
-        End each step with :meth:`record`. For the synchronous strategies.
+        Call :meth:`record` at the end of each step.
+
+        :raises TypeError: under ``parameter_server``, whose workers take their batches themselves.
         """
         if coordinator.uses_coordinator(self.strategy):
             raise TypeError(
@@ -178,25 +195,33 @@ class Run:
         yield from stepping.batches(self._recorder, self.strategy, given, more)
 
     def record(self, loss: Any = None, **named_values: Any) -> None:
-        """End a step of a loop that the program drives itself."""
+        """Record the end of a step, in a loop that the program runs itself.
+
+        :param loss: the loss of the step.
+        :param named_values: further numbers to record for the step, by name.
+        """
         self._recorder.end_step(loss, named_values)
 
     def fit(self, model: Any, dataset_or_x: Any, y: Any = None, **kwargs: Any) -> Any:
-        """``model.fit`` with recording after each batch; ends at the step limit."""
+        """Call ``model.fit``, record the state after each batch, and stop at the step limit.
+
+        Return the history, or ``None`` without training if the step limit was reached before. Under
+        ``parameter_server``, epochs are recorded in place of batches.
+        """
         return self._fitting.fit(model, dataset_or_x, kwargs if y is None else {"y": y, **kwargs})
 
     def evaluate(self, model: Any, dataset_or_x: Any, y: Any = None, **kwargs: Any) -> Any:
-        """``model.evaluate``; what it returns is recorded."""
+        """Call ``model.evaluate``, record its result and return it."""
         return self._fitting.evaluate(model, dataset_or_x, kwargs if y is None else {"y": y, **kwargs})
 
     def predict(self, model: Any, dataset_or_x: Any, **kwargs: Any) -> Any:
-        """``model.predict``; what it returns is recorded."""
+        """Call ``model.predict``, record its result and return it."""
         return self._fitting.predict(model, dataset_or_x, kwargs)
 
     def restart(self) -> None:
-        """Interrupt the distributed run here: the function is called again in a fresh cluster.
+        """Interrupt the distributed run here, and call the training function again in a fresh cluster.
 
-        The reference goes straight on, and so does the second attempt.
+        In the reference run and in the second attempt, this call does nothing.
         """
         if not self.is_reference and self.attempt == 1:
             raise RestartRequested
