@@ -1,5 +1,5 @@
-"""The training side: the ``run`` object a training function receives, and what records it.
+"""Run training functions and record them: the ``run`` object, the recorder and the observers.
 
-Nothing here imports TensorFlow when it is imported; the functions that need it do so when they
-run, which is always inside a worker process whose strategy exists already.
+No module here imports TensorFlow at import time. The functions that need TensorFlow import it when
+they run, which is always in a worker process whose strategy already exists.
 """

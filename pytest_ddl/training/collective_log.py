@@ -1,4 +1,4 @@
-"""The log of the collectives that a rank executed: a file, readable after the rank hangs or dies."""
+"""Log the collectives that a rank executes in a file, which can be read after the rank hangs or dies."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_ddl.records import CollectiveRecord
 
 
 def path_of(folder: str, attempt: int, rank: int) -> Path:
-    """Hidden, as it lies in the folder that belongs to the program."""
+    """Return the path of the log of a rank: a hidden file, because the folder belongs to the program."""
     return Path(folder) / f".collectives-{attempt}-{rank}"
 
 
 class CollectiveLog:
-    """Written line by line without a buffer: what is in it survives the process."""
+    """Log file that is written line by line without a buffer, so that its content survives the process."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -33,7 +33,7 @@ class CollectiveLog:
         os.close(self._file)
 
     def write(self, record: CollectiveRecord) -> None:
-        """One short line, after a long one where the like was not executed before."""
+        """Write a short line for one execution; before it, describe a new kind of collective in a long line."""
         like = replace(record, step=0)
         number = self._known.get(like)
         if number is None:
@@ -46,7 +46,7 @@ class CollectiveLog:
 
 
 def read(path: Path) -> tuple[CollectiveRecord, ...]:
-    """What a rank executed so far; nothing where it wrote no log."""
+    """Return the collectives that a rank executed so far; none if it wrote no log."""
     try:
         text = path.read_text()
     except OSError:
@@ -55,7 +55,7 @@ def read(path: Path) -> tuple[CollectiveRecord, ...]:
     executed: list[CollectiveRecord] = []
     for line in text.splitlines(keepends=True):
         if not line.endswith("\n"):
-            break  # the rank was ended while it wrote
+            break  # the rank ended while it wrote this line
         value = json.loads(line)
         if isinstance(value, dict):
             known.append(_record(value))

@@ -1,4 +1,4 @@
-"""Initial values of variables that training itself creates, such as those of layers that the first batch builds."""
+"""Record initial values of variables that training creates, for example in layers that the first batch builds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HERE = threading.local()
 
 
 def creating() -> bool:
-    """Say whether this thread computes the initial value of a variable now, in eager mode."""
+    """Return True if this thread now computes the initial value of a variable, in eager mode."""
     return getattr(_HERE, "depth", 0) > 0
 
 
@@ -95,7 +95,7 @@ class Creations:
                 self._note(f"a scope that creates variables was not left: {error}")
 
     def take(self, variable: Any) -> Creation | None:
-        """Return what a variable began with, if all its components were seen; it is forgotten then."""
+        """Return and forget the initial value of a variable, or return ``None`` if not all its components were seen."""
         components = values.components(self._strategy, variable)
         with self._lock:
             found = [self._entries.pop(id(getattr(part, "handle", None)), None) for part in components]
@@ -108,7 +108,7 @@ class Creations:
         return Creation(entries[0].step, parts, all(entry.changed for entry in entries))
 
     def begin(self) -> None:
-        """Read what was created so far: the program may have changed it since, and a loop begins now."""
+        """Read the variables created so far again: a loop begins, and the program may have changed them."""
         with self._lock:
             entries = list(self._entries.values())
         for entry in entries:
@@ -117,7 +117,7 @@ class Creations:
                 entry.value = self._read(variable)
 
     def forget(self) -> None:
-        """Drop what nobody asked for by the end of a step."""
+        """Drop the values that nothing has asked for by the end of a step."""
         with self._lock:
             self._entries.clear()
 
@@ -162,7 +162,7 @@ class Creations:
             _HERE.depth -= 1
         if not self.watching or given.get("initial_value") is None:
             return variable
-        with tf.init_scope():  # nothing of this belongs on a gradient tape
+        with tf.init_scope():  # keeps these operations off the gradient tape
             entry.value = self._read(variable)
             changed = self._changed(entry, variable.dtype.name, given)
             if changed is not None:
@@ -172,17 +172,17 @@ class Creations:
     def _read(self, variable: Any) -> Array | None:
         try:
             return values.read(self._strategy, variable)[0]
-        except Exception:  # the program may not have given it a value yet; the end of the step is read instead
+        except Exception:  # it may have no value yet; its value at the end of the step is used instead
             return None
 
     def _reporting(self, given: dict[str, Any], entry: _Entry) -> Callable[[], Any]:
-        """The initial value of a variable, which reports itself when a graph computes it."""
+        """Return an initializer that also reports the initial value when a graph computes it."""
         import tensorflow as tf
 
         initial = given["initial_value"]
 
         def report(array: Any) -> Any:
-            if entry.changed:  # TensorFlow computes a value again if it folds constants
+            if entry.changed:  # TensorFlow computes the value a second time if it folds constants
                 return entry.value
             entry.value = values.copy_of(array)
             changed = self._changed(entry, array.dtype.name, given)
@@ -192,7 +192,7 @@ class Creations:
             value = tf.convert_to_tensor(initial() if callable(initial) else initial, dtype=given.get("dtype"))
             if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
                 return value
-            # A stateful operation would depend on those traced before it, and TensorFlow could not lift it out.
+            # A stateful operation would depend on earlier ones, and TensorFlow could not lift it out of the graph.
             told = tf.numpy_function(report, [value], value.dtype, stateful=False)
             told.set_shape(value.shape)
             return told
@@ -200,8 +200,8 @@ class Creations:
         return reported
 
     def _changed(self, entry: _Entry, dtype: str, given: dict[str, Any]) -> Array | None:
-        """The value that a noise run begins with; ``None`` for what it leaves as it is."""
-        # Optimizers and metrics make their state as not trainable.
+        """Return the initial value in a noise run; ``None`` if the noise run does not change it."""
+        # Noise is for weights; optimizers and metrics create their state as not trainable.
         left = given.get("trainable") is False or dtype not in ("float32", "float64")
         if self._change is None or entry.value is None or left:
             return None
@@ -210,5 +210,5 @@ class Creations:
 
 
 def _is_traceable(initial: Any) -> bool:
-    """Say whether an initial value may be wrapped; TensorFlow recognizes one from a checkpoint by its type."""
+    """Return True if an initial value may be wrapped; TensorFlow recognizes one from a checkpoint by its type."""
     return initial is not None and not hasattr(initial, "checkpoint_position")

@@ -1,4 +1,4 @@
-"""Datasets on their way into a run: cast to the run's precision, moved by one ulp, distributed."""
+"""Prepare datasets for a run: cast them to its precision, move values by one ulp, and distribute them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pytest_ddl.training.settings import RunSettings
 
 
 def prepare(dataset: Any, settings: RunSettings, completed: Callable[[], int] | None = None) -> Any:
-    """A dataset, or a dataset function, whose elements have the run's precision and perturbation.
+    """Return a dataset, or a dataset function, whose elements have the run's precision and perturbation.
 
-    ``completed`` tells the steps completed so far, for data that is trained on: such data is replayed
-    where the settings say so.
+    :param completed: returns the number of steps completed so far; given only for training data, which is
+        replayed if the settings ask for that.
     """
     import tensorflow as tf
 
@@ -52,7 +52,7 @@ def _prepare_dataset(dataset: Any, settings: RunSettings, completed: Callable[[]
 
 
 def _cut_down(dataset: Any, step: int, rows: tuple[int, ...]) -> Any:
-    """The same global batches, but that of ``step`` with the examples at ``rows`` alone."""
+    """Return the same global batches, but keep only the examples at ``rows`` in the batch of ``step``."""
     import tensorflow as tf
 
     def cut(index: Any, element: Any) -> Any:
@@ -68,11 +68,11 @@ def _cut_down(dataset: Any, step: int, rows: tuple[int, ...]) -> Any:
 
 
 def _map(dataset: Any, function: Callable[[Any], Any]) -> Any:
-    """``dataset.map`` over every tensor, ragged and sparse ones whole, whatever the structure."""
+    """Apply ``dataset.map`` to every tensor of any structure; ragged and sparse tensors stay whole."""
     import tensorflow as tf
 
     def mapped(*element: Any) -> Any:
-        # Dataset.map unpacks plain tuples and nothing else.
+        # Dataset.map unpacks only plain tuples.
         whole = element if type(dataset.element_spec) is tuple else element[0]
         return tf.nest.map_structure(function, whole)
 
@@ -114,12 +114,12 @@ def _moved_tensor(tensor: Any, seed: Any, ulp_of: str) -> Any:
     else:
         infinity = tf.constant(np.inf, tensor.dtype)
         moved = tf.math.nextafter(tensor, tf.where(up, infinity, -infinity))
-    # Whole numbers stay: they may be labels or counts, and 0.9999… truncates to another label.
+    # Whole numbers stay: they may be labels or counts, and 0.9999… would be truncated to another label.
     return tf.where(tf.equal(tensor, tf.round(tensor)), tensor, moved)
 
 
 def prepare_arrays(given: Any, settings: RunSettings) -> Any:
-    """The same for NumPy arrays and structures of them, as ``fit`` takes them."""
+    """Apply precision and perturbation to NumPy arrays and structures of them, as ``fit`` takes them."""
     if isinstance(given, dict):
         return {key: prepare_arrays(value, settings) for key, value in given.items()}
     if isinstance(given, list | tuple) and all(isinstance(item, np.ndarray) for item in given):
@@ -134,9 +134,9 @@ def prepare_arrays(given: Any, settings: RunSettings) -> Any:
 
 
 def move_by_ulp(array: np.ndarray[Any, Any], generator: np.random.Generator, ulp_of: str = "") -> np.ndarray[Any, Any]:
-    """Move each element to its neighbor above or below, by a coin of ``generator``.
+    """Move each element to its neighbor above or below, as ``generator`` decides at random.
 
-    :param ulp_of: the type whose neighbors are meant; empty for that of the array.
+    :param ulp_of: type that defines the neighbors; empty for the type of the array.
     """
     up = generator.random(array.shape) < 0.5
     if ulp_of:
@@ -147,21 +147,21 @@ def move_by_ulp(array: np.ndarray[Any, Any], generator: np.random.Generator, ulp
 
 
 _BITS = {"float16": (11, -14), "bfloat16": (8, -126)}
-"""Type -> the bits of its significand and the exponent of its smallest normal number (IEEE 754-2019, table 3.5)."""
+"""Type -> bits of its significand, and exponent of its smallest normal number (IEEE 754-2019, table 3.5)."""
 
 
 def _step_by_ulp(array: np.ndarray[Any, Any], up: np.ndarray[Any, Any], ulp_of: str) -> np.ndarray[Any, Any]:
-    """Move each element by the spacing that ``ulp_of`` has there, which a cast to that type does not erase."""
+    """Move each element by the spacing of ``ulp_of`` at its value, so that a cast to that type keeps the change."""
     bits, smallest = _BITS[ulp_of]
     wide = np.asarray(array, np.float64)
-    # frexp gives significands from 1/2 to 1, hence the exponent of 1 <= significand < 2 is one less.
+    # frexp gives significands from 1/2 to 1. The exponent for 1 <= significand < 2 is one less.
     spacing = np.ldexp(1.0, np.maximum(np.frexp(wide)[1] - 1, smallest) - (bits - 1))
     moved: np.ndarray[Any, Any] = np.where(up, wide + spacing, wide - spacing).astype(array.dtype)
     return moved
 
 
 def distribute(strategy: Any, dataset: Any) -> Any:
-    """The dataset as the strategy hands it out; an already distributed one as it is."""
+    """Distribute a dataset, or a dataset function, over the strategy; return a distributed dataset unchanged."""
     import tensorflow as tf
 
     if isinstance(dataset, tf.data.Dataset):
@@ -172,10 +172,10 @@ def distribute(strategy: Any, dataset: Any) -> Any:
 
 
 def number_of_steps(dataset: Any) -> int | None:
-    """How many global batches a dataset has, or ``None`` where that is not known beforehand.
+    """Return the number of global batches of a dataset, or ``None`` if it is not known in advance.
 
-    A step that is called once more, to find that the data has ended, still runs what does not depend on
-    the data: Keras' decoupled weight decay, for example.
+    Loops need the number so that they do not call a step after the end of the data. Such a step still runs
+    the operations that do not depend on the data, for example Keras' decoupled weight decay.
     """
     import tensorflow as tf
 
@@ -183,7 +183,7 @@ def number_of_steps(dataset: Any) -> int | None:
         return None
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy not in (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.DATA):
-        # Workers may take more steps than there are global batches, or fewer.
+        # With other policies, workers may take more or fewer steps than there are global batches.
         return None
     number = int(dataset.cardinality())
     return number if number >= 0 else None

@@ -1,4 +1,4 @@
-"""The end of a loop: tell the end of the run's data from the end of an iterator that the program made itself."""
+"""Distinguish the end of a loop's data from the end of an iterator that the program made itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def has_ended(iterator: Any) -> bool:
-    """Take one more batch, and say whether there was none.
+    """Try to take one more batch, and return True if there is none.
 
-    A step that raises ``StopIteration`` or ``OutOfRangeError`` does not say which iterator ended. The batch that is
-    taken is lost, which changes nothing: the run either ends here or fails here.
+    A step that raises ``StopIteration`` or ``OutOfRangeError`` does not show which iterator ended. The batch that is
+    taken here is lost. This changes nothing, because the run ends or fails here in either case.
     """
     import tensorflow as tf
 
@@ -21,7 +21,7 @@ def has_ended(iterator: Any) -> bool:
 
 
 def own_iterator_ended(step: int | None = None) -> RuntimeError:
-    """Make the exception of a program whose step ran out of other data than that of the loop."""
+    """Return the exception for a step in which another iterator than the loop's own ended."""
     where = "a step" if step is None else f"step {step}"
     return RuntimeError(
         f"an iterator of the program's own ended in {where}, and the data of the loop goes on. Only the end of the "

@@ -1,6 +1,6 @@
-"""The process-wide state of the frameworks around a run: seeds, precision, and putting it back.
+"""Set the process-wide state of the frameworks for a run (seeds, precision), and restore it afterwards.
 
-Workers are warm: the next run must find the process as if it were the first.
+Workers are reused, and each run must start as if it were the first in its process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _APART = 1_000_003
 
 
 def keras_modules() -> list[Any]:
-    """The flavours of Keras that the program may use: Keras 3, and tf_keras once it is imported."""
+    """Return the flavors of Keras that the program may use: Keras 3, and tf_keras after its import."""
     import keras
 
     return [keras, *([sys.modules["tf_keras"]] if "tf_keras" in sys.modules else [])]
@@ -31,12 +31,12 @@ def keras_modules() -> list[Any]:
 
 @contextmanager
 def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
-    """Seeds, precision and clean Keras state for one run, and all as before afterwards.
+    """Set seeds, precision and a clean Keras state for one run, and restore everything afterwards.
 
-    Yields the dtype policies that were replaced.
+    Yield the dtype policies that were replaced.
 
-    All ranks are seeded alike, but for ``tf.data``: on a real cluster, where nobody seeds TensorFlow for the
-    program, an unseeded ``shuffle()`` has another order on every worker.
+    All ranks get the same seeds, except ``tf.data``. On a real cluster nobody seeds TensorFlow for the program, so
+    an unseeded ``shuffle()`` has a different order on every worker.
     """
     import tensorflow as tf
 
@@ -54,7 +54,7 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
                 policies.widen(state.module)
         for module in keras_modules():
             module.utils.set_random_seed(settings.seed)
-        # A seed that the program would not choose: where it seeds TensorFlow by itself, that must show.
+        # A seed that no program would choose, so that a program that seeds TensorFlow itself can be recognized.
         tf.random.set_seed(settings.seed + _APART)
         with (
             policies,
@@ -74,7 +74,7 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
 
 
 def _prepare_late(module: Any, settings: RunSettings, floats: list[_FloatState], policies: WidePolicies) -> None:
-    """Precision and seed of a flavour of Keras that the program imports by itself; other generators go on."""
+    """Set precision and seed of a flavor of Keras that the program just imported; other generators keep their state."""
     import tensorflow as tf
 
     floats.append(_FloatState(module))
@@ -95,7 +95,7 @@ def _clear(module: Any) -> None:
 
 
 class _FloatState:
-    """The floatx, epsilon and dtype policy of one Keras flavour."""
+    """The floatx, epsilon and dtype policy of one Keras flavor."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -122,7 +122,7 @@ class _FloatState:
 
 
 def versions() -> dict[str, str]:
-    """The releases that the run used."""
+    """Return the versions of Python and of the frameworks that the run used."""
     found = {"python": platform.python_version(), "numpy": np.__version__}
     for name in ("tensorflow", "keras", "tf_keras"):
         module = sys.modules.get(name)

@@ -1,4 +1,4 @@
-"""Run a user's training function on one rank and give back what it left behind, whatever happens."""
+"""Run a user's training function on one rank and return its record, also if it fails."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankContext) -> RankRecord:
-    """Call ``train(run)`` and record it. An error of the program is part of the record."""
+    """Call ``train(run)`` and return its record, which includes an error of the program."""
     if settings.without_strategy:
         import tensorflow as tf
 
         context = replace(context, strategy=tf.distribute.get_strategy())
     if hasattr(context.strategy, "mesh"):
-        # DTensor has no kernel for the observing operation; its view of a batch is global anyway.
+        # DTensor has no kernel for the observing operation, and its replica functions see the global batch anyway.
         settings = replace(settings, observe=False)
     record, error = _attempt(train, settings, context)
     if error is None or not settings.observe or not observing.refuses_observing(error):
         return record
     again, second = _attempt(train, replace(settings, observe=False), context)
     if second is not None and observing.refuses_observing(second):
-        return record  # the program's own Python operation failed, not the observing one
+        return record  # the failed Python operation is the program's own
     why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
     note = f"the program refuses the observing operation ({why}); it was run again without"
     return replace(again, notes=(*again.notes, note))
@@ -63,7 +63,7 @@ def _attempt(
             recorder.note("the batches of the replicas were not observed")
         try:
             train(Run(settings, context, recorder))
-            # Closures that no one waited for still write variables, and may fail.
+            # Closures that the program did not wait for still write variables, and may fail.
             join_scheduled(context.strategy)
         except RestartRequested:
             recorder.restart = True
@@ -77,11 +77,11 @@ def _attempt(
 
 def _describe(error: BaseException, step: int, train: Callable[[Run], Any]) -> ErrorRecord:
     kind = type(error)
-    # A training function that is installed, as tox does, is the program all the same.
+    # The training function may be in an installed package (under tox, for example): that is still the program.
     package = package_of(getattr(getattr(train, "__code__", None), "co_filename", ""))
     frame = own_frame(error, package) or Frame("", 0, "")
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    # Keras colours its messages.
+    # Keras adds color codes to its messages.
     message = f"exit with status {error.code!r}" if isinstance(error, SystemExit) else _COLOURS.sub("", str(error))
     return ErrorRecord(
         type=f"{module}{kind.__qualname__}",
@@ -96,7 +96,7 @@ def _describe(error: BaseException, step: int, train: Callable[[Run], Any]) -> E
 
 
 def _without_own_frames(error: BaseException) -> traceback.TracebackException:
-    """The traceback less the frames of watched methods, which end in the framework's own."""
+    """Return the traceback without the frames of this package, which wraps methods of the frameworks."""
     described = traceback.TracebackException.from_exception(error)
     part: traceback.TracebackException | None = described
     while part is not None:

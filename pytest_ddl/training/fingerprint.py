@@ -1,8 +1,8 @@
-"""Fingerprints of examples: one 64-bit hash per row of a batch, vectorised, without TensorFlow.
+"""Compute fingerprints of examples: one 64-bit hash per row of a batch, vectorized, without TensorFlow.
 
-A row's hash depends on its bytes, on the tensor's place in the batch and on its dtype, and on
-nothing else: neither on the row's neighbours nor on the number of rows. So the same example has
-the same fingerprint in a batch of 12 on one device and in a batch of 6 on a replica.
+The hash of a row depends only on its bytes, on the tensor's position in the batch, and on its dtype.
+It depends neither on the other rows nor on the number of rows. So the same example has the same
+fingerprint in a batch of 12 on one device and in a batch of 6 on a replica.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def mix(values: Hashes) -> Hashes:
-    """The finaliser of splitmix64: spreads every input bit over the whole word."""
+    """Apply the finalizer of splitmix64, which spreads every input bit over the whole word."""
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * _MIX_1
         values = (values ^ (values >> np.uint64(27))) * _MIX_2
@@ -31,7 +31,7 @@ def mix(values: Hashes) -> Hashes:
 
 
 def salts(start: int, count: int) -> Hashes:
-    """``count`` pseudo-random odd words; the i-th depends on ``start + i`` alone."""
+    """Return ``count`` pseudo-random odd words; the i-th depends only on ``start + i``."""
     with np.errstate(over="ignore"):
         words = mix(np.arange(start, start + count, dtype=np.uint64) * _GOLDEN + _GOLDEN)
     odd: Hashes = words | np.uint64(1)
@@ -44,7 +44,7 @@ def _salt_of(position: int, dtype: np.dtype[Any]) -> int:
 
 
 def _words(rows: NDArray[Any]) -> Hashes:
-    """The bytes of each row as 64-bit words, the last one padded with zeros."""
+    """Return the bytes of each row as 64-bit words, padded with zeros at the end."""
     flat = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
     missing = -flat.shape[1] % 8
     if missing:
@@ -54,7 +54,7 @@ def _words(rows: NDArray[Any]) -> Hashes:
 
 
 def _texts(rows: NDArray[Any]) -> Hashes:
-    """Strings (arrays of ``bytes`` objects) as one word each."""
+    """Return one word for each string (of an array of ``bytes`` objects)."""
     flat = rows.reshape(len(rows), -1)
     hashed = [
         [int.from_bytes(hashlib.blake2b(_as_bytes(item), digest_size=8).digest(), "little") for item in row]
@@ -68,7 +68,7 @@ def _as_bytes(item: Any) -> bytes:
 
 
 def hash_rows(rows: NDArray[Any], position: int) -> Hashes:
-    """One hash per row of a dense tensor that stands at ``position`` in its batch."""
+    """Return one hash per row of the dense tensor at ``position`` in its batch."""
     if len(rows) == 0:
         return np.zeros(0, dtype=np.uint64)
     salt = _salt_of(position, rows.dtype)
@@ -76,16 +76,16 @@ def hash_rows(rows: NDArray[Any], position: int) -> Hashes:
         return np.full(len(rows), salt, dtype=np.uint64)
     words = _texts(rows) if rows.dtype.kind in "OSU" else _words(rows)
     with np.errstate(over="ignore"):
-        # Mixing before the weighted sum keeps a swap of two columns from going unseen.
+        # Words are mixed before the weighted sum, so that a swap of two columns changes the hash.
         total = (mix(words + salts(salt, words.shape[1])) * salts(salt + 1, words.shape[1])).sum(axis=1)
         hashed: Hashes = mix(total.astype(np.uint64))
     return hashed
 
 
 def hash_entries(values: NDArray[Any], rows: NDArray[Any], places: NDArray[Any], count: int, position: int) -> Hashes:
-    """One hash per row of a tensor given by its entries, as sparse and ragged tensors are.
+    """Return one hash per row of a tensor that is given by its entries, such as a sparse or ragged tensor.
 
-    ``values[i]`` stands in row ``rows[i]`` at ``places[i]`` (one or more coordinates) within it.
+    ``values[i]`` is in row ``rows[i]``, at ``places[i]`` (one or more coordinates) within the row.
     """
     total = np.zeros(count, dtype=np.uint64)
     if len(values):
@@ -96,7 +96,7 @@ def hash_entries(values: NDArray[Any], rows: NDArray[Any], places: NDArray[Any],
 
 
 def combine(parts: Sequence[Hashes]) -> tuple[int, ...]:
-    """The fingerprints of a batch from the hashes of its tensors."""
+    """Return the fingerprints of the examples of a batch, from the row hashes of its tensors."""
     total = np.zeros(len(parts[0]), dtype=np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:

@@ -1,4 +1,4 @@
-"""A program's calls with gradients: what belongs to which variable, and how it leaves the graph and becomes arrays."""
+"""Describe a program's gradient calls: which gradient belongs to which variable, and how to read it as arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_ddl.training import values
 
 @dataclass(frozen=True)
 class Source:
-    """A variable that a gradient belongs to, as the program named it; found among the watched ones later."""
+    """Variable of a gradient, as the program passed it; it is matched with the watched variables later."""
 
     variable: Any
     handle: Any
@@ -26,7 +26,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """One gradient of a call: which arrays it is passed as, 0 for ``None``, 2 for ``tf.IndexedSlices``."""
+    """One gradient of a call, with the number of its arrays: 0 for ``None``, 2 for ``tf.IndexedSlices``, else 1."""
 
     source: Source
     arrays: int
@@ -35,13 +35,13 @@ class Part:
 
 @dataclass
 class Site:
-    """One call of the program as it was traced; tells its gradients each time that it is executed."""
+    """One gradient call of the program as it was traced; each of its executions gives an :class:`Event`."""
 
     number: int
     stage: GradientStage
     parts: tuple[Part, ...]
     follows: list[tuple[Site, tuple[int | None, ...]]] = field(default_factory=list)
-    """Calls that hand on gradients of this one: for each of their parts, the position of the part here."""
+    """Calls that pass on gradients of this call, with the position here of each of their parts."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def source_of(variable: Any) -> Source:
 
 
 def _handle(variable: Any) -> Any:
-    """What all wrappers of one replica's component share; ``None`` for a variable that has none."""
+    """Return the handle that all wrappers of one replica's component share, or ``None`` if there is none."""
     try:
         return variable.handle
     except (AttributeError, ValueError):
@@ -72,7 +72,7 @@ def keys_of(strategy: Any, variable: Any) -> list[int]:
     if variable is None:
         return []
     found = [id(variable)]
-    # A variable that a partitioner split over parameter servers has the gradients of its shards.
+    # If a partitioner split a variable over parameter servers, gradients belong to its shards.
     shards = getattr(variable, "variables", None) if not hasattr(variable, "numpy") else None
     for part in shards or strategy.experimental_local_results(variable):
         found += [id(part), *([] if (handle := _handle(part)) is None else [id(handle)])]
@@ -84,7 +84,7 @@ def part_of(variable: Any, gradient: Any) -> Part:
 
 
 def tensors_of(gradient: Any) -> list[Any]:
-    """The tensors as which a gradient is told."""
+    """Return the tensors that represent a gradient."""
     if gradient is None:
         return []
     if hasattr(gradient, "indices") and hasattr(gradient, "values"):
@@ -93,7 +93,7 @@ def tensors_of(gradient: Any) -> list[Any]:
 
 
 def size_of(tensor: Any) -> int:
-    """Bytes of a tensor, 0 where the shape is not known while tracing."""
+    """Return the bytes of a tensor, or 0 if its shape is not known while tracing."""
     elements = tensor.shape.num_elements() if tensor.shape.rank is not None else None
     return int((elements or 0) * tensor.dtype.size)
 

@@ -1,6 +1,6 @@
-"""The calls of a program with gradients, replaced for the time of a run: the tape's, and those of optimizers.
+"""Replace the gradient methods of tapes and optimizers during a run, to report their calls.
 
-What they are given and give back goes on untouched, and AutoGraph converts what it converts without them.
+The methods still receive the same arguments, and AutoGraph converts the same functions as without the replacement.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ _METHODS = ("apply", "apply_gradients")
 
 
 class GradientHooks:
-    """Tells of every ``GradientTape.gradient`` and of every outermost ``apply`` of an optimizer."""
+    """Hooks that report every ``GradientTape.gradient`` and every outermost ``apply`` of an optimizer."""
 
     def __init__(
         self, computed: Callable[[Any, Any], Any], applied: Callable[[Any, str, tuple[Any, ...], dict[str, Any]], None]
     ) -> None:
         self._computed = computed
-        """Given the sources and the result; gives the result that the program gets."""
+        """Called with the sources and the result; returns the result that the program gets."""
         self._applied = applied
-        """Given the optimizer, the name of its method, and the arguments."""
+        """Called with the optimizer, the name of its method, and the arguments."""
         self._replaced = Replacements()
         self._applying = threading.local()
         self._wrapped: set[int] = set()
-        """Optimizers inside another one: what they are handed is not the program's doing."""
+        """Ids of optimizers inside another one. The outer optimizer calls them, not the program."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace while open."""
+        """Install the hooks while the context is open."""
         import tensorflow as tf
 
         original = tf.GradientTape.gradient
         with self._replaced:
-            # Allowlisted for AutoGraph as the original is: by the module in its name.
+            # functools.wraps copies the module name, by which AutoGraph decides not to convert the original.
             watching = functools.wraps(original)(self._watching_tape(original))
             self._replaced.put(tf.GradientTape, "gradient", watching)
             self.replace_optimizers()
@@ -54,7 +54,7 @@ class GradientHooks:
         return gradient
 
     def replace_optimizers(self) -> None:
-        """Replace the methods of the classes that are there by now: programs make some, and import tf_keras late."""
+        """Replace the methods of all optimizer classes that exist now; a program may define or import more later."""
         for root in _optimizer_roots():
             for owner in (*root.__mro__[:-1], *_subclasses(root)):
                 for name in _METHODS:
@@ -74,7 +74,7 @@ class GradientHooks:
             leave()
             return result
 
-        # Not functools.wraps: AutoGraph would convert the source of what ``__wrapped__`` names.
+        # Not functools.wraps: AutoGraph would convert the source of the function in ``__wrapped__``.
         for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(applying, attribute, getattr(original, attribute))
         applying.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ class GradientHooks:
         if inner is not None:
             self._wrapped.add(id(inner))
         if name == "apply_gradients":
-            # Programs pass zip(...), which can be read once.
+            # Programs pass zip(...), which can be read only once.
             if args:
                 args = (list(args[0]), *args[1:])
             elif "grads_and_vars" in kwargs:
@@ -101,12 +101,12 @@ class GradientHooks:
         self._applying.depth -= 1
 
     def forget(self) -> None:
-        """Start anew after a step: a call that raised has not been left."""
+        """Reset the call depth after a step: a call that raised did not decrease it."""
         self._applying.depth = 0
 
 
 def _optimizer_roots() -> Iterator[type]:
-    """The base classes of the optimizers that are loaded."""
+    """Yield the base class of the optimizers of each framework that is imported."""
     import tensorflow as tf
 
     yield tf.compat.v1.train.Optimizer

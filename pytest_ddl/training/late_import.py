@@ -1,7 +1,7 @@
-"""A module that the program imports while it runs is prepared as if it had been there before.
+"""Prepare a module at the moment when a program imports it for the first time.
 
-A warm worker may hold ``tf_keras`` from an earlier program and a fresh one not: without this, the same
-program would train in float64 in one and in float32 in the other.
+A reused worker may have imported ``tf_keras`` for an earlier program, but a fresh worker has not. Without this
+module, the same program would train in float64 on the first and in float32 on the second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as Python does, and calls back once it has been executed."""
+    """Finder for one module, which calls ``imported`` after the module has been executed."""
 
     def __init__(self, name: str, imported: Callable[[ModuleType], None]) -> None:
         self._name = name

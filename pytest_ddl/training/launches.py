@@ -1,9 +1,9 @@
-"""The collectives that a rank of several really issues, caught where TensorFlow numbers them.
+"""Report the collectives that a rank really executes, at the place where TensorFlow numbers them.
 
-Ranks pair their collectives by counting (``CollectiveKeys``, TF 2.4 to 2.21): the k-th of one rank meets
-the k-th of another, whatever functions they are in. TensorFlow draws the number when a collective is
-*executed*, for those inside a ``tf.function`` when that is called, so that one place sees all of them. It is
-not public, hence this module besides ``adapter.py``; where it is missing nothing is caught.
+Ranks pair their collectives by counting (``CollectiveKeys``, TF 2.4 to 2.21): the k-th of one rank joins the
+k-th of another rank, whatever functions contain them. TensorFlow takes the number when a collective is
+*executed*. For a collective inside a ``tf.function`` this is when the function is called. So one method sees
+all collectives. It is not public; like ``adapter.py``, this module reports nothing if a release lacks it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_ddl.training.replacing import Replacements
 
 @dataclass(frozen=True)
 class Launch:
-    """What is known of a collective when it is built: eagerly that is when it is executed."""
+    """Description of a collective at the time when it is built; in eager mode, that is when it is executed."""
 
     kind: str
     shape: tuple[int | None, ...] | None
@@ -31,12 +31,12 @@ class Launch:
 
 
 Issued = Callable[[Launch, int], None]
-"""Called before each execution with the collective and the key of its group."""
+"""Callback before each execution, which receives the collective and the key of its group."""
 
 
 @contextmanager
 def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
-    """Call ``issued`` for every collective that this process executes; says whether that is possible."""
+    """Call ``issued`` for every collective that this process executes; yield False if that is not possible."""
     keys = getattr(strategy.extended, "_collective_keys", None)
     launcher = _launcher_class(strategy)
     if keys is None or launcher is None:
@@ -48,7 +48,7 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
     first_devices: dict[Any, Any] = {}
 
     def get_instance_key(group_key: Any, device: Any) -> Any:
-        # Several replicas of a rank draw a number each for the same collective.
+        # Each replica of a rank takes a number for the same collective, which is reported only once.
         if first_devices.setdefault(group_key, device) == device:
             launch = current.launch
             issued(launch or Launch("broadcast", None, "", adapter.user_frames()), int(group_key))
@@ -57,7 +57,7 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
     def batch_all_reduce(self: Any, input_tensor_packs: Any, *args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf
 
-        # In eager mode nothing is packed: each tensor is reduced by itself.
+        # In eager mode, TensorFlow packs nothing and reduces each tensor separately.
         current.packs = [] if tf.executing_eagerly() else list(input_tensor_packs)
         try:
             return originals["batch_all_reduce"](self, input_tensor_packs, *args, **kwargs)
@@ -84,7 +84,7 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
             with current.set(launch):
                 return original(self)
 
-        # While tracing, TensorFlow captures this method, to call it whenever the function is called.
+        # While tracing, TensorFlow captures this method and calls it at each call of the function.
         self._next_instance_key = draw_for_this
         try:
             return original(self)
@@ -103,7 +103,7 @@ _METHODS = ("batch_all_reduce", "all_reduce", "_all_gather", "_next_instance_key
 
 
 class _Current(threading.local):
-    """What this thread is about to issue."""
+    """Collective that this thread is about to issue."""
 
     launch: Launch | None = None
     packs: list[Sequence[Any]]

@@ -1,4 +1,4 @@
-"""Layers whose kind decides what a correct distributed run may do differently."""
+"""Record layers whose type decides which differences a correct distributed run may show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REGULARIZERS = (
 
 
 def layer_records(model: Any) -> Iterator[LayerRecord]:
-    """The layers that synchronise, draw random numbers, regularise, compute in less precision or are frozen."""
+    """Yield layers that synchronize, draw random numbers, regularize, compute in lower precision or are frozen."""
     for layer in flatten_layers(model):
         settings = _settings(layer)
         if settings:
@@ -58,10 +58,10 @@ def _regularizer(value: Any) -> dict[str, Any]:
 
 
 def weight_kinds(model: Any) -> dict[int, VariableKind]:
-    """The kind of every weight of a model, by the identity of the variable object.
+    """Return the kind of every weight of a model, by the ``id`` of the variable object.
 
-    A weight that was made trainable and stands in a layer that is not trainable now is frozen;
-    what was never trainable (a moving mean, a seed) is state.
+    A weight is frozen if it was created trainable and its layer is not trainable now. A variable
+    that was never trainable (a moving mean, a seed) is state.
     """
     kinds: dict[int, VariableKind] = {}
     trainable = {id(item) for item in getattr(model, "trainable_variables", ())}
@@ -79,7 +79,7 @@ def weight_kinds(model: Any) -> dict[int, VariableKind]:
 
 
 def metric_variables(model: Any) -> list[Any]:
-    """The state of the metrics that a model was compiled with, its running loss included."""
+    """Return the state of the metrics that a model was compiled with, including its running loss."""
     try:
         metrics = list(getattr(model, "metrics", ()))
     except (AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""How variables lie over the mesh of ``model_parallel``: what was declared, what is, and whether copies agree."""
+"""Record the declared and the actual layouts of variables over the mesh of ``model_parallel``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNSHARDED = "unsharded"
 
 @contextmanager
 def fresh(strategy: Any) -> Iterator[None]:
-    """No rules of an earlier program while one runs: workers, and their strategy, are warm."""
+    """Start with an empty layout map, because workers and their strategy are reused; restore the map at the end."""
     rules = getattr(strategy, "layout_map", None)
     if rules is None:
         yield
@@ -35,7 +35,7 @@ def fresh(strategy: Any) -> Iterator[None]:
 
 
 def facts(strategy: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The rules of the layout map, and those that match neither a variable made nor one that is watched."""
+    """Return the rules of the layout map, and the rules that match no created and no watched variable."""
     rules = getattr(strategy, "layout_map", None)
     if rules is None:
         return {}
@@ -48,7 +48,7 @@ def facts(strategy: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def record_of(strategy: Any, variable: Any, name: str) -> LayoutRecord | None:
-    """The layout of a variable, ``None`` where it is none of a mesh."""
+    """Return the layout of a variable, or ``None`` if it does not belong to a mesh."""
     if variable is None or not hasattr(strategy, "layout_map") or not values.is_sharded_by_layout(variable):
         return None
     from tensorflow.experimental import dtensor
@@ -66,7 +66,7 @@ def record_of(strategy: Any, variable: Any, name: str) -> LayoutRecord | None:
 
 
 def _declared(strategy: Any, variable: Any, name: str) -> tuple[str, ...] | None:
-    """What the map asks for now; ``None`` where no rule is meant for the variable, or one does not fit it."""
+    """Return the layout in the map; ``None`` if no rule matches, or the rule does not fit the variable's shape."""
     rules = strategy.layout_map
     own = str(getattr(variable, "name", "")).split(":")[0]
     for path in (name, own):
@@ -82,7 +82,7 @@ def _declared(strategy: Any, variable: Any, name: str) -> tuple[str, ...] | None
 def _copies_agree(
     parts: Sequence[np.ndarray[Any, Any]], places: Sequence[Mapping[str, int]], specs: Sequence[str]
 ) -> bool:
-    """Whether devices at the same place along the sharded axes hold the same bits."""
+    """Return True if devices at the same position along the sharded axes hold the same bits."""
     held: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
     for part, place in zip(parts, places, strict=True):
         key = tuple(int(place[axis]) for axis in specs if axis != UNSHARDED)

@@ -1,4 +1,4 @@
-"""How often a loop of a graph runs, told without running it: its whole numbers are followed from pass to pass."""
+"""Count the passes of a graph's loop without running it, by computing its whole numbers for each pass."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 MOST = 10_000
-"""Passes that are followed; a loop of more is one of unknown length."""
+"""Maximum number of passes to follow; the length of a longer loop counts as unknown."""
 
 Number = int | None
-"""A whole number or a truth value (0, 1), ``None`` where it is not known before the graph runs."""
+"""A whole number or a truth value (0, 1); ``None`` if it is not known before the graph runs."""
 
 _OF_TWO: Mapping[str, Callable[[int, int], int]] = {
     "Add": operator.add,
@@ -31,10 +31,12 @@ _OF_TWO: Mapping[str, Callable[[int, int], int]] = {
 
 
 def passes_of(node: Any, nodes: Mapping[str, Any], functions: Mapping[str, Any]) -> int | None:
-    """Passes that a ``While`` takes, at most, where it may also end early; ``None`` where that is not known.
+    """Return the number of passes of a ``While``, or ``None`` if it is not known.
 
-    :param node: its ``NodeDef``.
-    :param nodes: those of the graph or function that it is part of, by name.
+    If the loop may also end early, the number is the maximum.
+
+    :param node: the ``NodeDef`` of the ``While``.
+    :param nodes: the nodes of the graph or function that contains it, by name.
     :param functions: the ``FunctionDef`` of each function of the graph's library.
     """
     library = _Library(functions)
@@ -45,14 +47,14 @@ def passes_of(node: Any, nodes: Mapping[str, Any], functions: Mapping[str, Any])
         if ends(state)[0] == 0:
             return taken
         after = body(state)
-        if after == state:  # of what is known nothing changes: it is something else that ends the loop
+        if after == state:  # no known number changes, so an unknown one ends the loop
             return None
         state = after
     return None
 
 
 class _Library(dict[str, "_Function"]):
-    """Functions of a graph by name, each read when it is asked for."""
+    """Functions of a graph by name; each is read at its first use."""
 
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class _Library(dict[str, "_Function"]):
 
 
 class _Function:
-    """A function of the library, of its whole numbers."""
+    """A function of the library, evaluated on whole numbers."""
 
     def __init__(self, library: _Library, definition: Any) -> None:
         self._library = library
@@ -79,7 +81,7 @@ class _Function:
 
 
 class _Scope:
-    """Values of the nodes of one graph, given what it is called with."""
+    """Values of the nodes of one graph or function, for given inputs."""
 
     def __init__(
         self,
@@ -92,13 +94,13 @@ class _Scope:
         self._constants: dict[str, Number] = {} if constants is None else constants
 
     def number(self, name: str) -> Number:
-        """Of a tensor, ``node``, ``node:0`` as graphs have it or ``node:output:0`` as functions do."""
+        """Return the value of a tensor: ``node`` or ``node:0`` as in graphs, ``node:output:0`` as in functions."""
         name, _, output = name.partition(":")
         if name in self._known:
             return self._known[name]
-        if output.rpartition(":")[2] not in ("", "0"):  # what is followed has one output, or the first says it
+        if output.rpartition(":")[2] not in ("", "0"):  # only first outputs are followed
             return None
-        self._known[name] = None  # a graph with a cycle ends here
+        self._known[name] = None  # ends the recursion in a graph with a cycle
         node = self._nodes.get(name)
         if node is not None:
             self._known[name] = self._of(node)
@@ -132,7 +134,7 @@ class _Scope:
         return None
 
     def _branch(self, node: Any) -> Number:
-        """AutoGraph makes ``and``, and the end of a loop with a ``break``, a branch with one output."""
+        """Return the first output of a branch. AutoGraph writes ``and`` and the check of a ``break`` as branches."""
         taken, *given = (self.number(name) for name in _data(node))
         if taken is None:
             return None
@@ -145,7 +147,7 @@ def _data(node: Any) -> list[str]:
 
 
 def _is_whole(node: Any) -> bool:
-    """Whether a node gives or takes whole numbers or truth values, as far as it says."""
+    """Return True if all types that a node declares are integers or booleans."""
     import tensorflow as tf
 
     types = [node.attr[name].type for name in ("T", "SrcT", "DstT") if name in node.attr]

@@ -1,7 +1,7 @@
-"""Switching off what is meant to differ between replicas: random numbers, and statistics of a part of the batch.
+"""Switch off the intended differences between replicas: random numbers, and statistics of a part of the batch.
 
-A program is the same on one device and under a strategy only up to these. With both off, in both runs, whatever
-still differs is a defect.
+These two may differ between a run on one device and a run under a strategy. If both are off in both runs, any
+difference that remains is a defect.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from pytest_ddl.training.adapter import flatten_layers
 
 RANDOM = "random"
-"""Every random operation of a replica function gives the same constant for every element."""
+"""Setting by which every random operation of a replica function returns the same constant for every element."""
 LOW = "low"
-"""Besides ``RANDOM``: the constants are low numbers. Without it they are high ones."""
+"""Setting, in addition to ``RANDOM``, by which the constants are low numbers. Otherwise they are high numbers."""
 NORMALIZATION = "normalization"
-"""Batch normalisation takes its statistics over all replicas."""
+"""Setting by which batch normalization takes its statistics over all replicas."""
 REFUSED = "not switched off: "
-"""How the note on a random operation begins for which no constant is known."""
+"""Start of the note on a random operation for which no constant is known."""
 
 _UNIFORM = ("random_uniform", "stateless_random_uniform", "stateless_random_uniform_v2", "stateful_uniform")
 _NORMAL = (
@@ -43,22 +43,28 @@ _CATEGORICAL = ("multinomial", "stateless_multinomial")
 _GAMMA = ("random_gamma", "stateless_random_gamma_v2", "stateless_random_gamma_v3")
 _POISSON = {"random_poisson_v2": "rate", "stateless_random_poisson": "lam"}
 _UNIT = {False: 0.96875, True: 0.03125}
-"""A uniform number between 0 and 1 of each level: dropout keeps all, then nothing; a rate of 0 or 1 means nothing."""
+"""High (False) and low (True) constant for a uniform number between 0 and 1.
+
+With the high one, dropout keeps all elements, and with the low one none, except at rates close to 0 or 1.
+"""
 _SIGNED = {False: 0.5, True: -0.5}
-"""A normal number of each level. Not 0: a standard deviation that is learnt keeps its gradient."""
+"""High and low constant for a normal number. With 0, a learned standard deviation would have no gradient."""
 _CUMULATIVE = {False: 0.9693, True: 0.0307}
-"""The part of the probability up to a category. No power of 2: categories of equal probability often sum up to one."""
+"""Cumulative probability at which the high and the low category is chosen.
+
+No multiple of a power of 2: the sum of equal probabilities often is one, and rounding would decide the choice.
+"""
 
 
 def has_levels(name: str) -> bool:
-    """Say whether the high and the low constant of a random operation can differ."""
+    """Return True if the high and the low constant of a random operation can differ."""
     return name not in _SHUFFLES
 
 
 def constant_draw(
     name: str, drawn: Any, original: Callable[..., Any], args: Any, kwargs: Any, *, low: bool = False
 ) -> Any:
-    """Return what stands in for ``drawn``, the result of a random operation, or ``None`` if nothing is known to.
+    """Return the constant in place of ``drawn``, the result of a random operation; ``None`` if none is known.
 
     It is the same for every element. So it depends neither on the replica nor on how the batch was split.
     """
@@ -76,7 +82,7 @@ def constant_draw(
     if name in _SHUFFLES:
         return tf.identity(given["value"])
     if name in _CATEGORICAL:
-        # By probability, not the least likely one: a category may be masked.
+        # Choose by cumulative probability: the least likely category may be a masked one.
         below = tf.cumsum(tf.nn.softmax(tf.cast(given["logits"], tf.float64)), axis=-1) < _CUMULATIVE[low]
         return tf.zeros_like(drawn) + tf.reduce_sum(tf.cast(below, drawn.dtype), axis=-1)[:, None]
     if name in _POISSON:
@@ -89,9 +95,9 @@ def constant_draw(
 
 
 def synchronise(model: Any) -> None:
-    """Make the batch normalisation layers of a model take their statistics over all replicas."""
+    """Make the batch normalization layers of a model take their statistics over all replicas."""
     for layer in flatten_layers(model):
         if getattr(layer, "synchronized", None) is False and "BatchNormalization" in type(layer).__name__:
             layer.synchronized = True
             if hasattr(layer, "fused"):
-                layer.fused = False  # tf_keras: the fused kernel knows no other replica
+                layer.fused = False  # tf_keras: the fused kernel cannot reduce over replicas

@@ -1,11 +1,11 @@
-"""Observing the replica functions of a program without changing what they compute.
+"""Observe the replica functions of a program without changing what they compute.
 
-``strategy.run`` is replaced on the *instance* for the time of a run. Each replica function then
-also hands its batch and its loss to one ``tf.numpy_function`` (in eager mode: to plain NumPy),
-whose result nobody uses. It runs as often as the function runs, whichever thread traced it.
+``strategy.run`` is replaced on the *instance* during a run. Each replica function then also passes
+its batch and its loss to one ``tf.numpy_function`` (in eager mode: to plain NumPy). The result of
+that operation is not used. It runs as often as the replica function, whichever thread traced it.
 
-The wrapper carries no decorator against AutoGraph: TensorFlow converts the user's function through
-its caller, so that an unconverted wrapper would switch the conversion of the user's code off.
+AutoGraph must convert the wrapper of a replica function. TensorFlow converts the user's function
+through its caller, so an unconverted wrapper would switch off the conversion of the user's code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def observed(strategy: Any, observations: Observations, observers: Sequence[Obse
         for observer in observers:
             observer.after_dispatch()
 
-    # AutoGraph would convert every function that the hooks call, which takes longer than what they do.
+    # AutoGraph would convert every function that the hooks call, and this takes longer than the hooks.
     before, after = _unconverted(before), _unconverted(after)
     is_own = _unconverted(adapter.is_of_strategy)
 
@@ -59,7 +59,7 @@ def observed(strategy: Any, observations: Observations, observers: Sequence[Obse
 def wrap(
     function: Callable[..., Any], observations: Observations, observers: Sequence[Observer] = ()
 ) -> Callable[..., Any]:
-    """A replica function that tells what it consumed; it returns exactly what ``function`` returns."""
+    """Return a replica function that also reports what it consumed, and returns the result of ``function``."""
 
     def begin() -> list[Any]:
         return [observer.before_replica() for observer in observers]
@@ -88,7 +88,7 @@ def _unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replica_id() -> Any:
-    """The global id of the replica that runs here: a number, or a tensor while tracing."""
+    """Return the global id of the replica that runs here: a number, or a tensor while tracing."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()
@@ -96,7 +96,7 @@ def replica_id() -> Any:
 
 
 def observe_call(observations: Observations, given: Any, result: Any) -> None:
-    """Tell one call of a replica function: its batch, and its loss where it returned one."""
+    """Record one call of a replica function: its batch, and its loss if it returned one."""
     parts, tensors = describe(given)
     loss = _loss_of(result)
     if not parts and loss is None:
@@ -107,7 +107,7 @@ def observe_call(observations: Observations, given: Any, result: Any) -> None:
         value = float(arrays[-1]) if has_loss else None
         try:
             size, fingerprints, ids = digest(parts, list(arrays[: len(arrays) - has_loss]))
-        except Exception as error:  # an exception here would become one of the user's step
+        except Exception as error:  # an exception here would be raised in the user's step
             observations.failed(f"a batch could not be observed: {type(error).__name__}: {error}")
             return
         observations.batch(int(replica), size, fingerprints, ids, value)
@@ -116,7 +116,7 @@ def observe_call(observations: Observations, given: Any, result: Any) -> None:
 
 
 def observe_ids(observations: Observations, ids: Any) -> None:
-    """Tell the ids of the examples that this replica consumes in this step."""
+    """Record the ids of the examples that this replica consumes in this step."""
     import tensorflow as tf
 
     def record(replica: Any, values: Any) -> None:
@@ -126,20 +126,20 @@ def observe_ids(observations: Observations, ids: Any) -> None:
 
 
 def tell(record: Callable[..., None], tensors: list[Any]) -> None:
-    """Call ``record`` with the replica's id and the tensors' values, now or whenever the graph runs."""
+    """Call ``record`` with the id of the replica and the values of the tensors, now or each time the graph runs."""
     import tensorflow as tf
 
     replica = replica_id()
     if tf.executing_eagerly() and all(hasattr(tensor, "numpy") for tensor in tensors):
         record(replica, *[tensor.numpy() for tensor in tensors])
         return
-    # No gradient flows into observing: numpy_function has none, and its inputs are cut off besides.
+    # Observing must not change gradients: numpy_function has none, and stop_gradient cuts off its inputs too.
     inputs = [tf.cast(replica, tf.int32), *[tf.stop_gradient(tensor) for tensor in tensors]]
     tf.numpy_function(record, inputs, [], stateful=True)
 
 
 def describe(given: Any) -> tuple[tuple[Part, ...], list[Any]]:
-    """The tensors of a batch and how each is to be read."""
+    """Return the tensors of a batch, and a description of how to read them."""
     import tensorflow as tf
 
     parts: list[Part] = []
@@ -167,7 +167,7 @@ def _add(parts: list[Part], tensors: list[Any], part: Part, values: list[Any]) -
 
 
 def _find_ids(given: Any) -> Any:
-    """The first entry called ``example_id`` in nested dicts, lists and tuples."""
+    """Return the first entry with the key ``example_id`` in nested dicts, lists and tuples."""
     if isinstance(given, dict):
         if EXAMPLE_ID in given:
             return given[EXAMPLE_ID]
@@ -181,7 +181,7 @@ def _find_ids(given: Any) -> Any:
 
 
 def _loss_of(result: Any) -> Any:
-    """The floating scalar that a replica function returned, alone or as the first of several."""
+    """Return the floating scalar that a replica function returned, by itself or as the first of several."""
     import tensorflow as tf
 
     first = result[0] if isinstance(result, list | tuple) and result else result
@@ -191,6 +191,6 @@ def _loss_of(result: Any) -> Any:
 
 
 def refuses_observing(error: BaseException) -> bool:
-    """True for an error that the observing operation caused: PyFunc has no kernel under XLA or elsewhere."""
+    """Return True if the observing operation caused an error: PyFunc has no kernel under XLA, for example."""
     text = f"{type(error).__name__}: {error}"
     return "PyFunc" in text or "pyfunc_" in text or "numpy_function" in text

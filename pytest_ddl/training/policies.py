@@ -1,4 +1,4 @@
-"""Replace the dtype policies of Keras: what a program computes in less is computed in float64, or in float32."""
+"""Replace the dtype policies of Keras, so that lower precision becomes float64 or float32."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _PROPERTIES = ("compute_dtype", "variable_dtype")
 
 
 class WidePolicies(Replacements):
-    """Dtype policies that keep their names and compute in a wider type, while the context is open.
+    """Replacement of dtype policies, which keep their names and use a wider type while the context is open.
 
-    A program chooses ``mixed_float16`` after a run has set ``floatx``, and so overrides it. The name stays because
-    ``compile`` decides by it whether to scale the loss: the program keeps its optimizer and its variables.
+    A program that chooses ``mixed_float16`` overrides the ``floatx`` of the run, so the policies must be replaced too.
+    Their names stay, because ``compile`` decides by the name whether to scale the loss. So the program keeps its
+    optimizer and its variables.
     """
 
     def __init__(self, dtype: str) -> None:
@@ -27,7 +28,7 @@ class WidePolicies(Replacements):
         super().__init__()
         self._dtype = dtype
         self.names: set[str] = set()
-        """Names of the half precision policies whose types were asked for."""
+        """Names of the half precision policies that the program used."""
 
     def widen(self, module: Any) -> None:
         """Widen the policies of one flavor of Keras."""

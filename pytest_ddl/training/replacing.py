@@ -1,4 +1,4 @@
-"""Replacing methods and functions for a while, and putting back exactly what was there."""
+"""Replace methods and functions for a while, and restore exactly the originals."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _ABSENT = object()
 
 
 class Replacements:
-    """What was replaced while the context is open; its end restores all, the last first."""
+    """Set of replaced attributes; the end of the context restores all, the last first."""
 
     def __init__(self) -> None:
         self._originals: dict[tuple[int, str], tuple[Any, Any]] = {}
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of a class, a module or an object; what was there at first is what comes back."""
-        # From its own namespace: what it merely inherits must not become an attribute of its own.
+        """Set an attribute of a class, a module or an object, and remember its first original value."""
+        # Look only in the owner's own namespace: an inherited attribute must not become its own when restored.
         self._originals.setdefault((id(owner), name), (owner, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
     def holds(self, owner: Any, name: str) -> bool:
-        """Whether an attribute is replaced."""
+        """Return True if an attribute is replaced."""
         return (id(owner), name) in self._originals
 
     def __enter__(self) -> Replacements:

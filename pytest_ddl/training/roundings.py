@@ -1,4 +1,4 @@
-"""Count the half precision operations of a graph that follow on each other."""
+"""Count the half precision operations on the longest path of a graph."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ _EXACT = (
     "ReluGrad", "Reshape", "ReverseV2", "Select", "SelectV2", "Shape", "Sign", "Slice", "Split", "SplitV", "Squeeze",
     "StopGradient", "StridedSlice", "Tile", "Transpose", "Unpack", "Where", "ZerosLike",
 )  # fmt: skip
-"""Operation types that round nothing."""
+"""Operation types that do not round."""
 
 
 def longest_chain(nodes: Any, functions: Mapping[str, Any]) -> int:
     """Count the rounding operations in half precision on the longest path from an input to an output.
 
-    A product of k factors, each off by ``1 + d``, is what Higham and Mary bound with k in place of the length of a
-    sum. A loop's body counts once, since the number of its passes may depend on the data.
+    Each rounding multiplies a result by ``1 + d``. The bound of Higham and Mary on a product of k such factors takes
+    this count as k, in place of the length of a sum. A loop's body counts once, since the number of its passes may
+    depend on the data.
 
     :param nodes: the ``NodeDef`` of a graph.
     :param functions: the ``FunctionDef`` of each function in the graph's library, by name.
@@ -28,7 +29,7 @@ def longest_chain(nodes: Any, functions: Mapping[str, Any]) -> int:
 
 
 def _chain(nodes: Any, functions: Mapping[str, Any], known: dict[str, int]) -> int:
-    # TensorFlow writes a node after those that it takes its inputs from; a cycle, if any, counts once.
+    # TensorFlow writes a node after the nodes of its inputs. So one pass is enough; a cycle counts once.
     length: dict[str, int] = {}
     for node in nodes:
         inner = [0]
@@ -51,7 +52,7 @@ def _rounds(node: Any) -> bool:
 
 
 def called_functions(node: Any, functions: Mapping[str, Any]) -> list[str]:
-    """Name the functions of a graph's library that a node calls."""
+    """Return the names of the functions in a graph's library that a node calls."""
     names = [node.op]
     for attribute in node.attr.values():
         kind = attribute.WhichOneof("value")

@@ -154,8 +154,8 @@ class Run:
 
         :param dataset: a ``tf.data.Dataset`` that is batched to the global batch size, or a function
             that takes a ``tf.distribute.InputContext`` and returns a dataset.
-        :param concurrent: if true, schedule all steps at once under ``parameter_server``. The default is
-            to schedule a step on the coordinator only after the previous step has ended.
+        :param concurrent: under ``parameter_server``, schedule all steps at once, which needs ``steps`` or
+            a step limit. The default is to schedule a step only after the previous step has ended.
         """
         given = data.prepare(dataset, self._settings, self._completed)
         first = self._recorder.completed
@@ -205,7 +205,7 @@ class Run:
     def fit(self, model: Any, dataset_or_x: Any, y: Any = None, **kwargs: Any) -> Any:
         """Call ``model.fit``, record the state after each batch, and stop at the step limit.
 
-        Return the history, or ``None`` without training if the step limit was reached before. Under
+        Return the history, or ``None`` without training if the step limit was already reached. Under
         ``parameter_server``, epochs are recorded in place of batches.
         """
         return self._fitting.fit(model, dataset_or_x, kwargs if y is None else {"y": y, **kwargs})

@@ -1,7 +1,7 @@
-"""The signals that leave a training function without being an error of the program."""
+"""Define the exceptions that end a training function without an error of the program."""
 
 from __future__ import annotations
 
 
 class RestartRequested(BaseException):
-    """Raised by ``run.restart()``; a BaseException so that no ``except Exception`` swallows it."""
+    """Exception that ``run.restart()`` raises; a BaseException, so that no ``except Exception`` catches it."""

@@ -1,4 +1,4 @@
-"""Variables that a program trains and does not watch: nothing that happens to them is compared."""
+"""Find variables that a program trains but does not watch, so that no check compares them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_ddl.training.gradient_calls import Source
 
 
 class Unwatched:
-    """The variables of a run whose gradients were taken or applied; says which of them move and are not watched.
+    """Collection of the variables of a run whose gradients were computed or applied.
 
-    A variable without a gradient is no part of what is trained: a counter, a metric, the state of a generator. One
-    that has a gradient and never moves is not trained either.
+    Variables without a gradient (counters, metrics, the state of a generator) are not trained. Variables that have a
+    gradient but never change are not trained either.
     """
 
     def __init__(self, strategy: Any, is_watched: Callable[[Source], bool]) -> None:
@@ -28,13 +28,13 @@ class Unwatched:
         self._moved: set[int] = set()
 
     def add(self, source: Source, applied: bool) -> None:
-        """Note a variable that has a gradient; ``applied`` if the gradient was handed to an optimizer."""
+        """Add a variable that has a gradient; ``applied`` is true if the gradient was passed to an optimizer."""
         self._sources.setdefault(id(source.variable), source)
         if applied:
             self._applied.add(id(source.variable))
 
     def look(self) -> None:
-        """Read, after a step, what is not watched and has not moved up to now."""
+        """After a step, read the unwatched variables that have not changed so far."""
         for key, source in list(self._sources.items()):
             if key in self._moved or self._is_watched(source):
                 continue
@@ -44,7 +44,11 @@ class Unwatched:
                 self._moved.add(key)
 
     def names(self, steps: int) -> list[str]:
-        """Return the names of the variables that moved. After a single step, of those that an optimizer was given."""
+        """Return the names of the unwatched variables that changed.
+
+        A single step cannot show a change, because the first reading follows it. Return then the names of the
+        variables whose gradients were passed to an optimizer.
+        """
         moved = self._moved if steps > 1 else self._applied
         left = [source for key, source in self._sources.items() if key in moved and not self._is_watched(source)]
         return list(dict.fromkeys(optimizers.name_of(source.variable) for source in left))
@@ -52,5 +56,5 @@ class Unwatched:
     def _read(self, variable: Any) -> tuple[Array, ...]:
         try:
             return values.read(self._strategy, variable)
-        except Exception:  # a variable of a graph that is gone, or of a device that is not this rank's
+        except Exception:  # the variable's graph is gone, or its device belongs to another rank
             return ()

@@ -1,4 +1,4 @@
-"""Reading variables: every component on this rank's replicas, as real copies in NumPy arrays."""
+"""Read variables: copy every component on this rank's replicas into NumPy arrays."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from pytest_ddl.records import Array
 
-# Kinds that NumPy itself cannot save or compare everywhere; float32 holds their values exactly.
+# dtypes that NumPy itself cannot always save or compare; float32 represents their values exactly.
 _WIDENED = ("bfloat16", "float16_alt", "float8_e4m3fn", "float8_e5m2")
 
 
 def backing(variable: Any) -> Any:
-    """The ``tf.Variable`` (or distributed variable) behind a Keras variable."""
+    """Return the ``tf.Variable`` (or distributed variable) behind a Keras variable."""
     import tensorflow as tf
 
     if not isinstance(variable, tf.Variable) and hasattr(variable, "value") and not callable(variable.value):
@@ -22,19 +22,19 @@ def backing(variable: Any) -> Any:
 
 
 def is_distributed(variable: Any) -> bool:
-    """True where every replica holds a component of its own."""
+    """Return True if every replica holds a component of its own."""
     import tensorflow as tf
 
     return isinstance(variable, tf.distribute.DistributedValues)
 
 
 def is_sharded_by_layout(variable: Any) -> bool:
-    """True for a DTensor variable, whose global value is one component."""
+    """Return True for a DTensor variable, whose global value is its one component."""
     return hasattr(variable, "layout") and hasattr(variable.layout, "mesh")
 
 
 def copy_of(value: Any) -> Array:
-    """A real copy: an eager tensor's array may share the memory of the variable it was read from."""
+    """Copy a value: the array of an eager tensor may share the memory of the variable that it was read from."""
     array = np.array(value, copy=True)
     if array.dtype.name in _WIDENED or array.dtype.kind == "V":
         return array.astype(np.float32)
@@ -42,25 +42,25 @@ def copy_of(value: Any) -> Array:
 
 
 def is_split(variable: Any) -> bool:
-    """True for a variable that a partitioner split over parameter servers."""
+    """Return True for a variable that a partitioner split over parameter servers."""
     return hasattr(variable, "variables") and not hasattr(variable, "numpy")
 
 
 def components(strategy: Any, variable: Any) -> tuple[Any, ...]:
-    """The variables of this rank behind a variable: one per replica, or one per part of a split one."""
+    """Return the component variables on this rank: one per replica, or one per part of a split variable."""
     if is_distributed(variable):
         return tuple(strategy.experimental_local_results(variable))
     return tuple(variable.variables) if is_split(variable) else (variable,)
 
 
 def read(strategy: Any, variable: Any) -> tuple[Array, ...]:
-    """The components of a variable on this rank, in the order of its replicas."""
+    """Return the values of a variable's components on this rank, in the order of its replicas."""
     if is_distributed(variable):
         return tuple(_read_part(part) for part in components(strategy, variable))
     if is_sharded_by_layout(variable):
         return (copy_of(_global_value(variable)),)
     if is_split(variable):
-        # Its global value.
+        # The conversion joins the parts to the global value.
         import tensorflow as tf
 
         return (copy_of(tf.convert_to_tensor(variable).numpy()),)
@@ -68,7 +68,7 @@ def read(strategy: Any, variable: Any) -> tuple[Array, ...]:
 
 
 def _read_part(part: Any) -> Array:
-    """One replica's component, read with the operation itself: ``numpy()`` takes four times as long."""
+    """Read the component of one replica with the raw operation; ``numpy()`` takes four times as long."""
     import tensorflow as tf
 
     if not hasattr(part, "handle"):
@@ -86,7 +86,7 @@ def _global_value(variable: Any) -> Any:
 
 
 def scalar(value: Any) -> float | None:
-    """A float where ``value`` is one number, else ``None``."""
+    """Return ``value`` as a float if it is one number, else ``None``."""
     if value is None or isinstance(value, str | bytes):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a program asked to watch, found again after each step: variables may come into being late."""
+"""Find the variables that a program watches, again after each step, since a step may create variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reader = Callable[[], tuple[Array, ...]]
 
 @dataclass(frozen=True)
 class Watched:
-    """A watched variable: its record, how it is read, and the variable itself where there is one."""
+    """A watched variable: its record, a function that reads it, and the variable itself if there is one."""
 
     record: VariableRecord
     read: Reader
@@ -24,7 +24,7 @@ class Watched:
 
 
 class Watcher:
-    """All that was watched, in the order in which it was found."""
+    """Collection of all watched variables, in the order in which they were found."""
 
     def __init__(self, strategy: Any, note: Callable[[str], None]) -> None:
         self._strategy = strategy
@@ -35,11 +35,11 @@ class Watcher:
         self._metrics: list[Any] = []
         self._found: dict[int, Watched] = {}
         self._order: list[Watched] = []
-        self._kept: list[Any] = []  # the watched objects stay alive, or their ids would be used again
+        self._kept: list[Any] = []  # keeps the watched objects alive; otherwise Python would reuse their ids
         self._settings: dict[int, OptimizerRecord] = {}
         self._slots_taken: dict[int, set[tuple[int, str]]] = {}
         self.thawed: set[int] = set()
-        """Indices of weights that were frozen when they were found, and have been trainable after some step since."""
+        """Indices of weights that were frozen when they were found, and trainable after a later step."""
 
     @property
     def watched(self) -> tuple[Watched, ...]:
@@ -50,14 +50,14 @@ class Watcher:
         return tuple(self._models)
 
     def add(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
-        """Watch more; each argument is one object, or a list or dict of them."""
+        """Watch more objects; each argument is one object, or a list or dict of objects."""
         self._models += [item for _name, item in _each(model, "model")]
         self._optimizers += [item for _name, item in _each(optimizer, "optimizer")]
         self._loose += list(_each(variables, "variable"))
         self._metrics += [item for _name, item in _each(metrics, "metric")]
 
     def stop_learning(self) -> None:
-        """Set the learning rates of the watched optimizers to 0; one that follows a schedule keeps it."""
+        """Set the learning rates of the watched optimizers to 0; a learning rate schedule stays as it is."""
         for optimizer in self._all_optimizers():
             try:
                 with self._strategy.scope():
@@ -66,7 +66,7 @@ class Watcher:
                 self._note(f"the learning rate of {type(optimizer).__name__} stays: {error}")
 
     def scan(self) -> list[Watched]:
-        """Find the variables that exist by now and were not found before."""
+        """Find and return the variables that exist now and were not found before."""
         known = len(self._order)
         for model in self._models:
             self._scan_model(model)
@@ -83,7 +83,7 @@ class Watcher:
         return self._order[known:]
 
     def snapshot(self, which: list[Watched] | None = None) -> Snapshot:
-        """Copies of every component, now."""
+        """Return copies of every component of the variables, with their current values."""
         self._look_for_thawed()
         return {item.record.index: self._read(item) for item in (self._order if which is None else which)}
 
@@ -93,23 +93,23 @@ class Watcher:
             try:
                 found = [self._found.get(id(item)) for item in model.trainable_variables]
             except ValueError:
-                continue  # tf_keras raises where a model has not been built
+                continue  # tf_keras raises if a model has not been built
             self.thawed |= {w.record.index for w in found if w is not None and w.record.kind is VariableKind.FROZEN}
 
     def layer_records(self) -> tuple[LayerRecord, ...]:
         return tuple(record for model in self._models for record in _safely(layers.layer_records, model))
 
     def optimizer_records(self) -> tuple[OptimizerRecord, ...]:
-        """Settings as they were when the optimizer was first seen."""
+        """Return the settings of the optimizers, as they were when each was first found."""
         return tuple(self._settings[id(item)] for item in self._all_optimizers() if id(item) in self._settings)
 
     def metric_results(self) -> Mapping[str, float]:
-        """What the watched metrics show now, by name."""
+        """Return the current results of the watched metrics, by name."""
         shown: dict[str, float] = {}
         for metric in self._metrics:
             try:
                 result = metric.result()
-            except Exception as error:  # a metric before its first update may refuse
+            except Exception as error:  # a metric may raise before its first update
                 self._note(f"metric {metric.name!r} has no result: {type(error).__name__}: {error}")
                 continue
             pairs = result.items() if isinstance(result, dict) else [("", result)]
@@ -122,12 +122,12 @@ class Watcher:
     def _read(self, item: Watched) -> tuple[Array, ...]:
         try:
             return item.read()
-        except Exception as error:  # a reader must not hide what the program did
+        except Exception as error:  # a failure to read must not hide a failure of the program
             self._note(f"{item.record.name} could not be read: {type(error).__name__}: {error}")
             return ()
 
     def _all_optimizers(self) -> list[Any]:
-        """The watched optimizers, else those that the watched models were compiled with."""
+        """Return the watched optimizers or, if there are none, those that the watched models were compiled with."""
         if self._optimizers:
             return self._optimizers
         found = (getattr(model, "optimizer", None) for model in self._models)
@@ -138,7 +138,7 @@ class Watcher:
             new = [item for item in model.variables if id(item) not in self._found]
             kinds = layers.weight_kinds(model) if new else {}
         except ValueError:
-            return  # tf_keras raises where a model has not been built
+            return  # tf_keras raises if a model has not been built
         for variable in new:
             self._take(variable, kinds.get(id(variable), VariableKind.STATE))
 
@@ -166,7 +166,7 @@ class Watcher:
             self._take_rate(optimizer)
 
     def _weights(self) -> list[tuple[int, str, tuple[int, ...]]]:
-        """The weights found up to now, as the owners that a slot may have."""
+        """Return index, name and shape of the weights found so far, which may be owners of a slot."""
         return [
             (item.record.index, item.record.name, item.record.shape)
             for item in self._order
@@ -174,7 +174,7 @@ class Watcher:
         ]
 
     def _take_rate(self, optimizer: Any) -> None:
-        """A learning rate that is no variable of the optimizer is watched as if it were one."""
+        """Watch a learning rate that is not a variable of the optimizer, as if it were one."""
 
         def read() -> tuple[Array, ...]:
             rate = optimizers.learning_rate(optimizer)
@@ -194,7 +194,7 @@ class Watcher:
         try:
             actual = values.backing(variable)
         except ValueError:
-            return  # a Keras variable whose initialisation is deferred
+            return  # a Keras variable that is not initialized yet
         if actual is None or id(actual) in self._found:
             return
         record = VariableRecord(
@@ -219,7 +219,7 @@ class Watcher:
 
 
 def _each(given: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The objects in one object, or in nested lists and dicts of them, each with a name."""
+    """Yield each object in nested lists and dicts, or a single object, with its name."""
     if given is None:
         return
     if isinstance(given, Mapping):

@@ -80,7 +80,7 @@ class CheckpointObserver(Observer):
             try:
                 variables = list(getattr(item, "variables", None) or ())
             except (ValueError, TypeError):
-                return []  # tf_keras raises where a model has not been built
+                return []  # tf_keras raises if a model has not been built
         found = []
         for variable in variables:
             parts = values.read(self.context.strategy, values.backing(variable))
