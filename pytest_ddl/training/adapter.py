@@ -1,7 +1,7 @@
-"""The one place that touches what TensorFlow and Keras do not publish, and says why.
+"""Access private parts of TensorFlow and Keras in one place, with the reason for each.
 
-Everything here degrades: where an attribute is missing in some release, the answer is a
-public approximation and not an exception.
+If a release lacks a private attribute, the function returns an approximation from the public
+interface and raises no exception.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 def flatten_layers(layer: Any) -> Iterator[Any]:
     """Yield a layer and all layers inside it, each once.
 
-    ``Layer._flatten_layers`` (Keras 2.4 to 3.15 and tf_keras): the public ``Model.layers`` misses
+    ``Layer._flatten_layers`` (Keras 2.4 to 3.15 and tf_keras): the public ``Model.layers`` lacks
     layers that a subclassed layer keeps in attributes.
     """
     flatten = getattr(layer, "_flatten_layers", None)
@@ -32,10 +32,10 @@ def flatten_layers(layer: Any) -> Iterator[Any]:
 
 
 def created_trainable(layer: Any) -> list[Any] | None:
-    """The layer's own weights that were created trainable, whatever ``layer.trainable`` says now.
+    """Return the layer's own weights that were created trainable, whatever ``layer.trainable`` is now.
 
-    ``_trainable_variables`` (Keras 3.0 to 3.15) and ``_trainable_weights`` (tf_keras): publicly, a
-    frozen kernel and a moving mean look the same once ``layer.trainable`` is False.
+    ``_trainable_variables`` (Keras 3.0 to 3.15) and ``_trainable_weights`` (tf_keras): in the public
+    interface, a frozen kernel and a moving mean look the same once ``layer.trainable`` is False.
     """
     for name in ("_trainable_variables", "_trainable_weights"):
         found = getattr(layer, name, None)
@@ -45,7 +45,7 @@ def created_trainable(layer: Any) -> list[Any] | None:
 
 
 def tf_seed() -> int | None:
-    """The global seed of TensorFlow; there is a public setter and no getter (TF 2.0 to 2.21)."""
+    """Return the global seed of TensorFlow, which has a public setter but no getter (TF 2.0 to 2.21)."""
     try:
         from tensorflow.python.eager import context
 
@@ -57,10 +57,10 @@ def tf_seed() -> int | None:
 
 @contextmanager
 def unseeded_data_apart(rank: int, seed: int) -> Iterator[None]:
-    """Let datasets that have no seed draw other numbers on each rank, while TensorFlow's global seed is ``seed``.
+    """Make datasets without a seed draw different numbers on each rank, while TensorFlow's global seed is ``seed``.
 
-    ``get_seed`` of ``tensorflow.python.data.util.random_seed`` (TF 2.0 to 2.21) is where all of ``tf.data`` gets
-    its seeds. Another global seed per rank would not do: it changes the order of a ``shuffle(seed=1)`` too.
+    All of ``tf.data`` gets its seeds from ``tensorflow.python.data.util.random_seed.get_seed`` (TF 2.0 to 2.21).
+    A different global seed per rank would be wrong, because it also changes the order of a ``shuffle(seed=1)``.
     """
     try:
         from tensorflow.python.data.util import random_seed
@@ -82,15 +82,15 @@ def unseeded_data_apart(rank: int, seed: int) -> Iterator[None]:
 
 
 def expects_partial(status: Any) -> bool:
-    """Whether the program called ``expect_partial()`` on what ``Checkpoint.restore`` returned.
+    """Return True if the program called ``expect_partial()`` on the result of ``Checkpoint.restore``.
 
-    ``_checkpoint.expect_partial`` (TF 2.0 to 2.21): the status has no public way to ask.
+    ``_checkpoint.expect_partial`` (TF 2.0 to 2.21): the status object does not publish it.
     """
     return bool(getattr(getattr(status, "_checkpoint", None), "expect_partial", False))
 
 
 def settings_of_schedule(value: Any) -> Any:
-    """What a learning rate schedule is made of, in plain values."""
+    """Return the settings of a learning rate schedule as plain values, or only its class name."""
     get_config = getattr(value, "get_config", None)
     if get_config is None:
         return type(value).__name__
@@ -102,7 +102,7 @@ def settings_of_schedule(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A setting as a built-in value, or as text where it is something else."""
+    """Return a setting as a built-in value, or as text if it cannot be converted."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
@@ -116,10 +116,10 @@ def plain(value: Any) -> Any:
 
 
 def within_xla() -> bool:
-    """Whether what is traced now is inside a ``tf.function(jit_compile=True)`` that another graph calls.
+    """Return True while a ``tf.function(jit_compile=True)`` is traced that another graph calls.
 
-    ``control_flow_util.GraphOrParentsInXlaContext`` (TF 2.5 to 2.21): the function object knows, and there is no
-    public way from a graph to the function that it is traced for.
+    ``control_flow_util.GraphOrParentsInXlaContext`` (TF 2.5 to 2.21): only the function object has this attribute,
+    and there is no public way from a graph to the function that it is traced for.
     """
     try:
         import tensorflow as tf
@@ -131,7 +131,7 @@ def within_xla() -> bool:
 
 
 def weights_of(optimizer: Any) -> list[Any]:
-    """The variables that an optimizer was built for, in order.
+    """Return the variables that an optimizer was built for, in order.
 
     ``_trainable_variables`` (Keras 3.0 to 3.15): ``optimizer.apply(gradients)`` may leave them out, and the public
     ``optimizer.variables`` are the optimizer's own.
@@ -140,18 +140,18 @@ def weights_of(optimizer: Any) -> list[Any]:
 
 
 def checkpoint_prefix(manager: Any) -> str:
-    """The path that a ``tf.train.CheckpointManager`` numbers.
+    """Return the path to which a ``tf.train.CheckpointManager`` appends a number.
 
-    ``_prefix`` (TF 2.0 to 2.21): ``directory`` is public, the ``checkpoint_name`` in it is not.
+    ``_prefix`` (TF 2.0 to 2.21): ``directory`` is public, but the ``checkpoint_name`` in it is not.
     """
     return str(getattr(manager, "_prefix", os.path.join(manager.directory, "ckpt")))
 
 
 def outermost_graph() -> Any:
-    """The graph of the function that was called eagerly, while it is traced; ``None`` in eager mode.
+    """Return the graph of the function that was called eagerly, while it is traced; ``None`` in eager mode.
 
-    ``FuncGraph.outer_graph`` (TF 2.0 to 2.21): publicly only the innermost graph is known, which
-    may be that of a branch or of a replica function.
+    ``FuncGraph.outer_graph`` (TF 2.0 to 2.21): only the innermost graph is public, which may be the graph
+    of a branch or of a replica function.
     """
     import tensorflow as tf
 
@@ -164,19 +164,19 @@ def outermost_graph() -> Any:
 
 
 def user_frames(most: int = 3) -> str:
-    """``file:line`` of the innermost frames of the program itself, joined; empty where there is none."""
+    """Return ``file:line`` of the innermost frames of the program itself, joined; empty if there is none."""
     found = _of_program(_here())
     if not found and threading.current_thread() is not threading.main_thread():
-        # TensorFlow issues eager collectives from a thread of its own, and the program waits for it.
+        # TensorFlow issues eager collectives from its own thread, while the program waits in the main thread.
         found = _of_program(_frames(sys._current_frames().get(threading.main_thread().ident or 0)))
     return ", from ".join(found[:most])
 
 
 def _here() -> list[tuple[str, int]]:
-    """The stack of this thread as ``(file, line)``, the innermost last.
+    """Return the stack of this thread as ``(file, line)``, the innermost last.
 
-    ``tf_stack.extract_stack`` (TF 2.1 to 2.21): it maps the lines of AutoGraph's generated code back
-    to the program's, which ``traceback`` does not.
+    ``tf_stack.extract_stack`` (TF 2.1 to 2.21): it maps lines of AutoGraph's generated code back to lines
+    of the program, and ``traceback`` does not.
     """
     try:
         from tensorflow.python.util import tf_stack
@@ -191,7 +191,7 @@ def _frames(frame: FrameType | None) -> list[tuple[str, int]]:
 
 
 def _of_program(frames: Sequence[tuple[str, int]]) -> list[str]:
-    """The innermost first."""
+    """Return the frames of the program as ``file:line``, the innermost first."""
     foreign = frameworks()
     return [
         f"{name}:{line}"
@@ -204,18 +204,18 @@ _STANDARD = os.path.dirname(os.__file__) + os.sep
 
 
 def frameworks() -> tuple[str, ...]:
-    """Beginnings of the file names of code that is not the program's."""
+    """Return prefixes of the file names of code that does not belong to the program."""
     modules = (sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras", "pytest_ddl"))
     folders = tuple(os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__)
     return (*folders, "<frozen")
 
 
 def random_functions() -> Iterator[tuple[Any, str]]:
-    """``(module, name)`` of every function by which TensorFlow's Python code adds an operation that draws numbers.
+    """Yield ``(module, name)`` of every function by which TensorFlow's Python code adds a random operation.
 
     ``tensorflow.python.ops.gen_*random_ops*`` (TF 2.4 to 2.21): the public functions (``tf.nn.dropout``,
-    ``tf.random.*``, Keras layers) share these, and no public hook sees the operations that a graph is given. Left
-    out is what makes seeds (``*_full_int``, key and counter) and gradients.
+    ``tf.random.*``, Keras layers) call these, and no public hook sees the operations that are added to a graph.
+    Functions for seeds (``*_full_int``, key and counter) and for gradients are left out.
     """
     import importlib
 
@@ -232,8 +232,8 @@ def random_functions() -> Iterator[tuple[Any, str]]:
 def cast_functions() -> Iterator[tuple[Any, str]]:
     """Yield ``(module, name)`` of the function by which TensorFlow's Python code adds a cast.
 
-    ``tensorflow.python.ops.gen_math_ops.cast`` (TF 2.4 to 2.21). ``tf.cast``, ``tf.saturate_cast``, both flavours of
-    Keras and the gradients of casts share it. No public hook sees operations that run eagerly.
+    ``tensorflow.python.ops.gen_math_ops.cast`` (TF 2.4 to 2.21). ``tf.cast``, ``tf.saturate_cast``, both flavors of
+    Keras and the gradients of casts call it. No public hook sees operations that run eagerly.
     """
     try:
         from tensorflow.python.ops import gen_math_ops
@@ -256,9 +256,9 @@ RANDOM_FUNCTIONS = (
 
 
 def called_by_program() -> str:
-    """``file:line`` of the caller of a watched method where that is the program, and empty where it is a framework.
+    """Return ``file:line`` of the caller of a watched method, or an empty string if the caller is a framework.
 
-    AutoGraph's own frames lie between the program's and are passed over.
+    AutoGraph's frames, which are between the frames of the program, are skipped.
     """
     frames = _here()
     here = os.path.dirname(__file__) + os.sep
@@ -271,25 +271,25 @@ def called_by_program() -> str:
 
 
 def is_of_strategy(function: object) -> bool:
-    """Whether a replica function is TensorFlow's own: ``strategy.reduce(axis=…)`` runs one on its operands.
+    """Return True if a replica function is TensorFlow's own; ``strategy.reduce(axis=…)`` runs one on its operands.
 
-    Their module is the only mark that they bear (seen in TensorFlow 2.15 to 2.21).
+    Only the module of the function shows it (seen in TensorFlow 2.15 to 2.21).
     """
-    function = getattr(function, "python_function", function)  # eagerly it is a tf.function
+    function = getattr(function, "python_function", function)  # in eager mode it is a tf.function
     return str(getattr(function, "__module__", "")).startswith("tensorflow.python.distribute.")
 
 
 def is_first_local_replica(context: Any) -> bool:
-    """Whether a replica context is that of the first replica of its process.
+    """Return True if a replica context belongs to the first replica of its process.
 
-    ``ReplicaContext._replica_id`` (TF 2.4 to 2.21) is its place in the process and a number; the public
-    ``replica_id_in_sync_group`` counts over all processes and is a tensor under some strategies.
+    ``ReplicaContext._replica_id`` (TF 2.4 to 2.21) is the index in the process, as a number. The public
+    ``replica_id_in_sync_group`` counts over all processes, and is a tensor under some strategies.
     """
     return getattr(context, "_replica_id", 0) in (0, None)
 
 
 def loss_scale_of(optimizer: Any) -> list[Any]:
-    """The scale's variable of the dynamic ``LossScaleOptimizer`` of tf_keras, which is none of its ``variables``.
+    """Return the loss scale of tf_keras' dynamic ``LossScaleOptimizer``, which its ``variables`` do not include.
 
     ``_loss_scale.current_loss_scale`` (tf_keras 2.15 to 2.21): the public ``loss_scale`` is a copy.
     """
@@ -299,13 +299,14 @@ def loss_scale_of(optimizer: Any) -> list[Any]:
 
 @contextmanager
 def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]:
-    """Call ``seen(graph, partitions)`` after each execution of a traced function; says whether that is possible.
+    """Call ``seen(graph, partitions)`` after each execution of a traced function; yield False if not possible.
 
-    ``partitions`` holds, the first time, the graphs that each device was given, as ``GraphDef``; else nothing.
-    ``AtomicFunction.call_flat`` (TF 2.21; a release that lacks it has no counters) is where all traced functions are
-    called; publicly a program's functions are known to the program alone. ``context.enable_graph_collection`` and
-    ``export_run_metadata`` (TF 2.0 to 2.21) are what ``tf.summary.trace_on`` uses, which gives the graphs to a file
-    alone. TensorFlow tells a graph when it is made ready for its first execution, and then never again.
+    At the first execution, ``partitions`` is the list of the graphs that each device got, as ``GraphDef``. Later it
+    is empty, because TensorFlow reports a graph only when it prepares the graph's first execution.
+
+    ``AtomicFunction.call_flat`` (TF 2.21; without it there are no counters) calls all traced functions. There is no
+    public list of a program's functions. ``context.enable_graph_collection`` and ``export_run_metadata`` (TF 2.0 to
+    2.21) belong to ``tf.summary.trace_on``, which itself only writes the graphs to a file.
     """
     try:
         from tensorflow.python.eager import context
@@ -324,7 +325,7 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
         is_new = self.name not in known
         known.add(self.name)
         if is_new:
-            context.export_run_metadata()  # what was told of operations that ran by themselves
+            context.export_run_metadata()  # discards what was collected for operations outside functions
         result = original(self, *args)
         told = context.export_run_metadata().function_graphs if is_new else ()
         seen(self.graph, [graph for function in told for graph in function.partition_graphs])
@@ -342,10 +343,11 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
 def taken_batches(seen: Callable[[Any, bool], None]) -> Iterator[None]:
     """Call ``seen(graph, once)`` whenever a program takes a batch from a distributed iterator.
 
-    ``graph`` is the outermost that is being traced, ``None`` in eager mode; ``once`` is whether an execution of it
-    takes the batch once for certain, outside loops, branches and functions within it.
-    ``DistributedIteratorBase.get_next`` (TF 2.4 to 2.21) is what ``next`` calls: publicly an iterator does not tell
-    how far it has come, and a wrapper of one is no argument for a ``tf.function``.
+    ``graph`` is the outermost graph that is being traced, or ``None`` in eager mode. ``once`` is true if each execution
+    of the graph takes the batch exactly once, that is, outside its loops, branches and inner functions.
+
+    ``next`` calls ``DistributedIteratorBase.get_next`` (TF 2.4 to 2.21). An iterator does not publish its position,
+    and a ``tf.function`` does not accept a wrapper of an iterator as an argument.
     """
     try:
         import tensorflow as tf
@@ -361,7 +363,7 @@ def taken_batches(seen: Callable[[Any, bool], None]) -> Iterator[None]:
         seen(graph, graph is None or graph is tf.compat.v1.get_default_graph())
         return original(self, *args, **kwargs)
 
-    # A program that calls it by name within a tf.function would have AutoGraph convert it.
+    # AutoGraph would convert the replacement if a program calls get_next by name in a tf.function.
     DistributedIteratorBase.get_next = tf.autograph.experimental.do_not_convert(get_next)
     try:
         yield
@@ -370,10 +372,10 @@ def taken_batches(seen: Callable[[Any, bool], None]) -> Iterator[None]:
 
 
 def read_xspace(data: bytes) -> Any:
-    """A profile, as ``tf.profiler`` writes it (``*.xplane.pb``).
+    """Parse a profile that ``tf.profiler`` wrote (``*.xplane.pb``).
 
-    TensorFlow publishes no reader of its profiles, and the package that shows them needs a TensorBoard. The
-    message's module lies where it does in TF 2.21.
+    TensorFlow publishes no reader for its profiles, and the package that displays them needs TensorBoard. The
+    module of the message is at its place in TF 2.21.
     """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -382,11 +384,11 @@ def read_xspace(data: bytes) -> Any:
 
 @contextmanager
 def traced_functions(seen: Callable[[], None]) -> Iterator[None]:
-    """Call ``seen()`` whenever a function is traced that was called eagerly, whoever decorated it.
+    """Call ``seen()`` whenever an eagerly called function is traced, whether program or framework decorated it.
 
-    ``func_graph.func_graph_from_py_func`` (TF 2.0 to 2.21) is where all tracing begins, also of branches and of
-    functions within functions, which are told apart by the graph around them. Publicly a function's traces are
-    known to who holds the function.
+    All tracing begins in ``func_graph.func_graph_from_py_func`` (TF 2.0 to 2.21), also for branches and inner
+    functions, which differ by having a graph around them. In the public interface, only the owner of a function
+    can count its traces.
     """
     try:
         from tensorflow.python.framework import func_graph

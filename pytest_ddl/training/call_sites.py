@@ -1,4 +1,4 @@
-"""The calls by which a program trains, and whether the limit of steps left any to them."""
+"""Record the calls by which a program trains, and whether the limit of steps left steps for them."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ _CALLS_THE_PROGRAM = _HERE + "execute.py"
 
 
 class CallSites:
-    """The places of a program that called ``run.steps``, ``run.batches`` or ``run.fit`` in one run.
+    """Collection of the places in a program that called ``run.steps``, ``run.batches`` or ``run.fit`` in one run.
 
-    A place that was called again and again, as in a loop over epochs, is one. It ran if any of its calls could.
+    A place that is executed repeatedly, for example in a loop over epochs, counts once. It ran if any of its calls
+    could run.
     """
 
     def __init__(self) -> None:
         self._ran: dict[CallSite, bool] = {}
 
     def add(self, method: str, trains: Any, limit: int, may_run: bool) -> None:
-        """Note a call from the stack of this thread.
+        """Add a call, whose place is read from the stack of this thread.
 
-        :param trains: the step function or model that was handed over; another one is other code.
-        :param may_run: whether the limit of steps was not reached before the call.
+        :param trains: step function or model that was passed; the same line with another one is another site.
+        :param may_run: true if the limit of steps was not reached before the call.
         """
         site = CallSite(method, _code_of(trains), _frames(), limit)
         self._ran[site] = self._ran.get(site, False) or may_run
 
     def facts(self) -> dict[str, Any]:
-        """Return the sites as a fact of the run, with whether each ran."""
+        """Return the fact ``call_sites`` of the run: each site -> True if it ran."""
         return {"call_sites": self._ran} if self._ran else {}
 
 
 def _frames() -> tuple[tuple[str, int, int], ...]:
     """Return ``(file, line, instruction)`` of the frames between this package and the training function, inner first.
 
-    One line may hold several calls, which the instruction tells apart.
+    One line may contain several calls, which differ by their instruction.
     """
     found = []
     for frame, line in traceback.walk_stack(inspect.currentframe()):
@@ -52,6 +53,6 @@ def _frames() -> tuple[tuple[str, int, int], ...]:
 
 
 def _code_of(given: Any) -> str:
-    """Return the file and line of a function, or the class of anything else: the same for all that one place makes."""
+    """Return ``file:line`` of a function, or the class of another object: equal for all that one line creates."""
     code = getattr(inspect.unwrap(given), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else type(given).__qualname__

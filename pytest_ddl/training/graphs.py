@@ -1,4 +1,4 @@
-"""What a traced graph holds, functions that it calls included: operations, collectives, bytes. Deterministic."""
+"""Count operations, collectives and bytes of a traced graph and of the functions that it calls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ON_HOST = (
     "PyFunc", "PyFuncStateless", "EagerPyFunc", "PrintV2", "WriteSummary", "WriteScalarSummary",
     "WriteHistogramSummary", "WriteImageSummary", "WriteAudioSummary", "WriteRawProtoSummary",
 )  # fmt: skip
-"""Operation types that call Python, print or write a summary: wherever the rest runs, these do on the host."""
+"""Operation types that always run on the host: they call Python, print or write a summary."""
 COUNTED = ("IsFinite", "IsInf", "IsNan", "CheckNumerics", "CheckNumericsV2", "AddN", *ON_HOST)
-"""Operation types that are told in ``GraphRecord.operations`` besides the collectives."""
+"""Operation types that ``GraphRecord.operations`` counts in addition to the collectives."""
 
 KINDS: Mapping[str, str] = {
     "CollectiveReduce": "all_reduce",
@@ -38,36 +38,36 @@ KINDS: Mapping[str, str] = {
     "CollectiveBcastRecvV2": "broadcast",
     "NcclBroadcast": "broadcast",
 }
-"""Operation type -> kind of collective. A Python-side ``reduce`` to one device (``AddN`` and copies) has none."""
+"""Operation type -> kind of collective. A ``reduce`` to one device by ``AddN`` and copies has no collective."""
 
 _OPS = {"Add": "SUM", "Mul": "PRODUCT", "Min": "MIN", "Max": "MAX"}
 REDUCES = ("all_reduce", "reduce", "reduce_scatter")
-"""Kinds whose bytes are ``GraphRecord.reduced_bytes``."""
+"""Kinds whose bytes ``GraphRecord.reduced_bytes`` counts."""
 _INPUTS = ("Placeholder",)
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _LOOPS = ("While", "StatelessWhile")
 _ONCE = ("PartitionedCall", "StatefulPartitionedCall", "RemoteCall")
-"""Operations that run the function that they are given once; of others it is not known how often."""
+"""Operation types that run their function exactly once; for other types the number of runs is not known."""
 _ITERATORS = ("IteratorGetNext", "MultiDeviceIteratorGetNextFromShard", "OptionalGetValue", "IteratorGetNextAsOptional")
 
 
 @dataclass
 class _Content:
-    """What one execution of a graph or function runs."""
+    """Content of a graph or function, as one execution runs it."""
 
     operations: Counter[str] = field(default_factory=Counter)
     collectives: list[tuple[str, CollectiveRecord]] = field(default_factory=list)
-    """With the device of each."""
+    """Pairs of device and collective."""
     elements: list[str] = field(default_factory=list)
-    """What it takes from iterators."""
+    """Texts with the shapes of the elements that it takes from iterators."""
     times: Counter[tuple[str, CollectiveRecord]] = field(default_factory=Counter)
-    """The collectives, each as often as the loops around it have it run."""
+    """Pair of device and collective -> number of executions, including passes of loops."""
     on_host: int = 0
-    """Operations ``ON_HOST``, as often as loops have them run."""
+    """Number of executions of ``ON_HOST`` operations, including passes of loops."""
     conditional: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Device and kind of collectives that not every branch has, as often as loops have them run."""
+    """Pair of device and kind -> number of executions of collectives that not every branch has."""
     unknown: set[str] = field(default_factory=set)
-    """Loops with something to count of which it is not known how often they run, by name."""
+    """Names of loops that contain something to count and whose number of passes is not known."""
 
     def add(self, other: _Content, times: int = 1) -> None:
         self.operations.update(other.operations)
@@ -81,22 +81,25 @@ class _Content:
 
 @dataclass(frozen=True)
 class Executed:
-    """What one execution of a graph does, loops unrolled."""
+    """Counts of what one execution of a graph runs, with all passes of its loops."""
 
     record: GraphRecord
-    """As :func:`analyse` gives it: a loop's body once."""
+    """Record from :func:`analyse`, which counts a loop's body once."""
     collectives: Mapping[CollectiveRecord, int]
-    """Of one device, each as often as it runs; a branch counts as its larger side, a loop that may end early whole."""
+    """Collective -> number of executions on one device.
+
+    A branch counts as its larger side, and a loop that may end early counts with all its passes.
+    """
     conditional: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> of these, those that are in a branch."""
+    """Kind -> number of these executions that happen only in some of the branches."""
     host_calls: int = 0
-    """Operations ``ON_HOST`` that run."""
+    """Number of executions of ``ON_HOST`` operations."""
     unknown: tuple[str, ...] = ()
-    """Names of loops, with a collective or a call to the host, that count as one pass: how many is not known."""
+    """Names of loops with a collective or a host call whose number of passes is not known, and is counted as one."""
 
 
 def executed(graph: Any, step: int = 0) -> Executed:
-    """Count what a ``tf.Graph`` executes, each loop's body as often as it runs where constants tell that."""
+    """Count what a ``tf.Graph`` executes; a loop counts with all its passes if constants determine their number."""
     record, content = _analysed(graph, step, ())
     device = _busiest(content)
     return Executed(
@@ -109,11 +112,11 @@ def executed(graph: Any, step: int = 0) -> Executed:
 
 
 def analyse(graph: Any, step: int, asked: tuple[CollectiveRecord, ...] = ()) -> GraphRecord:
-    """Count what a ``tf.Graph`` holds. A branch counts as its larger side, a loop's body once.
+    """Count what a ``tf.Graph`` contains. A branch counts as its larger side, a loop's body once.
 
-    :param graph: the outermost graph of a traced function.
-    :param step: the step in which it was traced.
-    :param asked: what the program asked for while it was traced.
+    :param graph: outermost graph of a traced function.
+    :param step: step in which it was traced.
+    :param asked: collectives that the program requested while it was traced.
     """
     return _analysed(graph, step, asked)[0]
 
@@ -156,7 +159,7 @@ def _content(nodes: Any, functions: Mapping[str, Any], known: dict[str, _Content
         called = []
         for name in called_functions(node, functions):
             if name not in known:
-                known[name] = _Content()  # a function that calls itself ends here
+                known[name] = _Content()  # ends the recursion of a function that calls itself
                 known[name] = _content(functions[name].node_def, functions, known, name)
             called.append(known[name])
         if node.op in _BRANCHES and called:
@@ -177,7 +180,7 @@ def _is_gated(content: _Content) -> bool:
 
 
 def _larger(branches: list[_Content]) -> _Content:
-    """The branch that does most, and what of it is not in all of them."""
+    """Return the largest branch, with its collectives that not all branches have as ``conditional``."""
     largest = reduce(lambda one, other: other if _size(other) > _size(one) else one, branches)
     counts = [_by_kind(branch) for branch in branches]
     extra = _by_kind(largest) - reduce(operator.and_, counts)
@@ -196,7 +199,10 @@ def _size(content: _Content) -> tuple[int, int]:
 
 
 def _pack(node: Any, named: Mapping[str, Any]) -> tuple[str, ...]:
-    """What TensorFlow packed into a reduction: it joins the flattened tensors right before; empty for a single one."""
+    """Describe the tensors that TensorFlow packed into a reduction; return ``()`` for a single tensor.
+
+    TensorFlow flattens and concatenates them directly before the reduction.
+    """
     source = _input(node, named)
     while source is not None and source.op == "Identity":
         source = _input(source, named)
@@ -209,7 +215,7 @@ def _pack(node: Any, named: Mapping[str, Any]) -> tuple[str, ...]:
     for one in flat:
         tensor = _input(one, named) if one is not None and one.op == "Reshape" else one
         shapes = list(tensor.attr["_output_shapes"].list.shape) if tensor is not None else []
-        # A tensor of another output than the first has another shape, but of the same list.
+        # With several outputs, it is not known which of the shapes belongs to the tensor.
         parts.append(f"{_shape(shapes[0]) if len(shapes) == 1 else '? '}{_dtype(node)}")
     return tuple(parts)
 
@@ -235,7 +241,7 @@ def _collective(node: Any, where: str, parts: tuple[str, ...] = ()) -> Collectiv
 
 
 def _busiest(content: _Content) -> str:
-    """In one process every replica has its own copy of each collective: those of one device are counted."""
+    """Return the device with most collectives; each replica in a process has its own copy, so only one counts."""
     counts: Counter[str] = Counter()
     for (device, _item), number in content.times.items():
         counts[device] += number
@@ -243,7 +249,7 @@ def _busiest(content: _Content) -> str:
 
 
 def collectives_of(nodes: Any) -> list[CollectiveRecord]:
-    """The collectives among the nodes of one device, functions left out."""
+    """Return the collectives among the nodes of one device, without those in functions."""
     return [_collective(node, "") for node in nodes if node.op in KINDS]
 
 
@@ -261,7 +267,7 @@ def _dtype(node: Any) -> str:
 
 
 def bytes_of(item: CollectiveRecord) -> int:
-    """Bytes of what one replica puts in; 0 where the shape is not static."""
+    """Return the bytes that one replica puts into a collective, or 0 if the shape is not static."""
     import tensorflow as tf
 
     if item.shape is None or None in item.shape:

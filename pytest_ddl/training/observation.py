@@ -1,4 +1,4 @@
-"""What one step's replica functions consumed: collected from any thread, told per step."""
+"""Collect what the replica functions of a step consumed, from any thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_ddl.records import BatchRecord
 from pytest_ddl.training import fingerprint
 
 LARGEST = 64 * 2**20
-"""Bytes of a batch beyond which only its size is observed: hashing more would slow the run down."""
+"""Maximum bytes of a batch to hash; of a larger batch only the size is observed, so that the run stays fast."""
 
 
 @dataclass
@@ -26,11 +26,11 @@ class _Events:
 
 
 class Observations:
-    """Filled from inside the step by threads of TensorFlow; emptied between steps by :meth:`take`."""
+    """Collection that TensorFlow's threads fill during a step, and that :meth:`take` empties between steps."""
 
     def __init__(self, failed: Callable[[str], None] = lambda _text: None) -> None:
         self.failed = failed
-        """Called with what could not be observed."""
+        """Callback that receives a text about what could not be observed."""
         self._lock = threading.Lock()
         self._events: dict[int, _Events] = {}
 
@@ -46,12 +46,12 @@ class Observations:
             self._events.setdefault(replica, _Events()).batches.append((size, fingerprints, ids, loss))
 
     def tell(self, replica: int, ids: tuple[int | str, ...]) -> None:
-        """Ids that the program told by ``run.examples``."""
+        """Add the ids that the program gave to ``run.examples``."""
         with self._lock:
             self._events.setdefault(replica, _Events()).told.append(ids)
 
     def take(self) -> tuple[BatchRecord, ...]:
-        """The batches since the last call, by replica and then in order."""
+        """Return the batches since the last call, by replica and then in order."""
         with self._lock:
             events, self._events = self._events, {}
         return tuple(record for replica in sorted(events) for record in _records(replica, events[replica]))
@@ -60,7 +60,7 @@ class Observations:
 def _records(replica: int, events: _Events) -> list[BatchRecord]:
     told = events.told
     if told and len(told) != len(events.batches):
-        # Told more or less often than once per call: the ids of the step belong together.
+        # run.examples was not called once per batch, so ids cannot be matched with batches: join those of the step.
         joined = tuple(item for ids in told for item in ids)
         told = [joined, *[()] * (len(events.batches) - 1)]
     if told and not events.batches:
@@ -72,7 +72,7 @@ def _records(replica: int, events: _Events) -> list[BatchRecord]:
 
 
 def as_ids(values: NDArray[Any]) -> tuple[int | str, ...]:
-    """Example ids as built-in values; texts are decoded."""
+    """Return example ids as built-in values; byte strings are decoded."""
     flat = np.asarray(values).reshape(-1)
     if flat.dtype.kind in "OSU":
         return tuple(_as_text(item) for item in flat.tolist())
@@ -85,21 +85,21 @@ def _as_text(item: Any) -> str:
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a batch as it was laid out when the step was traced."""
+    """Description of one tensor of a batch, made when the step was traced."""
 
     kind: str
     """``dense``, ``sparse`` (indices, values, shape) or ``ragged`` (values, row ids, row count)."""
     position: int
-    """Its place in the structure; ``-1`` for tensors that carry example ids besides."""
+    """Index in the flattened structure of the batch."""
     arrays: int
-    """How many arrays it is passed as."""
+    """Number of arrays that represent it."""
     is_ids: bool = False
 
 
 def digest(
     parts: tuple[Part, ...], arrays: list[NDArray[Any]]
 ) -> tuple[int, tuple[int, ...] | None, tuple[int | str, ...] | None]:
-    """The size, the fingerprints and the ids of a batch."""
+    """Return the size, the fingerprints and the ids of a batch."""
     size: int | None = None
     ids: tuple[int | str, ...] | None = None
     hashes: list[fingerprint.Hashes] = []

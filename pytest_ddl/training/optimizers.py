@@ -1,9 +1,9 @@
-"""What an optimizer is made of: its counters, its slots and whose they are, and its settings.
+"""Read the parts of an optimizer: its counters, its slots with their weights, and its settings.
 
-Works on the optimizers of Keras 3, of tf_keras (also its legacy ones) and on wrappers that keep
-an ``inner_optimizer``. Weights and slots are tied by name, which is the only public tie: Keras 3
-names a slot ``<path with underscores>_momentum``, tf_keras ``m/<name>``, its legacy optimizers
-``<name>/momentum``.
+The functions support the optimizers of Keras 3 and of tf_keras (also its legacy ones), and wrappers
+with an ``inner_optimizer``. A slot is matched with its weight by name, since nothing else is public.
+Keras 3 names a slot ``<path with underscores>_momentum``, tf_keras ``m/<name>``, and its legacy
+optimizers ``<name>/momentum``.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _SETTINGS = (
     *("momentum", "nesterov", "beta_1", "beta_2", "rho", "epsilon", "amsgrad", "centered", "weight_decay"),
     *("clipnorm", "global_clipnorm", "clipvalue", "use_ema", "ema_momentum", "gradient_accumulation_steps"),
 )
-"""What an optimizer is asked for where it cannot tell its configuration."""
+"""Attributes to read if an optimizer cannot return its configuration."""
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """The optimizer's variables; a property in Keras 3 and a method in the legacy optimizers."""
+    """Return the optimizer's variables, which are a property in Keras 3 and a method in the legacy optimizers."""
     found = getattr(optimizer, "variables", ())
     return list(found() if callable(found) else found)
 
 
 def name_of(variable: Any) -> str:
-    """The program's own name of a variable, without TensorFlow's output suffix."""
+    """Return the name of a variable in the program, without TensorFlow's output suffix."""
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or "variable"
     return str(name).removesuffix(":0")
 
@@ -48,11 +48,14 @@ def kind_of(variable: Any, slot_of: int | None) -> VariableKind:
 def owner_of(
     variable: Any, weights: Sequence[tuple[int, str, tuple[int, ...]]], taken: set[tuple[int, str]]
 ) -> int | None:
-    """The index of the weight that a slot belongs to; ``weights`` are ``(index, name, shape)``.
+    """Return the index of the weight that a slot belongs to, or ``None``.
 
-    The longest name wins, so that ``dense_1`` is not taken for ``dense``. Factored slots
-    (Adafactor) have a smaller shape than their weight, so shape only breaks a tie. Weights may
-    share a name (plain variables do): ``taken`` makes their slots go to them in order.
+    The weight with the longest matching name wins, so that a slot of ``dense_1`` does not go to ``dense``.
+    Factored slots (Adafactor) have a smaller shape than their weight, so the shape only breaks a tie.
+
+    :param weights: ``(index, name, shape)`` of each weight.
+    :param taken: pairs of weight and slot name that are matched already; the function adds to it. With it,
+        weights that share a name (plain variables do) get their slots in order.
     """
     name = _flat(name_of(variable))
     shape = tuple(int(size) for size in variable.shape)
@@ -73,17 +76,17 @@ def _flat(name: str) -> str:
 
 
 def _contains(name: str, part: str) -> bool:
-    """True where ``part`` stands in ``name`` between underscores or at its ends."""
+    """Return True if ``name`` contains ``part`` between underscores or at its ends."""
     return f"_{part}_" in f"_{name}_"
 
 
 def has_rate_variable(optimizer: Any) -> bool:
-    """True where the learning rate is among the optimizer's own variables already."""
+    """Return True if the learning rate is one of the optimizer's own variables."""
     return any(kind_of(item, None) is VariableKind.LEARNING_RATE for item in variables_of(optimizer))
 
 
 def learning_rate(optimizer: Any) -> Any:
-    """The learning rate now: a schedule evaluated at the count of updates."""
+    """Return the current learning rate; a schedule is evaluated at the count of updates."""
     rate = getattr(optimizer, "learning_rate", None)
     if callable(rate) and not hasattr(rate, "numpy"):
         return rate(optimizer.iterations)
@@ -91,11 +94,11 @@ def learning_rate(optimizer: Any) -> Any:
 
 
 def record_of(optimizer: Any) -> OptimizerRecord:
-    """The optimizer's settings, as its configuration tells them."""
+    """Return the settings of an optimizer from its configuration."""
     try:
         config = dict(optimizer.get_config())
     except (AttributeError, NotImplementedError):
-        # A schedule of the program's own without get_config takes the whole optimizer's with it.
+        # A learning rate schedule without get_config makes get_config of the whole optimizer fail.
         config = {name: getattr(optimizer, name) for name in _SETTINGS if hasattr(optimizer, name)}
         rate = getattr(optimizer, "_learning_rate", None)
         if callable(rate) and not hasattr(rate, "numpy"):

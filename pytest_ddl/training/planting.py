@@ -1,4 +1,4 @@
-"""Gradients that are not finite, planted in the steps and on the replicas that the settings name."""
+"""Overwrite gradients with values that are not finite, in the steps and on the replicas that the settings name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_ddl.training.settings import RunSettings
 def planted(
     sources: Sequence[Source | None], gradients: Sequence[Any], to_plant: Callable[[int], Sequence[float]]
 ) -> list[Any]:
-    """The gradients, each overwritten in the executions in which ``to_plant(replica)`` gives a number for it but 0."""
+    """Return the gradients, each overwritten in executions in which ``to_plant(replica)`` has a nonzero number for it."""
     import tensorflow as tf
 
     replica = tf.cast(observing.replica_id(), tf.int32)
@@ -28,7 +28,7 @@ def planted(
 
 
 def plan(settings: RunSettings, step: int, replica: int) -> dict[int, float]:
-    """Index of the variable -> what its gradient is overwritten with in a step on a replica."""
+    """Return, for a step and a replica, index of the variable -> value that overwrites its gradient."""
     return {
         injection.variable: injection.value
         for injection in settings.inject
@@ -37,7 +37,7 @@ def plan(settings: RunSettings, step: int, replica: int) -> dict[int, float]:
 
 
 def _overwritten(gradient: Any, planted: Any) -> Any:
-    """The gradient itself while ``planted`` is 0; else all of it that value."""
+    """Return the gradient itself if ``planted`` is 0, else a gradient with that value in each element."""
     import tensorflow as tf
 
     if gradient is None:

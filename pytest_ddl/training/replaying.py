@@ -1,7 +1,7 @@
-"""Giving a reference the global batches that another run consumed, made of its own examples.
+"""Give a reference the global batches that another run consumed, composed of the reference's own examples.
 
-What a run consumed is known by the fingerprints of its examples alone. The examples themselves come
-from the reference's dataset, so a replay shows nothing that one device would not train on.
+A record of a run has only the fingerprints of the examples that it consumed. The examples themselves come from
+the reference's dataset, so a replay contains no example that one device would not train on.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from pytest_ddl.training import fingerprint
 
 MOST_ELEMENTS = 2000
-"""Elements of a dataset that are searched for the examples: a repeated dataset has no end."""
+"""Maximum number of dataset elements to search for an example, because a repeated dataset has no end."""
 
 Row = tuple[NDArray[Any], ...]
 
 
 class ReplayError(RuntimeError):
-    """The global batches of another run cannot be made of this dataset's examples."""
+    """Error if the global batches of another run cannot be composed of this dataset's examples."""
 
 
 def replayed(dataset: Any, batches: Sequence[Sequence[int]], completed: Callable[[], int]) -> Any:
-    """A dataset whose k-th element has the examples with the fingerprints ``batches[completed() + k]``.
+    """Return a dataset whose k-th element has the examples with the fingerprints ``batches[completed() + k]``.
 
-    Each iteration starts at the step that the run has then come to, and is as long as one of ``dataset``.
+    Each iteration starts at the current step of the run, and is as long as an iteration of ``dataset``.
     """
     import tensorflow as tf
 
@@ -53,11 +53,11 @@ def _open_ended(spec: Any) -> Any:
 
 
 class UnknownExampleError(ReplayError):
-    """An example that the other run consumed is none of this dataset's, which was read to its end."""
+    """Error if this dataset, read to its end, does not contain an example that the other run consumed."""
 
 
 class _Source:
-    """The examples of a dataset by their fingerprints, read as far as they are asked for."""
+    """Examples of a dataset by their fingerprints, read only as far as needed."""
 
     def __init__(self, dataset: Any) -> None:
         import tensorflow as tf
@@ -76,10 +76,10 @@ class _Source:
             self.length = elements if self._ended else None
 
     def element(self, names: Sequence[int]) -> Any:
-        """The examples with these fingerprints, as one element of the dataset."""
+        """Return the examples with these fingerprints, as one element of the dataset."""
         rows = [self._row(name) for name in names]
         if not rows:
-            rows = [self._row(None)]  # beyond what is compared: any example will do
+            rows = [self._row(None)]  # beyond the compared steps any example will do
         columns = [np.stack(column) for column in zip(*rows, strict=True)]
         return self._nest.pack_sequence_as(self._structure, columns)
 

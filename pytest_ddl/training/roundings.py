@@ -35,7 +35,7 @@ def _chain(nodes: Any, functions: Mapping[str, Any], known: dict[str, int]) -> i
         inner = [0]
         for name in called_functions(node, functions):
             if name not in known:
-                known[name] = 0  # a function that calls itself ends here
+                known[name] = 0  # ends the recursion of a function that calls itself
                 known[name] = _chain(functions[name].node_def, functions, known)
             inner.append(known[name])
         before = max((length.get(name.lstrip("^").split(":")[0], 0) for name in node.input), default=0)

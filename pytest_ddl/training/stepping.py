@@ -1,4 +1,4 @@
-"""Steps and batches under the synchronous strategies."""
+"""Run steps and yield batches under the synchronous strategies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_ddl.training.recorder import Recorder, traces_of
 def synchronous(
     recorder: Recorder, strategy: Any, train_step: Any, dataset: Any, more: Callable[[], bool]
 ) -> Iterator[Any]:
-    """Run steps until there are no more or the data ends; yields the loss of each."""
+    """Run and record steps until ``more()`` is false or the data ends, and yield the loss of each."""
     import tensorflow as tf
 
     if not more():
@@ -25,7 +25,7 @@ def synchronous(
         try:
             loss = train_step(iterator)
         except (StopIteration, tf.errors.OutOfRangeError) as error:
-            # The data's end reaches a traced step as OutOfRangeError and an eager one as StopIteration.
+            # At the end of the data, a traced step raises OutOfRangeError and an eager step StopIteration.
             if not has_ended(iterator):
                 raise own_iterator_ended(recorder.completed + 1) from error
             recorder.end_of_data()
@@ -37,7 +37,7 @@ def synchronous(
 
 
 def batches(recorder: Recorder, strategy: Any, dataset: Any, more: Callable[[], bool]) -> Iterator[Any]:
-    """Yield distributed batches; the program records its steps itself."""
+    """Yield distributed batches for a program that records its steps itself."""
     import tensorflow as tf
 
     if not more():

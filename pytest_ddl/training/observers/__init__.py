@@ -1,4 +1,4 @@
-"""The observers of a run: one file each, listed here."""
+"""List the observers of a run, which have one file each."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ OBSERVERS: tuple[type[Observer], ...] = (
     WriteObserver,
     CheckpointObserver,
 )
-"""An observer is added by its file and one entry here."""
+"""Observers of a run. To add an observer, add a file and one entry here."""

@@ -1,4 +1,4 @@
-"""What one observer of a run does: hooks around the program, each step and each replica function."""
+"""Define the hooks of an observer: around the program, each step and each replica function."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Watches one aspect of a run without changing what the program computes; every hook may be left out.
+    """Observer of one aspect of a run, which does not change what the program computes. Every hook is optional.
 
-    Hooks around replica functions are called while a graph is traced, or in every call where the
-    program runs eagerly. What must be known of every *execution* is told by an operation in the graph
+    Hooks around replica functions are called while a graph is traced or, if the program runs eagerly, in
+    every call. To record something in every *execution*, add an operation to the graph
     (``observing.tell``).
     """
 
@@ -27,28 +27,31 @@ class Observer:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Open for the time of the training function: the place to replace and put back methods."""
+        """Stay open while the training function runs; replace methods at the start and restore them at the end."""
         yield
 
     def before_dispatch(self) -> None:
-        """Before the program's ``strategy.run`` starts, in cross-replica context."""
+        """Run before the program's ``strategy.run`` starts, in cross-replica context."""
 
     def after_dispatch(self) -> None:
-        """After it returned, in the same graph (or eagerly)."""
+        """Run after the program's ``strategy.run`` returned, in the same graph (or eagerly)."""
 
     def before_replica(self) -> Any:
-        """Before a replica function starts, in replica context; what it returns goes to the next hook."""
+        """Run before a replica function starts, in replica context; the result goes to :meth:`after_replica`."""
 
     def after_replica(self, token: Any, result: Any) -> None:
-        """After a replica function returned ``result``, in replica context."""
+        """Run after a replica function returned ``result``, in replica context.
+
+        :param token: the result of :meth:`before_replica`.
+        """
 
     def end_step(self) -> Mapping[str, Any]:
-        """Fields of the :class:`~pytest_ddl.records.StepRecord` of the step that just ended."""
+        """Return fields of the :class:`~pytest_ddl.records.StepRecord` of the step that just ended."""
         return {}
 
     def discard(self) -> None:
-        """Forget what was observed since the last step: it belongs to no step."""
+        """Forget what was observed since the last step, because it belongs to no step."""
 
     def end_run(self) -> Mapping[str, Any]:
-        """Fields of the :class:`~pytest_ddl.records.RankRecord`."""
+        """Return fields of the :class:`~pytest_ddl.records.RankRecord`."""
         return {}

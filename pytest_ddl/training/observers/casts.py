@@ -1,4 +1,4 @@
-"""Record the half precision types in which a program computes: the casts in its replica functions."""
+"""Record the casts of a program to half precision types."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pytest_ddl.training.replacing import Replacements
 class Casts(Observer):
     """Observer that fills ``RankRecord.casts`` and ``RankRecord.casts_around``.
 
-    TensorFlow converts no type by itself. So a value that is computed in half precision went through a cast, or
-    comes from a variable or from data of that type. The variables are recorded with their types.
+    TensorFlow converts no type automatically. So a value in half precision comes from a cast, or from a variable
+    or data of that type. Variables are recorded with their types.
     """
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What a program reads back from files that it saved: is everything in them, and is it what it was?"""
+"""Compare what a program restores from its own files with what it saved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Restore:
 
 
 class CheckpointObserver(Observer):
-    """Compares what ``tf.train.Checkpoint`` and ``load_weights`` read back with what was saved."""
+    """Observer that compares what ``tf.train.Checkpoint`` and ``load_weights`` restore with what was saved."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -39,7 +39,7 @@ class CheckpointObserver(Observer):
             yield
 
     def end_run(self) -> Mapping[str, Any]:
-        # Only now is it known whether the program said that it wants a part alone.
+        # The program may call expect_partial() at any time after the restore.
         wanted = [item for item in self._restored if not adapter.expects_partial(item.call.result)]
         return {"restores": tuple(self._record(item) for item in wanted)}
 
@@ -59,7 +59,7 @@ class CheckpointObserver(Observer):
             self._restored.append(_compared(call, self.recorder.completed, self._saved[path], parts))
 
     def _parts(self, call: saving.Call) -> _Parts:
-        """The variables behind a checkpoint's attributes, or of a model, and of its optimizer if that is saved too."""
+        """Read the variables of a checkpoint's attributes, or of a model and its optimizer if that is saved too."""
         if "Checkpoint" in call.api:
             named = {name: item for name, item in vars(call.subject).items() if not name.startswith("_")}
         else:
@@ -102,6 +102,6 @@ def _compared(call: saving.Call, step: int, saved: _Parts, now: _Parts) -> _Rest
                 if not np.array_equal(old, new, equal_nan=old.dtype.kind in "fc"):
                     result.lost.append(name)
         if not deferred and len(before) > len(current):
-            # Only a tf.train.Checkpoint waits for variables that come into being later.
+            # Only a tf.train.Checkpoint also restores variables that are created later.
             result.lost += [name for name, _value in before[len(current) :]]
     return result

@@ -1,4 +1,4 @@
-"""The collectives that a rank of several executes, in order, in its record and in a file."""
+"""Record the collectives that a rank executes, in order, in its record and in a file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pytest_ddl.training.launches import Launch, caught
 from pytest_ddl.training.observers.base import Observer
 
 LARGEST = 100_000
-"""Collectives that are kept: a log without end would fill the disk."""
+"""Maximum number of collectives to record, so that the log does not fill the disk."""
 
 
 class CollectiveObserver(Observer):
-    """Fills ``RankRecord.collectives``. Ranks of one process cannot get out of step: nothing is watched there."""
+    """Observer that fills ``RankRecord.collectives``, if there are several ranks that can get out of step."""
 
     _executed: list[CollectiveRecord]
 
@@ -37,7 +37,7 @@ class CollectiveObserver(Observer):
                     record = self._record(launch, group)
                     self._executed.append(record)
                     log.write(record)
-                except Exception as error:  # it would become an exception of the program's step
+                except Exception as error:  # an exception here would be raised in the program's step
                     self.recorder.note(f"a collective could not be logged: {type(error).__name__}: {error}")
 
             with caught(self.context.strategy, issued) as possible:

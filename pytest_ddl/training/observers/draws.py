@@ -1,8 +1,8 @@
-"""Random numbers that replica functions draw: a digest per operation, replica and step; or no randomness at all.
+"""Record a digest of the random numbers per operation, replica and step, or replace them by constants.
 
-The Python functions that add a random operation are replaced for the time of a run. They are called in the
-replica's own thread, whatever graph is traced there, so that a draw inside a loop, a branch or a nested function
-belongs to its replica and has its place among the replica's draws.
+The Python functions that add a random operation are replaced during a run. They are called in the replica's own
+thread, whatever graph is traced there. So a draw inside a loop, a branch or a nested function can be assigned to
+its replica, with its position among the replica's draws.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.replacing import Replacements
 
 HASHED = 2**16
-"""Numbers of one draw that are hashed; more would have to leave the device to tell what these tell."""
+"""Maximum count of numbers to hash per draw; copying more from the device would add no information."""
 
 
 @dataclass(frozen=True)
 class _Site:
-    """One random operation as it was traced."""
+    """Description of one random operation, made when it was traced."""
 
     position: int
     op: str
     name: str
     shape: tuple[int, ...] | None
-    """``None`` where it is known to the execution alone: it is told besides the numbers."""
+    """``None`` if only an execution knows the shape; the graph then reports it in addition to the numbers."""
     seeded: bool
     nested: bool = False
 
 
 @dataclass
 class _Replica:
-    """What one call of a replica function has drawn so far."""
+    """Random operations of one call of a replica function so far."""
 
     graph: Any
-    """The graph that is traced; ``None`` where the function runs eagerly."""
+    """Graph that is traced; ``None`` if the function runs eagerly."""
     draws: int = 0
     sites: list[_Site] = field(default_factory=list)
     tensors: list[Any] = field(default_factory=list)
 
 
 class Draws(Observer):
-    """Fills :attr:`~pytest_ddl.records.StepRecord.draws`, unless the randomness is switched off."""
+    """Observer that fills :attr:`~pytest_ddl.records.StepRecord.draws` or, if so set, switches randomness off."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -61,7 +61,7 @@ class Draws(Observer):
         self._neutral = neutral.RANDOM in self.settings.neutralise
         self._low = neutral.LOW in self.settings.neutralise
         self._hidden = self._neutral
-        """Whether an operation may have drawn numbers that are not recorded."""
+        """True if an operation may have drawn numbers that are not recorded."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -87,7 +87,7 @@ class Draws(Observer):
             self._tell(token.sites, token.tensors)
 
     def end_step(self) -> Mapping[str, Any]:
-        # A replica function that raised has not ended; what is drawn from now on is none of its draws.
+        # A replica function that raised did not reset this; later draws do not belong to it.
         self._here.replica = None
         with self._lock:
             seen, self._seen = self._seen, {}
@@ -104,10 +104,10 @@ class Draws(Observer):
             result = original(*args, **kwargs)
             replica = getattr(self._here, "replica", None)
             if replica is None or creating():
-                return result  # no draw of the replica function
+                return result  # not a draw of a replica function
             try:
                 return self._drawn(replica, name, result, original, args, kwargs)
-            except Exception as error:  # an exception here would become one of the program's
+            except Exception as error:  # an exception here would be raised in the program
                 self._hidden = True
                 self.recorder.note(f"a random operation could not be observed: {type(error).__name__}: {error}")
                 return result
@@ -120,7 +120,7 @@ class Draws(Observer):
 
         eager = tf.executing_eagerly()
         if eager != (replica.graph is None) or (not eager and "nitializer" in result.op.name):
-            return result  # the initial value of a variable that the function makes
+            return result  # the initial value of a variable that the function creates
         position, replica.draws = replica.draws, replica.draws + 1
         if self._neutral:
             constant = neutral.constant_draw(name, result, original, args, kwargs, low=self._low)
@@ -145,7 +145,7 @@ class Draws(Observer):
                     values = rest.pop(0)
                     shape = tuple(int(size) for size in rest.pop(0)) if site.shape is None else site.shape
                     self._record(int(replica), site, values, shape)
-            except Exception as error:  # an exception here would become one of the program's
+            except Exception as error:  # an exception here would be raised in the program
                 self._hidden = True
                 self.recorder.note(f"a draw could not be recorded: {type(error).__name__}: {error}")
 
@@ -177,7 +177,7 @@ def _described(position: int, op: str, result: Any, seeded: bool) -> tuple[_Site
 
 
 def _folded(draws: list[DrawRecord]) -> DrawRecord:
-    """One record of all executions of an operation on a replica in a step: of a loop, or of several calls."""
+    """Merge the records of all executions of an operation on a replica in a step, in a loop or in several calls."""
     first = draws[0]
     if len(draws) == 1:
         return first

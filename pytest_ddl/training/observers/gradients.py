@@ -1,8 +1,8 @@
-"""Gradients on their way from the tape to the optimizer, per replica, and planted ones that are not finite.
+"""Record gradients per replica between tape and optimizer, and plant gradients that are not finite.
 
-``tf.GradientTape.gradient`` and the ``apply`` methods of the optimizers' classes are replaced for the time of a
-run. What they are given and give back goes on untouched; a copy leaves by one ``tf.numpy_function`` per call.
-Gradients that reach the optimizer as the tape gave them leave once and are recorded in both stages.
+``tf.GradientTape.gradient`` and the ``apply`` methods of the optimizer classes are replaced during a run. Their
+arguments and results stay the same; one ``tf.numpy_function`` per call copies the gradients. Gradients that the
+program passes unchanged from the tape to the optimizer are copied once and recorded in both stages.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.unwatched import Unwatched
 
 LARGEST_RUN = 8 * LARGEST
-"""Bytes of all gradients of a run beyond which no more are recorded: they travel to the controller."""
+"""Maximum bytes of all gradients of a run; later ones are not recorded, since all are sent to the controller."""
 
 
 class Gradients(Observer):
-    """Fills :attr:`~pytest_ddl.records.StepRecord.gradients`."""
+    """Observer that fills :attr:`~pytest_ddl.records.StepRecord.gradients`."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -48,7 +48,7 @@ class Gradients(Observer):
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._origin: dict[int, tuple[Any, Site, int]] = {}
-        """id of a gradient -> the gradient (kept alive), the call that gave it, and its position there."""
+        """``id`` of a gradient -> the gradient (kept alive), the call that computed it, and its position there."""
         self._hooks = GradientHooks(
             lambda sources, result: self._safely(self._computed, result, sources, result),
             lambda *given: self._safely(self._applied, None, *given),
@@ -69,17 +69,17 @@ class Gradients(Observer):
     def _safely(self, function: Callable[..., Any], otherwise: Any, *args: Any) -> Any:
         try:
             return function(*args)
-        except Exception as error:  # an exception here would become one of the program's
+        except Exception as error:  # an exception here would be raised in the program
             self.recorder.note(f"gradients could not be recorded: {type(error).__name__}: {error}")
             return otherwise
 
-    # -- what is told -------------------------------------------------------------------------
+    # -- while the program runs -------------------------------------------------------------------------
 
     def _computed(self, sources: Any, result: Any) -> Any:
         import tensorflow as tf
 
         if not _in_replica_context() and not uses_coordinator(self.context.strategy):
-            return result  # a closure may do without strategy.run: there is one replica
+            return result  # except in a coordinator's closure, which has one replica and may do without strategy.run
         pairs = list(zip(tf.nest.flatten(sources), _flat(result), strict=True))
         if not any(is_variable(source) for source, _gradient in pairs):
             return result
@@ -130,7 +130,7 @@ class Gradients(Observer):
         observing.tell(record, tensors)
 
     def _hand_on(self, site: Site, pairs: Sequence[tuple[Any, Any]]) -> bool:
-        """Tie a call to the one whose very gradients it hands on; False where it has others."""
+        """Connect a call to the call whose unchanged gradients it passes on; return False if it has other gradients."""
         import tensorflow as tf
 
         found = [None if gradient is None else self._origin.get(id(gradient)) for _variable, gradient in pairs]
@@ -147,7 +147,7 @@ class Gradients(Observer):
                     self._events.append(follow(event, site, positions))
             return event is not None
         if known[0][0].graph is not tf.compat.v1.get_default_graph():
-            return False  # handed on under a condition: its own executions count
+            return False  # passed on in a branch or loop, whose own executions must be recorded
         origin.follows.append((site, positions))
         return True
 
@@ -168,12 +168,12 @@ class Gradients(Observer):
             self._events += [follow(event, *follower) for follower in site.follows]
 
     def _to_plant(self, sources: Sequence[Source | None], replica: int) -> list[float]:
-        """For each source what its gradient is overwritten with in this step; 0 for nothing."""
+        """Return for each source the value that overwrites its gradient in this step; 0 for none."""
         chosen = planting.plan(self.settings, self.recorder.completed + 1, replica)
         indices = self._safely(lambda: [None if source is None else self._index_of(source) for source in sources], [])
         return [chosen.get(index, 0.0) for index in indices or [None] * len(sources)]
 
-    # -- what is recorded ---------------------------------------------------------------------
+    # -- at the end of a step or run ---------------------------------------------------------------------
 
     def end_step(self) -> Mapping[str, Any]:
         with self._lock:

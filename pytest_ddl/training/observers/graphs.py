@@ -1,4 +1,4 @@
-"""The graphs that a run traces, counted once each, and steps that run eagerly without need."""
+"""Count the content of each graph that a run traces, and find steps that run eagerly without need."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pytest_ddl.training.graphs import analyse
 from pytest_ddl.training.observers.base import Observer
 
 LARGEST = 64
-"""Graphs that are analysed; a program that traces more has been found out long before."""
+"""Maximum number of graphs to analyze; the defect of a program that traces more shows long before."""
 
 
 class GraphObserver(Observer):
-    """Fills ``RankRecord.graphs`` and ``StepRecord.eager``."""
+    """Observer that fills ``RankRecord.graphs`` and ``StepRecord.eager``."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -36,11 +36,11 @@ class GraphObserver(Observer):
             if not any(graph is known for known in self._traced):
                 self._traced.append(graph)
         elif not tf.config.functions_run_eagerly() and adapter.called_by_program():
-            # Keras calls strategy.run eagerly where the program has chosen run_eagerly=True.
+            # Not if Keras is the caller: it calls strategy.run eagerly only if the program chose run_eagerly=True.
             self._eager = True
 
     def asked(self, items: list[CollectiveRecord]) -> None:
-        """Note what the program asks for in one call, while a graph is traced."""
+        """Record the collectives that the program requests in one call, while a graph is traced."""
         graph = adapter.outermost_graph()
         calls = self._asked.setdefault(id(graph), [])
         call = 1 + max((item.group for item in calls), default=-1)
@@ -65,5 +65,5 @@ class GraphObserver(Observer):
         for graph in traced[: max(0, LARGEST - len(self._records))]:
             try:
                 self._records.append(analyse(graph, step, tuple(asked.get(id(graph), ()))))
-            except Exception as error:  # counting must not end the program
+            except Exception as error:  # a failed count must not end the program
                 self.recorder.note(f"a graph could not be analysed: {type(error).__name__}: {error}")

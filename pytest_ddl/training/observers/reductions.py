@@ -1,4 +1,4 @@
-"""What replicas put into the reductions that the program itself asks for, and what they get back."""
+"""Record inputs and results of the reductions that the program itself requests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.replacing import Replacements
 
 LARGEST = 2**16
-"""Elements of a tensor beyond which its values are not recorded."""
+"""Maximum number of elements of a tensor whose values are recorded."""
 
 
 class ReductionObserver(Observer):
-    """Fills ``StepRecord.reductions`` and ``GraphRecord.asked``; what frameworks reduce by themselves is left out."""
+    """Observer that fills ``StepRecord.reductions`` and ``GraphRecord.asked``; it skips reductions of frameworks."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -48,7 +48,7 @@ class ReductionObserver(Observer):
                 where = adapter.called_by_program()
                 if where:
                     watch(where, args, kwargs, result)
-            except Exception as error:  # it would become an exception of the program's step
+            except Exception as error:  # an exception here would be raised in the program's step
                 self.recorder.note(f"a reduction could not be observed: {type(error).__name__}: {error}")
 
         return cautious
@@ -91,7 +91,7 @@ class ReductionObserver(Observer):
         received = [strategy.experimental_local_results(result)[0] for _parts, result in kept]
         self._tell(op, ids, [parts for parts, _result in kept], received)
 
-    # -- what they share ------------------------------------------------------------------------
+    # -- shared by these methods ------------------------------------------------------------------------
 
     def _asked(self, kind: str, op: str, tensors: Sequence[Any], where: str) -> None:
         graphs = next((item for item in self.recorder.observers if isinstance(item, GraphObserver)), None)
@@ -100,7 +100,7 @@ class ReductionObserver(Observer):
         graphs.asked([CollectiveRecord(kind, op, _dims(tensor), _dtype(tensor), where) for tensor in tensors])
 
     def _tell(self, op: str, ids: Sequence[Any], given: Sequence[Sequence[Any]], received: Sequence[Any]) -> None:
-        """Record, whenever this runs, one reduction for each tensor and local replica."""
+        """Record one reduction for each tensor and local replica, in each execution of the graph or eagerly."""
         import tensorflow as tf
 
         kept = [
@@ -143,7 +143,7 @@ class ReductionObserver(Observer):
 
 @contextmanager
 def _watched(owner: Any, name: str, after: Callable[..., None]) -> Iterator[None]:
-    """Have ``after(args, kwargs, result)`` called after each call of a method of a class or an object."""
+    """Call ``after(args, kwargs, result)`` after each call of a method of a class or an object."""
     import tensorflow as tf
 
     original = getattr(owner, name)
@@ -167,7 +167,7 @@ def _name(op: Any) -> str:
 
 
 def _first_replica() -> bool:
-    """Whether this is the first replica of the process, or no replica at all."""
+    """Return True in the first replica of the process, and outside replicas."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()

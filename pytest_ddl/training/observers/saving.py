@@ -1,4 +1,4 @@
-"""The calls of TensorFlow and Keras that save and load, heard of from outside: replaced while a run is observed."""
+"""Report the calls of TensorFlow and Keras that save and load, by replacing them while a run is observed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pytest_ddl.training.replacing import Replacements
 
 @dataclass(frozen=True)
 class Call:
-    """A call that saved or loaded, after it returned; or one that saved, after it failed."""
+    """Call that saved or loaded, after it returned, or that tried to save, after it failed."""
 
     api: str
     path: str
     writes: bool
     subject: Any
-    """The checkpoint or the model."""
+    """Checkpoint or model."""
     options: Mapping[str, Any] = field(default_factory=dict)
     result: Any = None
     failed: bool = False
@@ -31,11 +31,11 @@ class Call:
 
 Listener = Callable[[Call], Any]
 _NUMBERED = ("Checkpoint.save", "CheckpointManager.save")
-"""Calls that return the path that they wrote: the prefix and a number."""
+"""Calls that return the path that they wrote, which is a prefix and a number."""
 
 
 def _points() -> Iterator[tuple[Any, str, str, bool]]:
-    """``(owner, attribute, name, writes)`` of the calls: the first argument is the subject, the second the path."""
+    """Yield ``(owner, attribute, name, writes)`` of each call, whose first arguments are subject and path."""
     import keras
     import tensorflow as tf
 
@@ -58,7 +58,7 @@ def _points() -> Iterator[tuple[Any, str, str, bool]]:
 
 @contextmanager
 def told(listener: Listener) -> Iterator[None]:
-    """Tell of every call that saves or loads while the context is open; the calls themselves stay as they are."""
+    """Report every call that saves or loads to ``listener`` while the context is open."""
     with Replacements() as replaced:
         for owner, attribute, name, writes in _points():
             original = vars(owner).get(attribute)
@@ -76,7 +76,7 @@ def _telling(original: Callable[..., Any], name: str, writes: bool, listener: Li
         try:
             given = signature.bind(*args, **kwargs).arguments  # in the order of the signature
         except TypeError:
-            return original(*args, **kwargs)  # which raises its own
+            return original(*args, **kwargs)  # which raises the TypeError of the program
         subject, path = [*given.values(), ""][:2]
         try:
             result = original(*args, **kwargs)
@@ -86,8 +86,8 @@ def _telling(original: Callable[..., Any], name: str, writes: bool, listener: Li
                     tried = _numbered_path(subject, given) if numbered else os.fspath(path)
                     listener(Call(name, tried, writes, subject, kwargs, failed=True))
             raise
-        with suppress(Exception):  # it must never become an error of the program
-            if not numbered or result:  # a manager may find that it is too early to save
+        with suppress(Exception):  # a failure of the listener must not become an error of the program
+            if not numbered or result:  # a manager returns no path if it is too early to save
                 saved = getattr(subject, "checkpoint", subject) if "Manager" in name else subject
                 listener(Call(name, str(result if numbered else path), writes, saved, kwargs, result))
         return result
@@ -96,7 +96,7 @@ def _telling(original: Callable[..., Any], name: str, writes: bool, listener: Li
 
 
 def _numbered_path(subject: Any, given: Mapping[str, Any]) -> str:
-    """The path that a numbered call would have returned: both count before they write."""
+    """Return the path that a failed numbered call tried to write: both calls increase the number before they write."""
     if "file_prefix" in given:
         return f"{os.fspath(given['file_prefix'])}-{int(subject.save_counter)}"
     number = given.get("checkpoint_number")

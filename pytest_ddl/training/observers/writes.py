@@ -1,4 +1,7 @@
-"""The files that a rank writes: by Python's own audit events, and by what TensorFlow and HDF5 write without any."""
+"""Record the files that a rank writes, from audit events of Python and from the save calls of TensorFlow and Keras.
+
+TensorFlow and HDF5 write files without an audit event.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,22 @@ from pytest_ddl.training.observers.base import Observer
 
 _WRITING = os.O_WRONLY | os.O_RDWR
 _active: list[Callable[[str, str], None]] = []
-"""Who hears of writes in this process: one entry while a training function runs, else none."""
+"""Listeners for writes in this process: one while a training function runs, else none."""
 _hooked: list[bool] = []
 _IGNORED = ("/dev/", "/proc/", "/sys/", sysconfig.get_paths()["purelib"], str(Path.home() / ".keras"))
 
 
 class WriteObserver(Observer):
-    """Records each path that a rank of several writes, once per call that writes it."""
+    """Observer that records each path that a rank of several writes, once for each kind of call and step."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         self._writes: dict[WriteRecord, None] = {}
         if self.context.num_ranks < 2:
-            yield  # one process has nobody to collide with
+            yield  # one process cannot collide with other ranks
             return
         if not _hooked:
-            sys.addaudithook(_on_event)  # for the life of the process: it cannot be removed
+            sys.addaudithook(_on_event)  # an audit hook cannot be removed, so it stays for the life of the process
             _hooked.append(True)
         with ExitStack() as stack:
             stack.enter_context(saving.told(self._hear))
@@ -53,21 +56,21 @@ class WriteObserver(Observer):
             return
         folder = os.path.realpath(self.settings.tmp_path) + os.sep if self.settings.tmp_path else None
         shown = whole.removeprefix(folder) if folder else whole
-        if not shown.startswith("."):  # the harness' own files
+        if not shown.startswith("."):  # files of this package are hidden
             self._writes.setdefault(WriteRecord(shown, api, self.recorder.completed))
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    """Python's audit hook. It must not raise, and is called for everything that Python does."""
+    """Report files that Python writes. Python calls this hook for all audit events, and it must not raise."""
     if not _active or event not in ("open", "os.rename"):
         return
     try:
         if event == "open":
             path, mode, flags = arguments
-            # Without a mode it is os.open: locks, and files that are only touched.
+            # Without a mode it is os.open, for locks and files that are only touched.
             if isinstance(mode, str) and flags & _WRITING and isinstance(path, str | bytes | os.PathLike):
                 _active[-1](os.fsdecode(path), "open")
         elif event == "os.rename" and os.path.isfile(arguments[0]):
             _active[-1](os.fsdecode(arguments[1]), "os.rename")
-    except Exception:  # an exception here would become one of the program's own call
+    except Exception:  # an exception here would be raised in the program's call
         return
