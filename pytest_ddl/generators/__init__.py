@@ -1,8 +1,8 @@
-"""Hypothesis generators of what distributed training varies over: models, optimizers, batch sizes, dtypes, clusters.
+"""Generate inputs for tests of distributed training: models, optimizers, batch sizes, dtypes, clusters.
 
-Hypothesis calls these *strategies*; here a *strategy* is always a ``tf.distribute`` one. Values are
-plain and picklable, so that an example drawn in the controlling process can be sent to every rank;
-TensorFlow is imported only by ``build()``, in the rank.
+Hypothesis calls these generators *strategies*; here a *strategy* is always a ``tf.distribute`` strategy.
+Generated values are plain and can be pickled, so that an example from the controlling process can be
+sent to every rank. Only ``build()`` imports TensorFlow, in the rank.
 """
 
 from __future__ import annotations

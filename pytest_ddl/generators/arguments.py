@@ -1,4 +1,4 @@
-"""Checking the arguments of generators: a wrong one is named, shown, and told what is valid."""
+"""Check the arguments of generators. Errors contain the name, the value and the valid values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from difflib import get_close_matches
 
 
 def at_least(name: str, value: object, least: int) -> int:
-    """A whole number that is large enough.
+    """Return ``value`` if it is a whole number of at least ``least``.
 
-    :raises ValueError: naming the argument, its value and the least.
+    :raises ValueError: otherwise; the message contains the name, the value and the least value.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}={value!r} must be a whole number, at least {least}")
@@ -17,7 +17,7 @@ def at_least(name: str, value: object, least: int) -> int:
 
 
 def some_of(name: str, values: object, valid: Collection[str]) -> tuple[str, ...]:
-    """The chosen names in the order of ``valid``, each once: generators shrink towards the first.
+    """Return the chosen names once each, in the order of ``valid``: generators shrink towards the first.
 
     :raises ValueError: for a single string, an empty choice or an unknown name.
     """

@@ -1,4 +1,4 @@
-"""Global batch sizes by how they divide among replicas."""
+"""Generate global batch sizes that replicas divide evenly, unevenly or not at all."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from pytest_ddl.generators.arguments import at_least, some_of
 
 BATCH_KINDS = ("even", "uneven", "smaller")
-"""Divisible by the replicas; larger but not divisible; smaller than the replicas, which leaves one empty."""
+"""Kinds of batch sizes: divisible by the number of replicas; larger but not divisible; smaller than that number."""
 
 
 def global_batch_sizes(
     num_replicas: int, kinds: Collection[str] = BATCH_KINDS, *, max_per_replica: int = 4
 ) -> st.SearchStrategy[int]:
-    """Generate a number of examples for all replicas together; shrinks towards the smallest of the first kind.
+    """Generate a number of examples for all replicas together; shrink towards the smallest of the first kind.
 
     :param num_replicas: replicas that share the batch.
-    :param kinds: which of ``BATCH_KINDS`` may be drawn.
-    :param max_per_replica: most examples that a replica gets.
-    :raises ValueError: for an argument that cannot be used, or where no size is of the kinds asked for.
+    :param kinds: names from ``BATCH_KINDS`` that may be drawn.
+    :param max_per_replica: maximum number of examples per replica.
+    :raises ValueError: if an argument is not valid, or if no size is of the requested kinds.
     """
     replicas = at_least("num_replicas", num_replicas, 1)
     largest = replicas * at_least("max_per_replica", max_per_replica, 1)

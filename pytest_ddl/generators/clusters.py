@@ -1,4 +1,4 @@
-"""Shapes of clusters, as the text of a variant that ``--ddl-strategy`` and ``strategies=`` understand."""
+"""Generate shapes of clusters, as text that ``--ddl-strategy`` and ``strategies=`` accept."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _SHAPES: Mapping[str, tuple[str, ...]] = {
     "parameter_server": ("workers", "ps"),
     "multi_worker_mirrored": ("workers", "replicas"),
 }
-"""Strategies, the cheapest first, with the settings that are drawn."""
+"""Strategy -> its settings that are drawn; the cheapest strategy comes first."""
 
 
 def cluster_shapes(
     strategies: Collection[str] = tuple(_SHAPES), *, max_replicas: int = 4, max_workers: int = 2
 ) -> st.SearchStrategy[str]:
-    """Generate a variant such as ``"mirrored[replicas=4]"``; shrinks towards the smallest of the cheapest strategy.
+    """Generate a variant such as ``"mirrored[replicas=4]"``; shrink towards the smallest of the cheapest strategy.
 
     :param strategies: names of strategies that may be drawn.
-    :param max_replicas: most replicas of one process, and most devices of a mesh.
-    :param max_workers: most worker processes, and most parameter servers.
-    :raises ValueError: for an argument that cannot be used, naming it.
+    :param max_replicas: maximum number of replicas in one process, and of devices in a mesh.
+    :param max_workers: maximum number of worker processes, and of parameter servers.
+    :raises ValueError: if an argument is not valid; the message contains its name.
     """
     names = some_of("strategies", strategies, _SHAPES)
     at_least("max_replicas", max_replicas, 1)
@@ -50,6 +50,6 @@ def cluster_shapes(
 
 def _meshes(devices: int) -> st.SearchStrategy[str]:
     sizes = [(batch, model) for batch in range(1, devices + 1) for model in range(1, devices // batch + 1)]
-    # Few devices first; of equally many, data parallelism before model parallelism.
+    # Shrink towards few devices and, for the same number of devices, towards data parallelism.
     sizes.sort(key=lambda axes: (axes[0] * axes[1], axes[1]))
     return st.sampled_from([f"batch:{batch};model:{model}" for batch, model in sizes])

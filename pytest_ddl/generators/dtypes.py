@@ -1,4 +1,4 @@
-"""Data types that collectives and training are tried with."""
+"""Generate data types for tests of collectives and training."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from pytest_ddl.generators.arguments import some_of
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
-"""Names of TensorFlow dtypes that every strategy on CPUs reduces, the usual one first."""
+"""Names of TensorFlow dtypes that every strategy can reduce on CPUs; the usual dtype comes first."""
 
 
 def dtypes(names: Collection[str] = DTYPES) -> st.SearchStrategy[str]:
-    """Generate the name of a dtype, as ``tf.as_dtype`` understands it; shrinks towards ``float32``.
+    """Generate the name of a dtype that ``tf.as_dtype`` accepts; shrink towards ``float32``.
 
-    :param names: which of ``DTYPES`` may be drawn.
-    :raises ValueError: for a name that is not among them.
+    :param names: names from ``DTYPES`` that may be drawn.
+    :raises ValueError: if a name is not one of these.
     """
     return st.sampled_from(some_of("names", names, DTYPES))

@@ -1,4 +1,7 @@
-"""Small models with the features that distribution gets wrong: sparse gradients, frozen layers, tied weights."""
+"""Generate small models with features that often fail under distribution.
+
+These are sparse gradients, frozen layers and tied weights.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from pytest_ddl.generators.arguments import at_least, some_of
 from pytest_ddl.generators.specs import ModelSpec
 
 ACTIVATIONS = ("linear", "tanh", "relu", "sigmoid")
-"""Activations, the simplest first."""
+"""Names of activations, the simplest first."""
 INPUT_KINDS = ("dense", "embedding")
-"""What a model reads: features, or ids that it embeds."""
+"""Kinds of model inputs: features, or ids that the model embeds."""
 _MAX_INPUTS = 4
 _MAX_VOCABULARY = 6
 
@@ -26,15 +29,15 @@ def models(
     frozen: bool = True,
     tied: bool = True,
 ) -> st.SearchStrategy[ModelSpec]:
-    """Generate a :class:`ModelSpec`; shrinks towards linear regression of one feature.
+    """Generate a :class:`ModelSpec`; shrink towards linear regression of one feature.
 
-    :param inputs: which of ``INPUT_KINDS`` may be drawn.
-    :param max_layers: most hidden layers.
-    :param max_width: most units of a hidden layer.
-    :param activations: which of ``ACTIVATIONS`` may be drawn.
-    :param frozen: whether layers that are not trained may be drawn.
-    :param tied: whether a layer that is applied twice may be drawn.
-    :raises ValueError: for an argument that cannot be used, naming it.
+    :param inputs: names from ``INPUT_KINDS`` that may be drawn.
+    :param max_layers: maximum number of hidden layers.
+    :param max_width: maximum number of units in a hidden layer.
+    :param activations: names from ``ACTIVATIONS`` that may be drawn.
+    :param frozen: true if a model may have layers that are not trained.
+    :param tied: true if a model may have a layer that is applied twice.
+    :raises ValueError: if an argument is not valid; the message contains its name.
     """
     kinds = some_of("inputs", inputs, INPUT_KINDS)
     chosen = some_of("activations", activations, ACTIVATIONS)
@@ -51,7 +54,7 @@ def models(
         widths = [units for units, _ in layers]
         use_twice = tied and bool(layers) and draw(st.booleans())
         if use_twice:
-            # A layer can follow itself only where it is as wide as its input.
+            # A layer can be applied to its own output only if it is as wide as its input.
             widths[-1] = widths[-2] if len(widths) > 1 else size * (width if embeds else 1)
         fixed = [position for position in range(len(layers)) if frozen and draw(st.booleans())]
         return ModelSpec(

@@ -1,4 +1,4 @@
-"""Optimizers by what they keep between steps."""
+"""Generate optimizers that differ in the state that they keep between steps."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ OPTIMIZERS: Mapping[str, OptimizerSpec] = {
     "amsgrad": OptimizerSpec("Adam", learning_rate=0.01, settings={"amsgrad": True}),
     "adamw": OptimizerSpec("AdamW", learning_rate=0.01, settings={"weight_decay": 0.1}),
 }
-"""The optimizers that can be drawn, the simplest first."""
+"""Kind -> optimizer that can be drawn; the simplest comes first."""
 
 
 def optimizers(kinds: Collection[str] = tuple(OPTIMIZERS)) -> st.SearchStrategy[OptimizerSpec]:
-    """Generate an :class:`OptimizerSpec`; shrinks towards plain SGD.
+    """Generate an :class:`OptimizerSpec`; shrink towards plain SGD.
 
-    Include one of ``sgd``, ``momentum`` and ``nesterov`` where gradients are tested: optimizers that divide
-    by the gradient's size (Adam, RMSprop, Adagrad) hide a gradient that is twice too large.
+    To test gradients, include one of ``sgd``, ``momentum`` and ``nesterov``. Optimizers that divide by the
+    size of the gradient (Adam, RMSprop, Adagrad) hide a gradient that is too large by a constant factor.
 
-    :param kinds: names from ``OPTIMIZERS``.
-    :raises ValueError: for a name that is not among them.
+    :param kinds: names from ``OPTIMIZERS`` that may be drawn.
+    :raises ValueError: if a name is not one of these.
     """
     return st.sampled_from([OPTIMIZERS[name] for name in some_of("kinds", kinds, OPTIMIZERS)])

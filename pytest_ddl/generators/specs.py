@@ -1,7 +1,7 @@
-"""What generators draw: plain descriptions of models and optimizers, built with Keras in a rank.
+"""Describe generated models and optimizers, which a rank builds with Keras.
 
-Nothing here imports TensorFlow before ``build()``; ``repr`` gives an expression to paste into a test,
-``program()`` the Keras code that ``build()`` amounts to.
+Only ``build()`` imports TensorFlow. ``repr`` gives an expression to paste into a test, and ``program()`` gives
+Keras code that is equivalent to ``build()``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Pasteable:
-    """``repr`` as a constructor call with the fields that are not at their defaults."""
+    """Dataclass base whose ``repr`` is a constructor call with the fields that differ from their defaults."""
 
     def __repr__(self) -> str:
         told = [
@@ -38,18 +38,18 @@ class ModelSpec(Pasteable):
     """
 
     inputs: int = 4
-    """Features of an example, or the number of its ids where there is a ``vocabulary``."""
+    """Number of features of an example, or of its ids if there is a ``vocabulary``."""
     vocabulary: int | None = None
     """Number of different ids; ``None`` for a model of dense features. Embeddings have sparse gradients."""
     embedding_width: int = 2
     widths: tuple[int, ...] = ()
-    """Units of each hidden layer."""
+    """Number of units in each hidden layer."""
     activations: tuple[str, ...] = ()
-    """The activation of each hidden layer."""
+    """Activation of each hidden layer."""
     frozen: tuple[int, ...] = ()
     """Positions of hidden layers that are not trained."""
     tied: bool = False
-    """Whether the last hidden layer is applied a second time, so that its weights have two uses."""
+    """True if the last hidden layer is applied twice, so that its weights have two uses."""
     outputs: int = 1
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class ModelSpec(Pasteable):
         return self.widths[-2] if len(self.widths) > 1 else self._features()
 
     def build(self) -> Any:
-        """Make the model with Keras; call it in ``strategy.scope()``, after seeding."""
+        """Create the model with Keras; call this in ``strategy.scope()``, after seeding."""
         import keras
 
         values = inputs = keras.Input((self.inputs,), dtype=None if self.vocabulary is None else "int64")
@@ -94,7 +94,7 @@ class ModelSpec(Pasteable):
         return keras.Model(inputs, keras.layers.Dense(self.outputs)(values))
 
     def program(self) -> str:
-        """The Keras code of :meth:`build`, to paste into a bug report."""
+        """Return the Keras code of :meth:`build`, to paste into a bug report."""
         dtype = "" if self.vocabulary is None else ", dtype='int64'"
         lines = ["import keras", "", f"values = inputs = keras.Input(({self.inputs},){dtype})"]
         if self.vocabulary is not None:
@@ -109,7 +109,7 @@ class ModelSpec(Pasteable):
         return "\n".join(lines) + "\n"
 
     def examples(self, number: int, seed: int = 0) -> Arrays:
-        """Inputs and targets that fit the model: different for every example, equal on every rank."""
+        """Return inputs and targets that fit the model: different for every example, equal on every rank."""
         import numpy as np
 
         at_least("number", number, 0)
@@ -120,7 +120,7 @@ class ModelSpec(Pasteable):
         return generator.integers(self.vocabulary, size=(number, self.inputs)), targets
 
     def examples_program(self, number: int) -> str:
-        """The NumPy code of :meth:`examples`, for the body of a function that has a ``generator``."""
+        """Return the NumPy code of :meth:`examples`, for the body of a function that has a ``generator``."""
         size = f"size=({number}, {self.inputs})"
         drawn = (
             f'normal({size}).astype("float32")' if self.vocabulary is None else f"integers({self.vocabulary}, {size})"
@@ -131,7 +131,7 @@ class ModelSpec(Pasteable):
 
 @dataclass(frozen=True, repr=False)
 class OptimizerSpec(Pasteable):
-    """A Keras optimizer by class name, with the settings that are not its defaults."""
+    """A Keras optimizer, described by its class name and the settings that are not its defaults."""
 
     name: str = "SGD"
     learning_rate: float = 0.1
@@ -145,7 +145,7 @@ class OptimizerSpec(Pasteable):
         return hash((self.name, self.learning_rate, tuple(sorted(self.settings.items()))))
 
     def build(self) -> Any:
-        """Make the optimizer with Keras; call it in ``strategy.scope()``."""
+        """Create the optimizer with Keras; call this in ``strategy.scope()``."""
         import keras
 
         if not hasattr(keras.optimizers, self.name):
@@ -153,7 +153,7 @@ class OptimizerSpec(Pasteable):
         return getattr(keras.optimizers, self.name)(learning_rate=self.learning_rate, **self.settings)
 
     def program(self) -> str:
-        """The Keras code of :meth:`build`, to paste into a bug report."""
+        """Return the Keras code of :meth:`build`, to paste into a bug report."""
         settings = "".join(f", {name}={value!r}" for name, value in self.settings.items())
         call = f"keras.optimizers.{self.name}(learning_rate={self.learning_rate!r}{settings})"
         return f"import keras\n\noptimizer = {call}\n"

@@ -1,4 +1,4 @@
-"""A whole training function drawn at random: model, optimizer and data; it prints as a program to paste and run."""
+"""Generate whole training functions (model, optimizer and data), which can be printed as programs to run."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True, repr=False)
 class TrainingSpec(Pasteable):
-    """A custom training loop over one batch that is repeated, so that slots and counters matter too.
+    """A custom training loop over one batch, which is repeated so that slots and counters matter too.
 
-    An instance is a training function: hand it to ``ddl_equivalence`` or ``check_training`` with
+    An instance is a training function: pass it to ``ddl_equivalence`` or ``check_training`` with
     ``global_batch_size=spec.batch``.
     """
 
     model: ModelSpec = field(default_factory=ModelSpec)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     batch: int = 2
-    """Examples per step over all replicas."""
+    """Number of examples per step, over all replicas."""
     steps: int = 2
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class TrainingSpec(Pasteable):
         at_least("steps", self.steps, 1)
 
     def __call__(self, run: Run) -> None:
-        """Train: what :meth:`program` does."""
+        """Train in the same way as :meth:`program`."""
         import tensorflow as tf
 
         with run.strategy.scope():
@@ -108,7 +108,7 @@ class TrainingSpec(Pasteable):
             pass
 
     def program(self, strategy: str = "mirrored", **arguments: Any) -> str:
-        """The program as a file to run: it prints the report of :func:`pytest_ddl.check_training`.
+        """Return the program as the text of a file that prints the report of :func:`pytest_ddl.check_training`.
 
         :param arguments: further arguments of ``check_training``.
         """
@@ -132,14 +132,14 @@ def trainings(
     max_layers: int = 3,
     max_steps: int = 2,
 ) -> st.SearchStrategy[TrainingSpec]:
-    """Generate a :class:`TrainingSpec`; shrinks towards one step of linear regression with plain SGD.
+    """Generate a :class:`TrainingSpec`; shrink towards one step of linear regression with plain SGD.
 
     :param num_replicas: replicas that share a batch.
-    :param batches: which of ``BATCH_KINDS`` may be drawn.
-    :param optimizer_kinds: names from ``OPTIMIZERS``.
-    :param max_layers: most hidden layers.
-    :param max_steps: most steps.
-    :raises ValueError: for an argument that cannot be used, naming it.
+    :param batches: names from ``BATCH_KINDS`` that may be drawn.
+    :param optimizer_kinds: names from ``OPTIMIZERS`` that may be drawn.
+    :param max_layers: maximum number of hidden layers.
+    :param max_steps: maximum number of steps.
+    :raises ValueError: if an argument is not valid; the message contains its name.
     """
     return st.builds(
         TrainingSpec,

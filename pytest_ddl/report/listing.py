@@ -1,4 +1,4 @@
-"""``--ddl-list``: the strategies, what they run on, and whether they can run on this machine."""
+"""List the strategies for ``--ddl-list``, with their devices and whether they can run on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_ddl.items.selection import DdlMark
 
 
 def show_strategies(harness: Harness, stream: TextIO | None = None) -> None:
-    """Write one paragraph for each strategy: name, aliases, settings, what it is, available or why not."""
+    """Write for each strategy its name, settings, aliases, summary, size, and availability or the reason against it."""
     out = stream or sys.stdout
     machine = harness.machine
     out.write(

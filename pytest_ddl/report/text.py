@@ -1,4 +1,4 @@
-"""A report as plain text: the verdict in the first line, then what, where, how large, why and what to do."""
+"""Render a report as plain text: the verdict in the first line, then each finding with its cause and its fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report, Sy
 
 WIDTH = 100
 HEADLINE = 200
-"""The first line is pytest's summary: it must not lose the cause to a limit."""
+"""Maximum length of the first line. pytest shows that line as its summary, so it needs space for the cause."""
 
 _LABELS = {
     Outcome.PASS: "pass",
@@ -21,7 +21,7 @@ _LABELS = {
 
 
 def render_report(report: Report) -> str:
-    """The report for a terminal; its first line stands alone."""
+    """Return the report for a terminal; its first line can be understood without the rest."""
     lines = [headline(report)]
     for position, finding in enumerate(report.findings):
         lines.append("")
@@ -43,7 +43,7 @@ def render_report(report: Report) -> str:
 
 
 def headline(report: Report) -> str:
-    """One line that says it all: the cause first, as narrow terminals cut pytest's summary; the strategy, the step."""
+    """Return one line with cause, strategy and step; the cause is first, since narrow terminals cut the line."""
     if report.findings:
         return _shortened(_failure(report.strategy, report.findings[0]), HEADLINE)
     if report.verdict == "pass":
@@ -59,7 +59,7 @@ def headline(report: Report) -> str:
 
 
 def _agreement(report: Report) -> str:
-    """Say what a pass means. Of steps that ran concurrently, no weight is compared with one device."""
+    """Return what a pass means: after concurrent steps, no weight is compared with one device."""
     ranks = report.distributed.ranks if report.distributed else ()
     return "applies its updates" if any(rank.asynchronous for rank in ranks) else "matches one device"
 
@@ -111,7 +111,7 @@ def _in_full(finding: Finding) -> Iterator[str]:
 
 
 def _indented(text: str) -> Iterator[str]:
-    """Indent a text that keeps its own line breaks, as tracebacks do so that editors can follow them."""
+    """Indent a text and keep its line breaks, so that editors can follow tracebacks."""
     yield from (f"    {line}" for line in text.splitlines())
 
 
@@ -152,12 +152,12 @@ def _table(report: Report) -> Iterator[str]:
         reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result)
         yield _shortened(f"{result.check:<11} {label:<13} {reason}")
     if idle:
-        # Most programs give most checks nothing to judge; why stands in report.results.
+        # Most checks do not apply to most programs, so one line names them all.
         yield from _wrapped(f"not applicable: {', '.join(idle)} (reasons: report.results)")
 
 
 def _label(result: CheckResult, report: Report, tolerated: list[Finding]) -> str:
-    """FAIL only where a finding stands: a consequence of something tolerated is tolerated with it."""
+    """Return the label of a check. A FAIL is "tolerated" if the report tolerates its findings or their cause."""
     if result.outcome is Outcome.FAIL and not report.findings and tolerated:
         return "tolerated"
     return _LABELS[result.outcome]
