@@ -1,9 +1,9 @@
-"""Steps under a parameter server strategy, through TensorFlow's own coordinator.
+"""Run steps under a parameter server strategy, with TensorFlow's coordinator.
 
-Comparable steps are scheduled one by one. Which worker runs a step is TensorFlow's choice, and
-each worker has an iterator of its own, so the iterators of all workers draw from one shared
-source in this process: whichever worker runs step k consumes global batch k. Concurrent steps draw
-from it too, but for a dataset function: that gives every worker what TensorFlow gives it.
+Steps to compare are scheduled one by one. TensorFlow chooses the worker that runs a step, and each
+worker has its own iterator. All these iterators take their elements from one shared source in this
+process, so that any worker that runs step k consumes global batch k. Concurrent steps also use the
+shared source, except with a dataset function: then TensorFlow calls the function for each worker.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from pytest_ddl.training.endings import own_iterator_ended
 from pytest_ddl.training.recorder import Recorder, traces_of
 
 _KEPT: list[Any] = []
-"""Shared sources for the life of the process. Deleting one calls back into Python from a server's
-thread, while TensorFlow deletes functions on that server with the interpreter's lock held: with
-servers in this process (TF 2.21) the two wait for each other for ever."""
+"""Shared sources, which are kept for the life of the process.
+
+The deletion of a source calls Python from a server's thread, while TensorFlow holds the interpreter's
+lock and deletes functions on that server. If servers are in this process (TF 2.21), this is a deadlock.
+"""
 
 
 def uses_coordinator(strategy: Any) -> bool:
@@ -37,7 +39,7 @@ def coordinator_of(strategy: Any) -> Any:
 
 
 def schedulable(train_step: Any) -> Any:
-    """The step as the coordinator accepts it: a ``tf.function``."""
+    """Return the step as a ``tf.function``, which the coordinator requires."""
     import tensorflow as tf
 
     return train_step if hasattr(train_step, "get_concrete_function") else tf.function(train_step)
@@ -111,7 +113,7 @@ def concurrently(recorder: Recorder, strategy: Any, train_step: Any, dataset: An
 
 
 def _shared_out(batches: tuple[BatchRecord, ...], steps: int) -> list[tuple[BatchRecord, ...]]:
-    """The batches by step, in the order in which they ran; all in the last where they do not divide."""
+    """Return the batches by step, in the order in which they ran; all in the last step if they do not divide."""
     if steps == 0:
         return []
     if len(batches) % steps:
@@ -121,7 +123,7 @@ def _shared_out(batches: tuple[BatchRecord, ...], steps: int) -> list[tuple[Batc
 
 
 def _fetched(pending: Any) -> tuple[Any] | None:
-    """What a step returned, in a tuple; ``None`` for one that was cancelled or ran out of data."""
+    """Return the result of a step in a tuple, or ``None`` if it was canceled or its data ended."""
     import tensorflow as tf
 
     try:
@@ -131,16 +133,16 @@ def _fetched(pending: Any) -> tuple[Any] | None:
 
 
 def _per_worker(coordinator: Any, strategy: Any, dataset: Any) -> tuple[Any, Callable[[], bool] | None]:
-    """Make the data of all workers; with it, whether any is left, ``None`` if that cannot be known."""
+    """Return the data of all workers, and a function that returns True if data is left; ``None`` if not known."""
     if data.is_dataset_function(dataset):
-        # TensorFlow calls the function for each worker and tells it of a single pipeline.
+        # TensorFlow calls the function for each worker, with an input context of a single pipeline.
         return coordinator.create_per_worker_dataset(lambda: strategy.distribute_datasets_from_function(dataset)), None
     source, has_data = _shared_source(coordinator, dataset)
     return source, None if source is dataset else has_data
 
 
 class _Source:
-    """The elements of a dataset in this process, one looked ahead, for threads to take in turn."""
+    """Source of the elements of a dataset, which threads take in turn; it reads one element ahead."""
 
     def __init__(self, dataset: Any) -> None:
         self._lock = threading.Lock()
@@ -162,10 +164,10 @@ class _Source:
 
 
 def _shared_source(coordinator: Any, dataset: Any) -> tuple[Any, Callable[[], bool]]:
-    """A dataset per worker, all of which hand out the elements of one dataset in turn.
+    """Return datasets per worker that take elements of one dataset in turn, and a function like ``has_more``.
 
-    Besides, whether there are elements left: a step scheduled after the data's end would fail, and
-    the coordinator reports each failure at length.
+    The function returns True if elements are left. A step that is scheduled after the end of the data would
+    fail, and the coordinator reports each failure at length.
     """
     import tensorflow as tf
 
@@ -185,7 +187,7 @@ def _shared_source(coordinator: Any, dataset: Any) -> tuple[Any, Callable[[], bo
     def per_worker() -> Any:
         made = tf.data.Dataset.from_generator(elements, output_signature=dataset.element_spec)
         options = tf.data.Options()
-        # Nothing may fetch ahead: an element that waits in one worker's buffer is lost for the others.
+        # Prefetching is off, because an element in the buffer of one worker is lost for the others.
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
         options.experimental_optimization.inject_prefetch = False

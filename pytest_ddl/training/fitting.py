@@ -1,4 +1,4 @@
-"""``model.fit``, ``evaluate`` and ``predict`` of Keras 3 and tf_keras with recording."""
+"""Run and record ``fit``, ``evaluate`` and ``predict`` of Keras 3 and tf_keras."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERAS_BATCH = 32
 """Rows of a batch of arrays, where ``batch_size`` is not given (Keras 2.0 to 3.15)."""
 
 _ENDLESS = 1_000_000
-"""Epochs of a run that is told when to stop."""
+"""Number of epochs for a run that another condition ends."""
 
 
 class Fitting:
@@ -32,11 +32,11 @@ class Fitting:
         self._recorder = recorder
         self._settings = settings
         self._fixed = replace(settings, constant=False, repeat=False)
-        """For data that has an end: evaluating takes all of it."""
+        """Settings for data that must end, because an evaluation consumes all of it."""
         self._strategy = strategy
 
     def fit(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
-        """``model.fit`` that records after each batch and ends at the step limit."""
+        """Call ``model.fit``, record after each batch, and stop at the step limit."""
         recorder = self._recorder
         recorder.begin_call("run.fit", model)
         if recorder.reached_limit:
@@ -66,7 +66,7 @@ class Fitting:
         return history
 
     def evaluate(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
-        """``model.evaluate``; numbers of a list or dict are kept as they are named."""
+        """Call ``model.evaluate`` and record its result; a list or dict of numbers keeps its structure."""
         found = model.evaluate(_given(self._fixed, data), **_options(self._settings, kwargs))
         self._recorder.result("evaluate", _plain(found))
         self._recorder.end_without_step()  # what an evaluation consumed belongs to no step
@@ -97,9 +97,9 @@ def _given(settings: RunSettings, data: Any, completed: Callable[[], int] | None
 
 
 def _batches(given: Any, options: Mapping[str, Any], strategy: Any) -> Any:
-    """The batches that ``fit`` makes of its data, from the first one on; ``None`` where Keras alone knows them.
+    """Return the batches that ``fit`` makes of its data, from the first, or ``None`` if only Keras knows them.
 
-    Of arrays the places of their rows stand for the rows.
+    For arrays, row indices stand in for the rows.
     """
     import tensorflow as tf
 
@@ -119,7 +119,7 @@ def _as_list(callbacks: Any) -> list[Any]:
 
 
 def _callback(recorder: Recorder, model: Any, strategy: Any) -> Any:
-    """A recording callback of the flavour of Keras that the model belongs to."""
+    """A recording callback of the flavor of Keras that the model belongs to."""
     keras = _flavour(model)
 
     def on_train_batch_end(self: Any, _batch: int, logs: Any = None) -> None:
@@ -139,11 +139,11 @@ def _callback(recorder: Recorder, model: Any, strategy: Any) -> Any:
         on_train_batch_end(self, epoch, logs)
 
     def on_epoch_begin(_self: Any, _epoch: int, logs: Any = None) -> None:
-        recorder.begin()  # the program's own callbacks restore when training begins
+        recorder.begin()  # the program's callbacks may restore variables in on_train_begin
 
     methods: dict[str, Callable[..., Any]] = {"on_test_end": on_test_end, "on_epoch_begin": on_epoch_begin}
     if uses_coordinator(strategy):
-        # Keras refuses callbacks after a batch there: its batches run asynchronously.
+        # Keras refuses on_train_batch_end under this strategy, because batches run asynchronously.
         recorder.note("run.fit under parameter_server records epochs as steps: it has no end of a batch")
         recorder.asynchronous = recorder.epochs_as_steps = True
         methods["on_epoch_end"] = on_epoch_end

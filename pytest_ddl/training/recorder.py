@@ -1,4 +1,4 @@
-"""The recorder of one rank: what was watched, after every step, as plain values."""
+"""Record a run on one rank: the watched variables after every step, as plain values."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ class Recorder:
         return max(calls.values(), default=0)
 
     def look_for_new(self) -> None:
-        """Take in the variables that came into being, with the values that they have now."""
+        """Find variables that were created since the last call, and record their current values as initial values."""
         self._take_new(after_step=False)
 
     def _take_new(self, after_step: bool) -> None:
-        """Take in new variables; those that a step made have the values that they were created with."""
+        """Find new variables; for those that a step created, record the values that they were created with."""
         if neutral.NORMALIZATION in self._settings.neutralise:
             for model in self._watcher.models:
                 neutral.synchronise(model)
@@ -124,23 +124,23 @@ class Recorder:
         initial = self._watcher.snapshot(new) if new else {}
         for index, parts in initial.items():
             self._initial[index] = created[index].parts if index in created else parts
-            # A value that was not seen in time is that of the end of this step.
+            # If the creation was not seen, the value is the one at the end of this step.
             self._since[index] = created[index].step if index in created else len(self._steps) + after_step
 
     def begin(self) -> None:
-        """Training begins, or goes on after an interruption: with which values?"""
+        """Record the values with which training begins, or resumes after an interruption."""
         self.look_for_new()
         self.creations.begin()
         if self._settings.attempt > 1 and self._resumed is None:
             self._resumed = self._watcher.snapshot()
 
     def begin_loop(self) -> None:
-        """A loop over data begins, of which a program may have several."""
+        """Record that a loop over data begins; a program may have several loops."""
         self.begin()
 
     def begin_call(self, method: str, trains: Any = None) -> None:
         """Note where the program calls ``run.steps``, ``run.batches`` or ``run.fit`` with data to train on."""
-        # One batch that is repeated for ever leaves no step to later loops.
+        # With one batch that repeats for ever, the first loop takes all steps and later loops never run.
         limit = self._settings.steps
         if limit is not None and not self._settings.constant:
             self._call_sites.add(method, trains, limit, not self.reached_limit)
@@ -180,7 +180,7 @@ class Recorder:
         numbers = {key: value for key, value in named.items() if value is not None}
         if snapshot:
             numbers.update(self._watcher.metric_results())
-        # Last: reading the loss and the variables waited for the step, and so for its observers.
+        # Read observations last: reading the loss and the variables waited for the step and its observers.
         consumed = self.observations.take() if batches is None else batches
         observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
         self._at_end = None
@@ -192,7 +192,7 @@ class Recorder:
         return number
 
     def _hold(self) -> None:
-        """Set weights back, so that the next step begins where an earlier one did."""
+        """Set weights back to their values after the step ``hold``, so that each later step begins with them."""
         hold = self._settings.hold
         if hold is None or self.completed <= hold:
             return
@@ -203,9 +203,9 @@ class Recorder:
                 self._assign(item, kept[item.record.index][0])
 
     def end_of_steps(self, iterator: Any, batches: int | None = None) -> None:
-        """A loop over batches ended because enough steps were run, and the data goes on.
+        """Handle the end of a loop that ran enough steps before its data ended.
 
-        :param batches: that a step takes, where the loop knows; a program's own step may take several.
+        :param batches: number of batches that a step takes, if the loop knows it; a program's step may take several.
         """
 
     def end_without_step(self) -> None:
@@ -217,8 +217,8 @@ class Recorder:
     def end_of_data(self) -> None:
         """Record that the data of a loop ended within a step.
 
-        Keep the values which that step left behind. It may have run in part, and what the program does after its
-        loop has to be told from that.
+        Keep the values at that point. The step may have run in part, and its changes must be kept apart from
+        changes that the program makes after its loop.
         """
         self._at_end = self._watcher.snapshot()
         unfinished = sum(batch.size for batch in self.observations.take())
@@ -276,26 +276,26 @@ class Recorder:
         )
 
     def _variables(self) -> tuple[VariableRecord, ...]:
-        """The records of what was watched, with the layouts that variables have now."""
+        """Return the records of the watched variables, with their current layouts."""
         strategy = self._context.strategy
         found = []
         for item in self._watcher.watched:
             try:
                 layout = layouts.record_of(strategy, item.variable, item.record.name)
-            except Exception as error:  # what the program did must not be lost for its layout
+            except Exception as error:  # an unknown layout must not make the record fail
                 self.note(f"the layout of {item.record.name} could not be read: {type(error).__name__}: {error}")
                 layout = None
             found.append(replace(item.record, layout=layout, since=self._since.get(item.record.index, 0)))
         return tuple(found)
 
     def _changed_since(self) -> Snapshot:
-        """Read what differs now from the values that training left behind."""
+        """Read the variables whose values differ from those at the end of training."""
         last = self._last() if self._at_end is None else self._at_end
         now = self._watcher.snapshot() if last else {}
         return _changed(last, now)
 
     def _cut_off(self) -> tuple[int, ...]:
-        """List the variables that the step changed in which the data ended."""
+        """Return the indices of the variables that the unfinished last step changed, in which the data ended."""
         return () if self._at_end is None else tuple(_changed(self._last(), self._at_end))
 
     def _last(self) -> Snapshot:

@@ -44,7 +44,7 @@ class States:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What the controller asks a rank to do with a training function."""
+    """Settings with which the controller asks a rank to run a training function."""
 
     global_batch_size: int | None = None
     steps: int | None = None
@@ -55,11 +55,11 @@ class RunSettings:
     dtype policies are replaced) or ``native``."""
     is_reference: bool = False
     without_strategy: bool = False
-    """A reference runs under TensorFlow's default strategy, as a program does that uses no strategy."""
+    """True if a reference runs under TensorFlow's default strategy, like a program that uses no strategy."""
     perturbation: int = 0
-    """p > 0: move weights (at their first watch) and floating data by one ulp, signs drawn from p."""
+    """If p > 0: move weights (at their first watch) and floating data by one ulp, with random signs seeded by p."""
     ulp_of: str = ""
-    """``float16`` or ``bfloat16``: the type whose ulp a perturbation moves by; empty for that of each value."""
+    """Type whose ulp a perturbation uses: ``float16`` or ``bfloat16``; empty for the type of each value."""
     tmp_path: str = ""
     """One folder shared by all ranks of a run."""
     rank_path: str = ""
@@ -71,16 +71,16 @@ class RunSettings:
     slice_rows: tuple[int, ...] = ()
     """Positions, within the global batch of that step, of the examples that one replica consumed."""
     replay: tuple[tuple[int, ...], ...] = ()
-    """Per step, the fingerprints of the examples that a reference is to consume instead of its own batches."""
+    """Fingerprints, per step, of the examples that a reference consumes instead of its own batches."""
     first_step: int = 0
-    """Steps that earlier attempts completed; counting, and ``steps``, go on from here."""
+    """Number of steps that earlier attempts completed; indices and ``steps`` include them."""
     observe: bool = True
-    """Watch what every replica consumes (off where an observing operation would disturb the program)."""
+    """True to observe what every replica consumes; false if the observing operation would disturb the program."""
     inject: tuple[Injection, ...] = ()
     loss_scale_factor: float = 1.0
-    """What loss scales are multiplied with before the first step, or when the first step made them."""
+    """Factor that multiplies loss scales before the first step, or when the first step created them."""
     constant: bool = False
-    """Every step is given the first global batch, and learning rates are 0: what a program shows stays the same."""
+    """True to give every step the first global batch and set learning rates to 0, so that reported numbers stay."""
     hold: int | None = None
     """After every step beyond this one, trainable weights are set back to what they were after it (0: at first)."""
     follow: bool = False
@@ -90,9 +90,9 @@ class RunSettings:
     one_by_one: bool = False
     """A coordinator has one worker, and waits for each step before the program schedules the next."""
     neutralise: tuple[str, ...] = ()
-    """What is switched off, of ``random`` (by ``low`` numbers, if that is named too) and ``normalization``.
+    """Subset of ``random`` and ``normalization`` to switch off; ``low`` in addition replaces random by low numbers.
 
     See :mod:`pytest_ddl.training.neutral`.
     """
     repeat: bool = False
-    """Data never ends, and ``fit`` goes on until the run says stop: for measuring steady steps."""
+    """True to repeat the data, and to let ``fit`` run until the run stops it; used to measure steady steps."""

@@ -1,4 +1,4 @@
-"""Facts about the set-up of a run: strategies, cluster and coordinator, as the program uses them."""
+"""Record how a program uses strategies, cluster and coordinator."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from pytest_ddl.training.replacing import Replacements
 
 
 class Setup(Observer):
-    """Fills ``RankRecord.facts``; LINT and PS judge them.
+    """Observer that fills ``RankRecord.facts``, which LINT and PS judge.
 
-    ``replicas``: of the strategy that the run is under. ``own_strategies``: what the program made for itself
-    and used, as ``{"type": …, "replicas": …}``. ``tf_config``: the cluster in ``TF_CONFIG`` before and after,
-    where the program changed it. ``scheduled``: closures given to a coordinator. ``own_schedule``: whether the
-    program itself scheduled several at a time, so that its recorded steps are no single closures. ``dispatched``:
-    whether the strategy of the run was used to run anything.
+    * ``replicas``: number of replicas of the run's strategy; ``expected_replicas``: the number it should have.
+    * ``own_strategies``: strategies that the program created and used, with ``type``, ``replicas`` and ``used``.
+    * ``tf_config``: numbers of training tasks in ``TF_CONFIG`` before and after, if the program changed it.
+    * ``scheduled``: number of closures that a coordinator got; ``workers``: number of its workers.
+    * ``own_schedule``: true if the program itself scheduled several closures at a time, so that its recorded steps
+      are not single closures.
+    * ``dispatched``: true if the strategy of the run was used to run anything.
+    * ``epochs_as_steps``: true if epochs are recorded as steps; ``limit``: limit of steps of that run.
     """
 
     @contextmanager
@@ -61,7 +64,7 @@ class Setup(Observer):
         return {"facts": facts}
 
     def _noting(self, original: Any) -> Any:
-        """``Strategy.__init__`` that keeps note of what is made, and whether it is used."""
+        """Return a ``Strategy.__init__`` that also records the new strategy, and whether it is used."""
 
         def made(strategy: Any, *args: Any, **kwargs: Any) -> None:
             original(strategy, *args, **kwargs)
@@ -111,7 +114,7 @@ class Setup(Observer):
 
 
 def _idle(coordinator: Any) -> bool:
-    """Whether a coordinator has nothing to do; an error of an earlier closure is for the program to see."""
+    """Return True if a coordinator has nothing to do; an error of an earlier closure is left for the program."""
     try:
         return bool(coordinator.done())
     except Exception:
@@ -130,7 +133,7 @@ def _mark_use(strategy: Any, method: str, entry: dict[str, Any]) -> None:
 
 
 def _workers(config: str | None) -> int | None:
-    """Number of training tasks that a ``TF_CONFIG`` names, ``None`` without one or where it cannot be read."""
+    """Return the number of training tasks in a ``TF_CONFIG``, or ``None`` if there is none or it is not readable."""
     try:
         cluster = json.loads(config or "").get("cluster", {})
         return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
