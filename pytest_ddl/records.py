@@ -100,9 +100,9 @@ class GradientStage(str, Enum):
     """Stage at which a gradient was seen, between the loss and the variable."""
 
     COMPUTED = "computed"
-    """Returned by ``GradientTape.gradient`` on a replica."""
+    """Gradient that ``GradientTape.gradient`` returned on a replica."""
     APPLIED = "applied"
-    """Passed to the optimizer on a replica, before the optimizer clips or aggregates."""
+    """Gradient that a replica passed to the optimizer, before the optimizer clips or aggregates."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class StepRecord:
     own: Snapshot | None = None
     """Values that the step itself left behind, if the snapshot may hold later changes."""
     traces: int | None = None
-    """How often the step function has been traced so far."""
+    """Number of traces of the step function so far."""
     gradients: tuple[GradientRecord, ...] = ()
     """One per local replica, stage and call; empty if gradients were not observed."""
     draws: tuple[DrawRecord, ...] = ()

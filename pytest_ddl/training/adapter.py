@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
 
 
 def within_xla() -> bool:
-    """Return True while a ``tf.function(jit_compile=True)`` is traced that another graph calls.
+    """Return True while tracing inside a ``tf.function(jit_compile=True)`` that another graph calls.
 
     ``control_flow_util.GraphOrParentsInXlaContext`` (TF 2.5 to 2.21): only the function object has this attribute,
     and there is no public way from a graph to the function that it is traced for.

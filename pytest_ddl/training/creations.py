@@ -39,7 +39,7 @@ class Creation:
 
 @dataclass
 class _Entry:
-    """One component that was created, until the recorder asks for it or its step ends."""
+    """Created component of a variable, kept until the recorder asks for it or its step ends."""
 
     variable: Callable[[], Any]
     step: int

@@ -40,7 +40,7 @@ class Recorder:
     """Collects a :class:`RankRecord` while the training function runs."""
 
     times_steps = False
-    """Whether steps are timed, so that each must be recorded where it ends."""
+    """True if steps are timed, so that each must be recorded at its end."""
 
     def __init__(self, settings: RunSettings, context: RankContext) -> None:
         self._settings = settings
@@ -340,6 +340,6 @@ def _same(left: tuple[Array, ...], right: tuple[Array, ...]) -> bool:
 
 
 def traces_of(function: Callable[..., Any]) -> int | None:
-    """How often a ``tf.function`` has been traced, or ``None`` for a plain function."""
+    """Return how often a ``tf.function`` has been traced, or ``None`` for a plain function."""
     count = getattr(function, "experimental_get_tracing_count", None)
     return int(count()) if count is not None else None

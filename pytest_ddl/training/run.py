@@ -68,6 +68,7 @@ class Run:
 
     @property
     def num_ranks(self) -> int:
+        """Number of ranks, which are the processes that call the training function."""
         return self._context.num_ranks
 
     @property
