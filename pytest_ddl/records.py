@@ -1,12 +1,11 @@
 """Records of a training run: one record per rank, merged into one record per run.
 
-Workers send nothing but records to the checks. Records hold only NumPy arrays and built-in
-types. So a check can be read, tested and run without TensorFlow, and a record can be unpickled
-in a process that has never imported TensorFlow.
+Workers send nothing but records to the checks. Records hold only NumPy arrays and built-in types. So a check can be
+read, tested and run without TensorFlow, and a record can be unpickled in a process that never imported TensorFlow.
 
-Vocabulary: *step* 0 is the state at the first ``run.watch``, and step ``k`` is the state after
-the k-th training step. *replica* is the index in the global order of replicas
-(``replica_id_in_sync_group``). *rank* is the index of a worker process.
+Vocabulary: *step* 0 is the state at the first ``run.watch``, and step ``k`` is the state after the k-th training step.
+*replica* is the index in the global order of replicas (``replica_id_in_sync_group``). *rank* is the index of a worker
+process.
 """
 
 from __future__ import annotations
@@ -61,10 +60,8 @@ class VariableRecord:
     distributed: bool = False
     """True if every replica holds a component of its own."""
     since: int = 0
-    """Steps completed when the variable had its initial value; 0 also if the first step created the variable.
-
-    If the variable was first watched after some steps, or its creation was not seen: steps completed by then.
-    """
+    """Steps completed when the variable had its initial value; 0 also if the first step created it. If it was first
+    watched after some steps, or its creation was not seen: steps completed by then."""
 
     @property
     def is_loss_scale(self) -> bool:
@@ -76,8 +73,7 @@ class VariableRecord:
 Snapshot = Mapping[int, tuple[Array, ...]]
 """Variable index -> the components on this rank's replicas, in the order of replicas.
 
-A variable that is not distributed has one component. A sharded (model parallel) variable also
-has one component: its global value.
+A variable that is not distributed has one component. So has a sharded (model parallel) one: its global value.
 """
 
 
@@ -196,10 +192,8 @@ class GraphRecord:
     collectives: tuple[CollectiveRecord, ...] = ()
     """Collectives that one replica takes part in, in the order of the graph."""
     asked: tuple[CollectiveRecord, ...] = ()
-    """One for each tensor that the program itself, not a framework, reduces or gathers in this graph.
-
-    The tensors of one call share ``group``, which is the index of the call.
-    """
+    """One for each tensor that the program itself, not a framework, reduces or gathers in this graph. The tensors of
+    one call share ``group``, which is the index of the call."""
     reduced_bytes: int = 0
     """Bytes that one replica puts into reductions in one execution. Tensors without a static shape are not counted."""
     operations: Mapping[str, int] = field(default_factory=dict)
@@ -281,12 +275,8 @@ class ErrorRecord:
     """Exception of the training function on one rank, or death of the rank."""
 
     type: str
-    """Qualified name of the exception's class, or one of these words:
-
-    * ``"died"`` or ``"deadline"``;
-    * ``"stopped"``, after another rank failed;
-    * ``"stuck"``, if the logs of collectives prove that the rank waits for ever.
-    """
+    """Qualified name of the exception's class; or ``"died"``, ``"deadline"``, ``"stopped"`` (after another rank failed)
+    or ``"stuck"`` (the logs of collectives prove that the rank waits for ever)."""
     message: str
     traceback: str
     step: int
@@ -415,7 +405,7 @@ class TrainingRecord:
     neutralised: tuple[str, ...] = ()
     """Subset of ``random`` and ``normalization`` that was switched off, so that it can explain no difference.
 
-    ``low`` means that random numbers were replaced by a low constant.
+    ``low`` says that random numbers were replaced by a low constant.
     """
     taken_over: tuple[int, ...] = ()
     """Steps after which a reference went on with the values that the run under the strategy had then."""
@@ -439,8 +429,7 @@ class TrainingRecord:
     def components(self, index: int, step: int) -> Iterator[tuple[RankRecord, int, Array]]:
         """Yield ``(rank, replica, value)`` for every component of a variable after a step.
 
-        A variable that is not distributed has one component per rank, which is yielded with the
-        rank's first replica.
+        A variable that is not distributed has one component per rank, yielded with the rank's first replica.
         """
         for rank in self.ranks:
             snapshot = rank.initial if step == 0 else rank.steps[step - 1].snapshot
