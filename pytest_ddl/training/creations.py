@@ -144,7 +144,7 @@ class Creations:
                 self._entries[id(handle)] = entry
 
     def _keep_of_mesh(self, variable: Any) -> None:
-        """Note a variable of a mesh of devices, which its strategy creates by itself."""
+        """Record a variable of a mesh of devices, which the strategy creates without a creator."""
         import tensorflow as tf
 
         if not self._ended:

@@ -41,7 +41,7 @@ class _Finder(MetaPathFinder):
 
 @contextmanager
 def on_import(name: str, imported: Callable[[Any], None]) -> Iterator[None]:
-    """While open, call ``imported`` with the module ``name`` when it is imported for the first time."""
+    """Call ``imported`` with the module ``name`` if it is imported for the first time while the context is open."""
     finder = _Finder(name, imported)
     if name not in sys.modules:
         sys.meta_path.insert(0, finder)
