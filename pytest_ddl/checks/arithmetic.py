@@ -1,4 +1,4 @@
-"""Find in a record the floating point types in which a run computes, and how coarsely they round."""
+"""Find in a record the floating point types in which a run computes, and their roundoff."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _UNIT_ROUNDOFF = {
     "complex128": 2.0**-53,
 }
 _HALF = ("bfloat16", "float16")
-"""The coarsest first."""
+"""Half precision types, coarsest first."""
 
 
 def unit_roundoff(dtype: str) -> float:
-    """The unit roundoff of a dtype by name; 0 for exact ones (integers, booleans, strings)."""
+    """Return the unit roundoff of a dtype by name; 0 for exact dtypes (integers, booleans, strings)."""
     return _UNIT_ROUNDOFF.get(dtype, 0.0)
 
 
 def half_precision(record: TrainingRecord) -> str | None:
-    """Name the coarsest half precision type in which a run computes, ``None`` if it computes in none."""
+    """Name the coarsest half precision type in which a run computes; ``None`` if there is none."""
     used = {
         *(v.dtype for v in record.variables if v.kind in (VariableKind.TRAINABLE, VariableKind.FROZEN)),
         *(str(layer.settings.get("compute_dtype")) for rank in record.ranks[:1] for layer in rank.layers),
@@ -38,7 +38,7 @@ def half_precision(record: TrainingRecord) -> str | None:
 
 
 def compute_roundoff(reference: TrainingRecord) -> float:
-    """The coarsest arithmetic in the program: of its weights, or of a layer or a cast that computes in less."""
+    """Return the roundoff of the coarsest arithmetic in the program: of its weights, its layers or its casts."""
     weights = [v.dtype for v in reference.variables if v.kind in (VariableKind.TRAINABLE, VariableKind.FROZEN)]
     layers = [str(layer.settings.get("compute_dtype")) for rank in reference.ranks[:1] for layer in rank.layers]
     casts = [name for rank in reference.ranks[:1] for name in rank.casts]
@@ -46,10 +46,10 @@ def compute_roundoff(reference: TrainingRecord) -> float:
 
 
 def longest_chain(reference: TrainingRecord) -> int:
-    """The most half precision operations that follow on each other in a step.
+    """Count the most half precision operations that follow on each other in a step.
 
-    A step that runs eagerly leaves no graph. Each cast to half precision then stands for two operations: that which
-    it is made for, and the gradient of that.
+    A step that runs eagerly leaves no graph. Each cast to half precision then stands for two operations: the one that
+    it is made for, and its gradient.
     """
     rank = reference.ranks[0]
     found = max((graph.half for graph in rank.graphs), default=0)
@@ -57,9 +57,10 @@ def longest_chain(reference: TrainingRecord) -> int:
 
 
 def scalar_roundoff(reference: TrainingRecord, name: str | None) -> float:
-    """The format of a reported number, which is recorded without it; ``None`` names the loss.
+    """Return the roundoff of a reported number; ``None`` names the loss.
 
-    A float64 result fits into float32 once in 2**29 times by chance: where all do, they went through it.
+    The record holds Python floats, without the original type. A float64 number fits into float32 by chance only once in
+    2**29 times. So if all numbers fit into float32, they were float32.
     """
     steps = [step for rank in reference.ranks[:1] for step in rank.steps]
     found = [step.loss if name is None else step.values.get(name) for step in steps]
@@ -68,13 +69,13 @@ def scalar_roundoff(reference: TrainingRecord, name: str | None) -> float:
         narrow = all(float(np.float32(number)) == number for number in numbers)
     around = {dtype for rank in reference.ranks[:1] for dtype in rank.casts_around}
     for dtype in _HALF:
-        # Casts outside the step may be of something else: the numbers must show it too.
+        # A cast outside the step may belong to something else. The numbers must show it too.
         if dtype in around and numbers and all(_fits(number, dtype) for number in numbers):
             return unit_roundoff(dtype)
     return unit_roundoff("float32" if narrow else "float64")
 
 
 def _fits(number: float, dtype: str) -> bool:
-    """Say whether a number has no more significant bits than a type holds."""
+    """Return whether a number has no more significant bits than a type holds."""
     significand, _exponent = math.frexp(number)
     return (significand / unit_roundoff(dtype)).is_integer()

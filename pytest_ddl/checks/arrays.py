@@ -1,7 +1,6 @@
-"""Comparing arrays: largest difference, where it is, and how one array follows from others.
+"""Compare arrays: find the largest difference and its place, and derive one array from others.
 
-NaN equals NaN and infinities equal themselves here: whether a non-finite value is acceptable is
-for the check to say, not for the arithmetic.
+NaN equals NaN here, and an infinity equals itself. The checks decide whether a non-finite value is acceptable.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest absolute difference between two arrays and the element where it occurs."""
+    """Largest absolute difference between two arrays and the index of that element."""
 
     error: float
     index: tuple[int, ...] = ()
@@ -30,12 +29,12 @@ class Difference:
 
 
 def is_numeric(value: Array) -> bool:
-    """Say whether differences of the values have a meaning (not strings or objects)."""
+    """Return whether differences of the values have a meaning (they have none for strings and objects)."""
     return bool(np.issubdtype(value.dtype, np.number) or value.dtype == np.bool_)
 
 
 def same(left: Array, right: Array) -> bool:
-    """Say whether two arrays agree bit for bit, NaN counting as equal to NaN."""
+    """Return whether two arrays agree bit for bit. NaN counts as equal to NaN."""
     if left.shape != right.shape:
         return False
     floating = np.issubdtype(left.dtype, np.inexact) and np.issubdtype(right.dtype, np.inexact)
@@ -43,7 +42,7 @@ def same(left: Array, right: Array) -> bool:
 
 
 def difference(actual: Array, desired: Array) -> Difference:
-    """Return the largest absolute difference; infinite where kind or shape differ."""
+    """Return the largest absolute difference. It is infinite if kind or shape differ."""
     if actual.shape != desired.shape:
         return Difference(np.inf, (), f"shape {actual.shape}", f"shape {desired.shape}", actual.size, desired.size)
     if actual.size == 0:
@@ -69,7 +68,7 @@ def difference(actual: Array, desired: Array) -> Difference:
 
 
 def show(value: object) -> str:
-    """A number as a person reads it: nine digits, the shortest form."""
+    """Format a number for a person: at most nine digits, in the shortest form."""
     try:
         return f"{float(value):.9g}"  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -77,7 +76,7 @@ def show(value: object) -> str:
 
 
 def magnitude(value: Array | None) -> float:
-    """The largest finite absolute value, 0 where there is none."""
+    """Return the largest finite absolute value, or 0 if there is none."""
     if value is None or value.size == 0 or not is_numeric(value):
         return 0.0
     absolute = np.abs(value.astype(np.float64))
@@ -85,7 +84,7 @@ def magnitude(value: Array | None) -> float:
 
 
 def all_finite(value: Array) -> bool:
-    """Say whether an array holds no NaN and no infinity."""
+    """Return whether an array holds no NaN and no infinity."""
     return not np.issubdtype(value.dtype, np.inexact) or bool(np.all(np.isfinite(value.astype(np.float64))))
 
 
@@ -99,13 +98,13 @@ def norm(value: Float) -> float:
 
 
 def ratio_of_norms(actual: Float, desired: Float) -> float | None:
-    """``|actual| / |desired|``, or ``None`` where nothing was desired to change."""
+    """Return ``|actual| / |desired|``, or ``None`` if ``desired`` is zero."""
     below = norm(desired)
     return norm(actual) / below if below > 0 else None
 
 
 def mean(values: Sequence[Float], weights: Sequence[float] | None = None) -> Float:
-    """The (weighted) mean of arrays."""
+    """Return the (weighted) mean of arrays."""
     if weights is None:
         weights = [1.0 / len(values)] * len(values)
     total = np.zeros_like(values[0])
@@ -115,6 +114,6 @@ def mean(values: Sequence[Float], weights: Sequence[float] | None = None) -> Flo
 
 
 def coefficient(vector: Float, direction: Float) -> float | None:
-    """The least-squares ``c`` of ``vector = c * direction``, or ``None`` for a zero direction."""
+    """Return the least-squares ``c`` of ``vector = c * direction``, or ``None`` for a zero direction."""
     square = float(np.sum(np.square(direction)))
     return float(np.sum(vector * direction)) / square if square > 0 else None

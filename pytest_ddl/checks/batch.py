@@ -17,7 +17,7 @@ def check_batch(
     distributed: TrainingRecord,
     tolerance: Tolerance,
 ) -> CheckResult:
-    """Compare the number of examples per step with one device, else with the declared global batch size."""
+    """Compare the number of examples per step with one device, or else with the declared global batch size."""
     steps = shared_steps(reference, distributed)
     if steps == 0:
         return no_steps(CHECK, distributed)
@@ -25,7 +25,7 @@ def check_batch(
     for step in range(1, steps + 1):
         found, expected = sizes(distributed, step), sum(sizes(reference, step).values())
         if not expected and not any(found.values()):
-            continue  # the step is given no batch: it makes its data itself
+            continue  # the step makes its own data
         declared = distributed.global_batch_size
         if not expected and declared and not (step == steps and sum(found.values()) < declared):
             expected = declared

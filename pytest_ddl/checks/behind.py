@@ -1,4 +1,4 @@
-"""Reasons why a report cannot pass: what a declared difference leaves uncompared."""
+"""Reasons why a report cannot pass because a declared difference leaves something uncompared."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pytest_ddl.checks.findings import Finding
 from pytest_ddl.checks.root_causes import DATA, NUMERIC, WEIGHTS
 
 _BY_ELIMINATION = ("batch-coupled-loss",)
-"""Causes that are named because nothing else fits: the size of their effect is not known."""
+"""Causes that are named because nothing else fits. The size of their effect is unknown."""
 _COMPARED = (*NUMERIC, "STATE-EQ", "METRIC-EQ", "MOVES", "DATA-COVER")
 
 
 def behind(found: Sequence[Finding], declared: Sequence[Finding]) -> Iterator[str]:
-    """Yield why something may hide behind findings that ``expect=`` declares and that no other run verified."""
+    """Yield reasons why a defect may hide behind findings that ``expect=`` declares and no other run verified."""
     for cause in dict.fromkeys(finding.cause for finding in declared):
         ours = [finding for finding in declared if finding.cause == cause]
         of_weights = sorted((f for f in ours if f.check in WEIGHTS), key=lambda f: f.step or 0)
@@ -47,7 +47,7 @@ def behind(found: Sequence[Finding], declared: Sequence[Finding]) -> Iterator[st
 
 
 def is_recomputed(finding: Finding) -> bool:
-    """Say whether the declared cause explains all of the difference, or is tolerated for what it is."""
+    """Return whether the declared cause explains the whole difference, or is tolerated as an approximation."""
     return finding.approximation or (finding.exact and finding.cause not in _BY_ELIMINATION)
 
 
@@ -56,7 +56,7 @@ def _is_of_step(state: Finding, weights: Finding) -> bool:
 
 
 def _hides(declared: Finding, found: Sequence[Finding]) -> bool:
-    """Say whether numbers differ that may, or may not, follow from a declared finding."""
+    """Return whether numbers differ that may or may not follow from a declared finding."""
     if declared.cause == "state-not-aggregated":
         return False
     return any(

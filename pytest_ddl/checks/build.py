@@ -1,4 +1,4 @@
-"""Making findings and results: the few constructors that all checks share."""
+"""Build findings and results. All checks share these constructors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def failed(check: str, findings: Sequence[Finding], reason: str = "") -> CheckRe
 def inconclusive(check: str, reason: str, *, follows: bool = False, in_program: bool = False) -> CheckResult:
     """Return a result without a decision.
 
-    :param follows: whether weights that differ, or an early failure, are the reason.
-    :param in_program: whether the reason lies in the program, which has to change before anything can be decided.
+    :param follows: True if the reason is that weights differ or that the run failed earlier.
+    :param in_program: True if the program has to change before anything can be decided.
     """
     return CheckResult(check, Outcome.INCONCLUSIVE, reason, follows=follows, in_program=in_program)
 
@@ -33,7 +33,7 @@ def not_applicable(check: str, reason: str) -> CheckResult:
 
 
 def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
-    """The result where no training step was recorded."""
+    """Return the result of a check if no training step was recorded."""
     if any(rank.error for rank in distributed.ranks):
         return inconclusive(check, "the run failed before its first step was recorded", follows=True)
     if any(rank.results for rank in distributed.ranks):
@@ -43,13 +43,13 @@ def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
 
 
 def not_observed(record: TrainingRecord, what: str) -> str:
-    """Why something is missing from a record, in the recorder's words where it left any."""
+    """State that something was not observed, with the first note of the recorder if it left one."""
     notes = [note for rank in record.ranks for note in rank.notes]
     return f"{what} not observed" + (f" ({notes[0]})" if notes else "")
 
 
 def wide(place: Place) -> str:
-    """Why a difference within a wide bound decides nothing."""
+    """Explain why a difference within a wide bound decides nothing."""
     return (
         f"{place.variable.name} differs by {place.difference.error:.3g} after step {place.step}: less than "
         f"rounding may explain ({place.bound.value:.3g}) but more than one example would change "
@@ -64,9 +64,9 @@ def unmatched(
     kinds: Sequence[VariableKind],
     cause: str | None = None,
 ) -> list[Finding]:
-    """Variables of some kinds that are watched on one side only; what has no counterpart cannot be compared.
+    """Find variables of some kinds that are watched on one side only and cannot be compared.
 
-    Empty after an error, and before the first step: variables may be built by it.
+    The result is empty after an error and before the first step, because the first step may build variables.
     """
     if reference.errors or distributed.errors or not shared_steps(reference, distributed):
         return []
@@ -80,10 +80,10 @@ def unmatched(
     where, _rank, ours = sides[0]
     for there, rank, theirs in sides[1:]:
         if not theirs and VariableKind.METRIC in kinds and any(others for _where, _rank, others in sides[1:]):
-            continue  # one rank may keep a metric for all
+            continue  # One rank may keep a metric for all.
         alone = [kind.value for kind in kinds if len(_of(ours, kind)) != len(_of(theirs, kind))]
         alone += [left.name for left, right in zip(ours, theirs, strict=False) if left.shape != right.shape]
-        if VariableKind.SLOT in kinds and not alone:  # paired by the place at which they were found
+        if VariableKind.SLOT in kinds and not alone:  # Slots are paired by the place at which they were found.
             alone += [left.name for left, right in zip(ours, theirs, strict=False) if left.index != right.index]
         if alone:
             observed, expected = (
@@ -110,7 +110,7 @@ def _of(variables: Sequence[VariableRecord], kind: VariableKind) -> list[Variabl
 def finding_at(
     check: str, place: Place, message: str, cause: str | None, diagnosis: Diagnosis | None = None
 ) -> Finding:
-    """A finding about one component of a variable, with numbers, bound and fix filled in."""
+    """Build a finding about one component of a variable, with numbers, bound and fix."""
     return Finding(
         check=check,
         message=message,

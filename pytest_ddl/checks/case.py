@@ -1,4 +1,4 @@
-"""The step under suspicion as candidate causes see it, and when a candidate counts as fitting."""
+"""Data of the first differing step, as the candidate causes use it, and the criteria for a fit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord, Varia
 
 @dataclass(frozen=True)
 class Motion:
-    """The change of one variable in the step under suspicion, on one device and on every replica."""
+    """Change of one variable in the suspected step, on one device and on every replica."""
 
     variable: VariableRecord
     before: Float
-    """The value on one device before the step."""
+    """Value on one device before the step."""
     ours: Float
-    """The change on one device."""
+    """Change on one device."""
     theirs: tuple[Float, ...]
-    """The change of each component under the strategy, ranks in order, replicas in order."""
+    """Change of each component under the strategy, ordered by rank and then by replica."""
     slack: float
-    """What rounding may contribute to the difference of the two changes."""
+    """Largest contribution of rounding to the difference of the two changes."""
     told: str = "update"
-    """How the change was read off the records."""
+    """Short description of how the change was computed from the records."""
 
     @property
     def components_differ(self) -> bool:
@@ -41,7 +41,7 @@ class Motion:
 
 @dataclass(frozen=True)
 class Source:
-    """The gradients of one stage: on one device and on every replica, of the weights that are compared."""
+    """Gradients of one stage on one device and on every replica, for the weights that are compared."""
 
     stage: GradientStage
     own: dict[int, Float]
@@ -55,26 +55,26 @@ class Source:
 
 @dataclass(frozen=True)
 class Fit:
-    """A candidate cause that agrees with the records, and how it was concluded."""
+    """Candidate cause that agrees with the records, with its evidence."""
 
     cause: str
     evidence: str
     exact: bool = True
-    """True where recomputation reproduces the update; else the records are merely consistent with it."""
+    """True if recomputation reproduces the update. Otherwise the records are only consistent with the cause."""
     approximation: bool = False
     also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Case:
-    """Both runs at the first step that differs, as the candidates see them."""
+    """Both runs at the first step that differs, as input for the candidates."""
 
     reference: TrainingRecord
     distributed: TrainingRecord
     tolerance: Tolerance
     step: int
     slices: Mapping[int, TrainingRecord] = field(default_factory=dict)
-    """Per replica, a reference run that in this step was given that replica's examples alone."""
+    """For each replica, a reference run that got only that replica's examples in this step."""
 
     @property
     def replicas(self) -> int:
@@ -82,19 +82,19 @@ class Case:
 
     @property
     def neutralised(self) -> tuple[str, ...]:
-        """What was switched off in both runs."""
+        """Parts of the program that were switched off in both runs."""
         return self.distributed.neutralised
 
     @property
     def parallel(self) -> list[int]:
-        """By how many a gradient may be wrong: the replicas, or the devices along the axes of a mesh."""
+        """Factors by which a gradient may be wrong: the number of replicas, or of devices along the axes of a mesh."""
         meshes = [dict(v.layout.mesh) for v in self.distributed.variables if v.layout is not None][:1]
         axes = [size for mesh in meshes for size in (*mesh.values(), math.prod(mesh.values()))]
         return list(dict.fromkeys(number for number in (self.replicas, *axes) if number > 1))
 
     @property
     def sizes(self) -> list[int]:
-        """Examples per replica in this step, by replica; empty where not observed."""
+        """Number of examples per replica in this step, ordered by replica; empty if not observed."""
         found = sizes(self.distributed, self.step)
         return [found[replica] for replica in sorted(found)]
 
@@ -116,25 +116,25 @@ class Case:
 
     @cached_property
     def effective(self) -> list[Motion]:
-        """For each weight the gradient that its update amounts to; its plain change where that cannot be read."""
+        """Gradient of each weight, computed back from its update; the plain changes if one cannot be computed."""
         motions = [motion for weight in self.weights if (motion := self._effective(weight)) is not None]
-        # Weights whose unit is not known and weights whose unit is known do not compare.
+        # Weights with a known unit cannot be compared with weights without one.
         return motions if len(motions) == len(self.weights) else self.weights
 
     @property
     def in_gradient_units(self) -> bool:
-        """Whether :attr:`effective` holds gradients: comparable with those that the replicas computed."""
+        """True if :attr:`effective` holds gradients, which can be compared with those that the replicas computed."""
         return bool(self.weights) and self.effective is not self.weights
 
     @cached_property
     def own(self) -> Mapping[GradientStage, dict[int, Float]]:
-        """The gradients of the single device, by stage."""
+        """Gradients of the single device, by stage."""
         found = ((stage, gradients.by_replica(self.reference, self.step, stage)) for stage in GradientStage)
         return {stage: parts[0] for stage, parts in found if list(parts) == [0]}
 
     @cached_property
     def parts(self) -> Mapping[GradientStage, list[dict[int, Float]]]:
-        """The gradients of the replicas, by stage and replica; stages that all replicas told alone."""
+        """Gradients of the replicas, by stage and replica. A stage is missing unless all replicas recorded it."""
         found = ((stage, gradients.by_replica(self.distributed, self.step, stage)) for stage in GradientStage)
         return {
             stage: [parts[replica] for replica in range(self.replicas)]
@@ -144,7 +144,7 @@ class Case:
 
     @cached_property
     def sources(self) -> list[Source]:
-        """What replicas contributed to the gradient, with what the single device has in its place."""
+        """Gradients that the replicas contributed, each stage with the gradients of the single device."""
         indices = {motion.variable.index: motion.ours for motion in self.weights}
         found = []
         for stage in GradientStage:
@@ -158,14 +158,14 @@ class Case:
 
     @cached_property
     def pulls(self) -> list[Motion]:
-        """:attr:`effective` with the slack of comparing it with gradients; empty where units differ."""
+        """:attr:`effective` with the slack of a comparison with gradients; empty if units differ."""
         if not self.in_gradient_units:
             return []
         return [replace(motion, slack=self.gradient_slack[motion.variable.index]) for motion in self.effective]
 
     @cached_property
     def gradient_slack(self) -> dict[int, float]:
-        """Per weight, what rounding may contribute to the difference of two gradients."""
+        """For each weight, the largest contribution of rounding to the difference of two gradients."""
         every = [*self.own.values(), *(part for parts in self.parts.values() for part in parts)]
         read = {m.variable.index: m.slack for m in self.effective} if self.effective is not self.weights else {}
         return {
@@ -175,11 +175,11 @@ class Case:
         }
 
     def close(self, factor: float = 1.0) -> Callable[[int, Float, Float], bool]:
-        """Equality of a weight's gradients within rounding."""
+        """Return a function that compares two gradients of a weight within rounding."""
         return close_by(self.gradient_slack, factor)
 
     def setting(self, name: str) -> float | None:
-        """A number among the settings of the first optimizer, ``None`` where unset or a schedule."""
+        """Return a numeric setting of the first optimizer; ``None`` if it is unset or a schedule."""
         for rank in self.distributed.ranks[:1]:
             for optimizer in rank.optimizers[:1]:
                 inner = optimizer.settings.get("inner") or {}
@@ -188,12 +188,12 @@ class Case:
         return None
 
     def layers(self, *names: str) -> list[str]:
-        """The names of layers whose type is one of the names, or starts with one ending in ``*``."""
+        """Name the layers whose type is one of ``names``, or starts with one that ends in ``*``."""
         found = self.distributed.ranks[0].layers if self.distributed.ranks else ()
         return [layer.name for layer in found if is_of_type(layer, *names)]
 
     def slice_updates(self, index: int) -> list[Float]:
-        """The change that each replica's examples alone would have made, empty where not computed."""
+        """Return the change that each replica's examples would make without the others; empty if not computed."""
         runs = [self.slices[replica] for replica in sorted(self.slices)]
         found = [update(run, index, self.step) for run in runs if run.num_steps >= self.step]
         return [change for change in found if change is not None]
@@ -214,13 +214,13 @@ class Case:
         return Motion(variable, weight.before, ours[0], tuple(theirs), slack, f"gradient, from {rule.how}")
 
     def _rate(self, weight: Motion) -> float | None:
-        """An update by hand that is a multiple of the gradient on one device tells its learning rate itself."""
+        """Find the learning rate of an update by hand that is a multiple of the gradient on one device."""
         ours, theirs = rate_of(self.reference, self.step), rate_of(self.distributed, self.step)
         if ours and theirs and ours != theirs:
             return None
         for gradient in self._own_gradients(weight):
             if gradient.size == 1 and self._cut_at is not None:
-                return self._cut_at  # of a single number any factor would do, whatever it was cut to
+                return self._cut_at  # any factor fits a single number that was cut
             rate = coefficient(weight.ours, gradient)
             if rate and difference(weight.ours, rate * gradient).error <= self._rate_slack(weight, rate, gradient):
                 return rate
@@ -234,7 +234,7 @@ class Case:
 
     @cached_property
     def _cut_at(self) -> float | None:
-        """The learning rate of an update by hand whose entries were cut to a limit: told by those that were not."""
+        """Learning rate of an update by hand that cuts its entries to a limit, taken from the uncut entries."""
         for weight in self.weights:
             for gradient in self._own_gradients(weight):
                 if (rate := self._rate_inside(weight, gradient)) is not None:
@@ -270,7 +270,7 @@ class Case:
 
 
 def is_of_type(layer: LayerRecord, *names: str) -> bool:
-    """Say whether a layer's type is one of the names, or starts with one that ends in ``*``."""
+    """Return whether a layer's type is one of the names, or starts with one that ends in ``*``."""
     return any(layer.type == n or (n.endswith("*") and layer.type.startswith(n[:-1])) for n in names)
 
 
@@ -278,15 +278,15 @@ Candidate = Callable[[Case], Fit | None]
 
 
 def agrees(actual: Float, predicted: Float, motion: Motion, scale: float = 1.0) -> bool:
-    """Say whether a predicted change is the observed one within rounding, scaled like the prediction."""
+    """Return whether a predicted change is the observed one within rounding, which grows with ``scale``."""
     return difference(actual, predicted).error <= motion.slack * max(1.0, abs(scale))
 
 
 def reproduces(motions: Sequence[Motion], predict: Callable[[Motion], Float | None], scale: float = 1.0) -> bool:
-    """Say whether a prediction reproduces every component of every variable.
+    """Return whether a prediction reproduces every component of every variable.
 
-    At least one prediction must differ from the single-device change by more than rounding:
-    a hypothesis that predicts no difference explains none.
+    At least one prediction must differ from the single-device change by more than rounding. A hypothesis that predicts
+    no difference explains none.
     """
     tells = False
     for motion in motions:

@@ -1,6 +1,6 @@
-"""The causes that a finding can name: what happened, what to do, and whether it can be legitimate.
+"""Causes that a finding can name: what happened, what to do, and whether a correct program may do it.
 
-Cause ids are part of the contract with users (``expect=`` names them): add, never rename.
+Cause ids are part of the contract with users, because ``expect=`` names them. Add ids, but never rename one.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause id with the sentence that explains it and the API that repairs it."""
+    """Cause of a difference, with a sentence that explains it and the API that repairs it."""
 
     id: str
     title: str
-    """One sentence: what happened."""
+    """One sentence that says what happened."""
     fix: str
-    """One or two sentences: what to do, with the concrete API."""
+    """One or two sentences that say what to do, with the concrete API."""
     legitimate: bool = False
-    """True where a correct program may do this and declares it with ``expect=``."""
+    """True if a correct program may do this and declares it with ``expect=``."""
     gone_without: str = ""
-    """What it takes for this to occur, ``random`` or ``normalization``: runs without it cannot show this cause."""
+    """Part of a program that this cause needs: ``random`` or ``normalization``. Runs without it cannot show the cause.
+    """
 
 
 _GRADIENTS = (
@@ -377,14 +378,14 @@ CAUSES: Mapping[str, Cause] = {
     for group in (_GRADIENTS, _VALUES, _RANDOM, _DATA, _CHECKPOINTS, _PARAMETER_SERVER, _COLLECTIVES, _RUN)
     for cause in group
 }
-"""Every cause by its id, in the order in which the documentation lists them."""
+"""All causes by id, in the order of the documentation."""
 
 
 def fix_of(cause: str | None) -> str | None:
-    """What to do about a cause, or ``None`` where the cause is not known."""
+    """Return what to do about a cause, or ``None`` if there is no cause."""
     return CAUSES[cause].fix if cause is not None else None
 
 
 def is_possible(cause: str | None, neutralised: Collection[str]) -> bool:
-    """Say whether a cause can act in runs in which some things were switched off."""
+    """Return whether a cause can act in runs in which some things were switched off."""
     return cause is None or CAUSES[cause].gone_without not in neutralised

@@ -1,4 +1,4 @@
-"""COLL-LOG: all ranks execute the same collectives in the same order; how they get out of step, and where."""
+"""COLL-LOG: all ranks execute the same collectives in the same order. If not, find the first mismatch."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from pytest_ddl.records import CollectiveRecord, TrainingRecord
 CHECK = "COLL-LOG"
 CONDITIONAL, ORDER, SHAPE = "rank-conditional-collective", "collective-order-mismatch", "collective-shape-mismatch"
 WINDOW = 256
-"""Collectives after the first difference that are compared to find out what happened: several steps' worth."""
+"""Number of collectives, enough for several steps, that are compared after the first difference to find its cause."""
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The first collective in which a rank is out of step with another, and how that came about."""
+    """First collective in which a rank does not match another rank, with the cause."""
 
     cause: str
     message: str
     step: int
     rank: int
-    """The rank that executed what the message is about."""
+    """Rank that executed the collective in the message."""
 
 
 def check_collective_log(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare what the ranks executed, position by position, as TensorFlow pairs it."""
+    """Compare the collectives of the ranks position by position, as TensorFlow pairs them."""
     if len(distributed.ranks) < 2:
         return not_applicable(CHECK, "one process issues the collectives of all replicas")
     if distributed.errors:
@@ -59,10 +59,10 @@ def finding(check: str, found: Mismatch) -> Finding:
 def mismatch(
     record: TrainingRecord, reference: TrainingRecord | None = None, running: Collection[int] = ()
 ) -> Mismatch | None:
-    """The earliest way in which a rank is out of step with the first one, or ``None`` where none is.
+    """Find the earliest mismatch of a rank with the first rank; ``None`` if there is none.
 
-    :param reference: tells in which order one device reduces.
-    :param running: ranks that might have gone on, so that the end of their logs says nothing.
+    :param reference: run that shows which reductions one device executes in the same step.
+    :param running: ranks that may have continued, so that the end of their logs proves nothing.
     """
     found = [
         difference
@@ -98,7 +98,7 @@ def _compare(
         return extra
     wheres = {item.where for item in left}
     if place < together and left[place].where in {item.where for item in right} and right[place].where not in wheres:
-        # What only one rank reaches is told as its doing.
+        # Report a line that only one rank reaches from that rank's point of view.
         left, right, first, second = right, left, second, first
     found = _of_pair(left[place : place + WINDOW], right[place : place + WINDOW], (first, second))
     if found is not None and found.cause == SHAPE and _one_device_reduces_both(reference, left[place], right[place]):
@@ -107,7 +107,7 @@ def _compare(
 
 
 def _one_device_reduces_both(reference: TrainingRecord | None, one: CollectiveRecord, other: CollectiveRecord) -> bool:
-    """Whether both are reductions of the same step of the program, which the log was too short to show."""
+    """Return whether both are reductions of the same step of the program, even if the log is too short to show it."""
     if reference is None or one.step >= reference.num_steps or one.parts or other.parts:
         return False
     told = reference.ranks[0].steps[one.step].reductions
@@ -116,20 +116,20 @@ def _one_device_reduces_both(reference: TrainingRecord | None, one: CollectiveRe
 
 
 def _alike(left: CollectiveRecord, right: CollectiveRecord) -> bool:
-    """Whether two ranks may execute these together, as far as their shapes are known."""
+    """Return whether two ranks may execute these together, as far as their shapes are known."""
     if (left.kind, left.dtype, left.parts) != (right.kind, right.dtype, right.parts):
         return False
     if left.kind == "all_gather" or left.shape is None or right.shape is None:
-        return True  # what is gathered may differ in size; TensorFlow pads it
+        return True  # TensorFlow pads gathered tensors, so their sizes may differ
     dims = zip(left.shape, right.shape, strict=False)
     return len(left.shape) == len(right.shape) and all(a == b or a is None or b is None for a, b in dims)
 
 
 def _swapped(left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord]) -> int | None:
-    """The first place where equal shapes hide that the same collectives come in another order.
+    """Find the first place where equal shapes hide that the same collectives come in another order.
 
-    Lines and names may differ between correct ranks (``if chief: save(a) else: save(b)``); the
-    same ones in another order may not.
+    Lines and names may differ between correct ranks (``if chief: save(a) else: save(b)``). The same lines and names in
+    another order are a defect.
     """
     for place, (one, other) in enumerate(zip(left, right, strict=True)):
         if one.names != other.names and len(one.names) > 1 and sorted(one.names) == sorted(other.names):
@@ -148,7 +148,7 @@ def _kind(item: CollectiveRecord) -> tuple[object, ...]:
 
 
 def _permuted(left: Sequence[object], right: Sequence[object]) -> bool:
-    """Whether two logs, from their first difference on, hold the same in another order."""
+    """Return whether two logs that begin with a difference hold the same items in another order."""
     counts: Counter[object] = Counter()
     for one, other in zip(left[:WINDOW], right[:WINDOW], strict=False):
         counts[one] += 1
@@ -161,9 +161,9 @@ def _permuted(left: Sequence[object], right: Sequence[object]) -> bool:
 def _extra(
     left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord], place: int, ranks: tuple[int, int]
 ) -> Mismatch | None:
-    """A line that one rank executes more often than the other, without which the logs agree.
+    """Find a line that one rank executes more often than the other, if the logs agree without it.
 
-    It may lie before the first difference: equal shapes let the wrong collectives meet unnoticed.
+    It may lie before the first difference, because the wrong collectives can meet unnoticed if their shapes are equal.
     """
     counts = Counter(item.where for item in left), Counter(item.where for item in right)
     for position in range(place + 1):
@@ -182,7 +182,7 @@ def _extra(
 def _takes_more_steps(
     item: CollectiveRecord, mine: Sequence[CollectiveRecord], theirs: Sequence[CollectiveRecord]
 ) -> bool:
-    """Whether the extra one is the first of a further step of the same kind."""
+    """Return whether the extra collective is the first one of a further step of the same kind."""
     steps, others = (Counter(entry.step for entry in log if entry.where == item.where) for log in (mine, theirs))
     last = max(steps)
     regular = len(set(steps.values())) == 1 and sorted(steps) == list(range(min(steps), last + 1))
@@ -205,7 +205,7 @@ def _agree_without(
     rest = [entry for entry in mine[1:] if not (all_of_it and entry.where == item.where)]
     if not theirs:
         return True
-    # Without a line that the other rank never reaches, what is left of the log may be short: the run stopped there.
+    # The run may have stopped at a line that the other rank never reaches. So few entries may follow that line.
     enough = bool(rest) if all_of_it else len(rest) >= len(theirs)
     return enough and all(map(_alike, rest[:WINDOW], theirs))
 
@@ -219,7 +219,7 @@ def _conditional(item: CollectiveRecord, rank: int, other: int, times: tuple[int
 def _of_pair(
     left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord], ranks: tuple[int, int]
 ) -> Mismatch | None:
-    """What two different collectives that meet say, with what follows them."""
+    """Name the cause from two different collectives that meet and the collectives that follow them."""
     if not left or not right:
         longer = 0 if left else 1
         return _conditional((left or right)[0], ranks[longer], ranks[1 - longer], (1, 0))

@@ -1,4 +1,4 @@
-"""COLL-VALUE: what a reduction of the program gives is the reduction of what all replicas put in."""
+"""COLL-VALUE: the result of a program's reduction is the reduction of the inputs of all replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OVERFLOW = "reduction-overflow"
 
 @dataclass(frozen=True)
 class _Reduction:
-    """One reduction with the parts of all replicas."""
+    """One reduction with the inputs and results of all replicas."""
 
     step: int
     position: int
@@ -27,7 +27,7 @@ class _Reduction:
 
 
 def check_collective_value(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Reduce again, wide enough that nothing is lost, what every reduction was given."""
+    """Reduce the recorded inputs again, in a type wide enough to lose nothing, and compare the results."""
     if distributed.num_replicas < 2:
         return not_applicable(CHECK, "there is one replica")
     found = list(_reductions(distributed))
@@ -46,7 +46,7 @@ def check_collective_value(reference: TrainingRecord, distributed: TrainingRecor
 
 
 def _reductions(record: TrainingRecord) -> Iterator[_Reduction]:
-    """The reductions of which every replica's part was seen."""
+    """Yield the reductions that were recorded on every replica."""
     for step in range(1, record.num_steps + 1):
         told = [item for rank in record.ranks for item in rank.steps[step - 1].reductions]
         for position in sorted({item.position for item in told}):
@@ -63,7 +63,7 @@ def _judge(reference: TrainingRecord, item: _Reduction) -> Finding | None:
     exact = first.given.dtype.kind in "iu"
     wide = [part.given.astype(object if exact else np.longdouble) for part in item.parts]
     if not exact and not all(np.isfinite(part).all() for part in wide):
-        return None  # what is not finite before is judged by NONFINITE
+        return None  # NONFINITE judges values that were not finite before
     total = sum(wide[1:], start=wide[0])
     for part in item.parts:
         wanted = total if first.op == "SUM" else total / len(wide)
@@ -77,7 +77,7 @@ def _judge(reference: TrainingRecord, item: _Reduction) -> Finding | None:
 
 def _integers(item: _Reduction, part: ReductionRecord, wide: list[Array], wanted: Array) -> Finding | None:
     if item.parts[0].op == "MEAN":
-        return None  # whether TensorFlow rounds or truncates is its own matter
+        return None  # TensorFlow may round or truncate here
     received = part.received.astype(object)
     wrong = np.not_equal(received, wanted)
     if not np.any(wrong):
@@ -96,7 +96,7 @@ def _floats(item: _Reduction, part: ReductionRecord, wide: list[Array], wanted: 
     lost = ~np.isfinite(received)
     if np.any(lost):
         return _finding(item, part, wanted, _first(lost), OVERFLOW, 0.0)
-    # Each of the additions, and a division, rounds once; a value too small for the dtype may be lost.
+    # Each addition and the division round once. A value that is too small for the dtype may be lost.
     magnitude = sum((np.abs(part) for part in wide[1:]), start=np.abs(wide[0]))
     bound = len(wide) * np.longdouble(limits.eps) * magnitude + len(wide) * np.longdouble(limits.tiny)
     wrong = np.abs(received - wanted) > bound
@@ -137,7 +137,7 @@ def _finding(
 
 
 def _reference_overflows(reference: TrainingRecord, item: _Reduction) -> bool:
-    """Whether one device has no finite value there either: then the strategy is not to blame."""
+    """Return whether one device has a non-finite input there too. Then the strategy is not the reason."""
     if item.step > reference.num_steps:
         return False
     same = [

@@ -1,4 +1,4 @@
-"""How a gradient follows from parts: weighted sums of the replicas' gradients, and clipping."""
+"""Compute a gradient from parts: weighted sums of the replicas' gradients, and clipping."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_ddl.checks.arrays import Float, difference, magnitude, norm
 Values = Mapping[int, Float]
 """Variable index -> value."""
 _MOST = 20_000
-"""Equations that are solved at most: a handful of weights need no more."""
+"""Maximum number of equations to solve. A handful of weights needs no more."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a weighted sum, and how far rounding may have moved each of them."""
+    """Weights of a weighted sum, with the largest rounding error of each."""
 
     values: tuple[float, ...]
     slack: tuple[float, ...]
@@ -27,7 +27,7 @@ class Weights:
         return sum(self.values)
 
     def are(self, desired: Sequence[float]) -> bool:
-        """Say whether the weights are the desired ones within rounding."""
+        """Return whether the weights are the desired ones within rounding."""
         return all(abs(v - d) <= s for v, d, s in zip(self.values, desired, self.slack, strict=True))
 
     def total_is(self, desired: float) -> bool:
@@ -35,17 +35,17 @@ class Weights:
 
 
 def weighted_sum(parts: Sequence[Values], weights: Sequence[float], index: int) -> Float | None:
-    """The sum of the parts of one variable; a part without it counts as zero, ``None`` where all lack it."""
+    """Sum the parts of one variable. A part without the variable counts as zero; ``None`` if all parts lack it."""
     found = [weight * part[index] for part, weight in zip(parts, weights, strict=True) if index in part]
     return np.sum(found, axis=0) if found else None
 
 
 def solve(target: Values, parts: Sequence[Values], slack: Mapping[int, float]) -> Weights | None:
-    """The weights that make the target out of the parts, within rounding and for all variables at once.
+    """Solve for the weights that make the target from the parts, within rounding and for all variables at once.
 
-    ``None`` where no weights do, or where several do alike (parts that are multiples of each other): the
-    weights then tell nothing. Equations are divided by the slack of their variable, so that each may be
-    violated by one unit.
+    Return ``None`` if no weights do. Return ``None`` too if several weights do (parts that are multiples of each
+    other), because such weights prove nothing. Equations are divided by the slack of their variable, so that each may
+    be violated by one unit.
     """
     rows, desired = [], []
     for index, value in target.items():
@@ -64,7 +64,7 @@ def solve(target: Values, parts: Sequence[Values], slack: Mapping[int, float]) -
     solution, _residual, rank, _singular = np.linalg.lstsq(matrix, vector, rcond=None)
     if rank < len(parts):
         return None
-    # Of an equation violated by up to one unit each weight takes the share that the pseudo-inverse gives it.
+    # If each equation may be violated by one unit, the pseudo-inverse limits the resulting error of each weight.
     allowed = np.abs(np.linalg.pinv(matrix)).sum(axis=1) * max(1.0, float(np.abs(solution).sum()))
     if np.any(allowed >= 0.5 * np.max(np.abs(solution), initial=0.0)):
         return None
@@ -79,7 +79,7 @@ def solve(target: Values, parts: Sequence[Values], slack: Mapping[int, float]) -
 
 @dataclass(frozen=True)
 class Clip:
-    """A limit on gradients, as ``clipnorm``, ``global_clipnorm`` or ``clipvalue`` of an optimizer mean it."""
+    """Limit on gradients, with the meaning of an optimizer's ``clipnorm``, ``global_clipnorm`` or ``clipvalue``."""
 
     kind: str
     limit: float
@@ -93,7 +93,7 @@ class Clip:
         return {index: value * (self.limit / max(norm(value), self.limit)) for index, value in gradients.items()}
 
     def size(self, gradients: Values) -> float:
-        """What the limit is held against."""
+        """Return the number that the limit is compared with."""
         if self.kind == "clipvalue":
             return max((magnitude(value) for value in gradients.values()), default=0.0)
         if self.kind == "global_clipnorm":
@@ -112,7 +112,7 @@ def global_norm(gradients: Values) -> float:
 
 
 def clips_between(before: Values, after: Values, close: Callable[[int, Float, Float], bool]) -> Iterator[Clip]:
-    """The limits that turn some gradients into others, at least one of them being changed."""
+    """Yield the limits that turn some gradients into others and change at least one of them."""
     if not before or set(before) != set(after):
         return
     changed = [index for index in before if not close(index, after[index], before[index])]
@@ -131,5 +131,5 @@ def clips_between(before: Values, after: Values, close: Callable[[int, Float, Fl
 
 
 def close_by(slack: Mapping[int, float], factor: float = 1.0) -> Callable[[int, Float, Float], bool]:
-    """Equality of a variable's gradient within its slack."""
+    """Return a function that compares two gradients of a variable within its slack."""
     return lambda index, left, right: difference(left, right).error <= factor * slack.get(index, 0.0)

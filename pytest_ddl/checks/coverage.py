@@ -1,4 +1,4 @@
-"""How the examples that a strategy consumed differ from those of one device: by id where told, else by content."""
+"""Difference between the examples that a strategy and one device consumed, by id if known, else by content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Examples = Counter[int | str]
 
 
 class Order(Enum):
-    """What a difference between the examples of two runs amounts to."""
+    """Meaning of a difference between the examples of two runs."""
 
     SAME = "the same global batches"
     OTHER = "other global batches, and nothing says that examples are lost or repeated"
@@ -25,23 +25,23 @@ class Order(Enum):
 
 @dataclass(frozen=True)
 class Coverage:
-    """The examples of both runs, and what their difference amounts to."""
+    """Examples of both runs and the meaning of their difference."""
 
     order: Order
     step: int
-    """The first step whose global batches differ; 0 where none does."""
+    """First step whose global batches differ; 0 if there is none."""
     steps: int
     by: str
     """``ids`` or ``contents``."""
     ours: Examples
-    """The examples that one device consumed; with ``theirs``, those of the steps that were judged."""
+    """Examples that one device consumed. Like ``theirs``, it covers only the steps that were judged."""
     theirs: Examples
     drawn: bool = False
-    """Whether one device itself consumes some examples more often than others: they were drawn at random."""
+    """True if one device itself consumes some examples more often than others, because it draws them at random."""
 
 
 def coverage(reference: TrainingRecord, distributed: TrainingRecord) -> Coverage | None:
-    """Compare the examples of both runs; ``None`` where they were not observed on both sides."""
+    """Compare the examples of both runs; ``None`` if they were not observed on both sides."""
     steps = shared_steps(reference, distributed)
     for by in ("ids", "contents"):
         pairs = [(_examples(reference, at, by), _examples(distributed, at, by)) for at in range(1, steps + 1)]
@@ -53,9 +53,9 @@ def coverage(reference: TrainingRecord, distributed: TrainingRecord) -> Coverage
 
 
 def _over_all_steps(reference: TrainingRecord, distributed: TrainingRecord, found: Coverage) -> Coverage:
-    """Where the data of one run ended earlier and is composed differently, what both consumed in all their steps.
+    """Judge all steps of both runs if the data of one run ended earlier and is batched differently.
 
-    Examples that the other run consumed in steps that this one no longer had are lost, not merely late.
+    Examples that the other run consumed in its additional steps are lost, not merely late.
     """
     if found.order is not Order.OTHER or reference.num_steps == distributed.num_steps:
         return found
@@ -72,7 +72,10 @@ def _over_all_steps(reference: TrainingRecord, distributed: TrainingRecord, foun
 
 
 def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
-    """Say whether one device saw all contents; else the run is one of other examples, or contents are random."""
+    """Return whether one device saw all contents.
+
+    If not, the runs consume other examples, or the contents are random.
+    """
     steps = shared_steps(reference, distributed)
     ours, theirs = Counter[int | str](), Counter[int | str]()
     for step in range(1, reference.num_steps + 1):
@@ -83,12 +86,12 @@ def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -
 
 
 def repeats_are_no_chance(references: Sequence[TrainingRecord], distributed: TrainingRecord, by: str) -> bool:
-    """Say whether workers share examples too often for a program that draws other examples in each run.
+    """Return whether workers share too many examples for a program that draws new examples in each run.
 
-    Where one device draws by chance, an example may come twice by chance under the strategy. If no run on one
-    device has such an example and this run has ``d``, then by chance all ``d`` fell into one of ``k + 1`` runs that
-    are alike, which has the probability ``(k + 1) ** -d``. An example that only one worker repeats does not count:
-    its shard may be shorter than the others.
+    If one device draws at random, an example may come twice by chance under the strategy. Suppose that no run on one
+    device has such an example and that this run has ``d``. If that is chance, all ``d`` fell into one of ``k + 1`` runs
+    that are alike, which has the probability ``(k + 1) ** -d``. An example that only one worker repeats does not count,
+    because the worker's shard may be shorter than the others.
     """
     for record in references:
         seen = [_examples(record, step, by) for step in range(1, record.num_steps + 1)]
@@ -104,7 +107,7 @@ def repeats_are_no_chance(references: Sequence[TrainingRecord], distributed: Tra
 
 
 def contents_by_step(record: TrainingRecord) -> tuple[tuple[int, ...], ...] | None:
-    """The fingerprints of every global batch, in the order of the replicas; ``None`` where not observed."""
+    """Return the fingerprints of every global batch, in the order of the replicas; ``None`` if not observed."""
     found = []
     for step in range(1, record.num_steps + 1):
         batches = record.batches(step)
@@ -121,7 +124,7 @@ def _coverage(observed: list[tuple[Examples, Examples]], by: str, one_for_all: b
         return Coverage(Order.SAME, 0, len(observed), by, ours, theirs)
 
     first_pass = _first_pass(observed)
-    # Without passes, one device repeats examples: drawn with replacement, or contents that are alike.
+    # One device repeats examples, and they do not come in passes. It draws with replacement, or contents are equal.
     drawn = first_pass == 0 and len(set(ours.values())) > 1
 
     def result(order: Order, left: Examples, right: Examples) -> Coverage:
@@ -130,7 +133,7 @@ def _coverage(observed: list[tuple[Examples, Examples]], by: str, one_for_all: b
     if one_for_all:
         return result(Order.REPEATED, ours, theirs)
     if first_pass:
-        # Within one pass an example comes once. What comes later may be cut off at different places.
+        # Within one pass an example comes once. Later passes may be cut off at different places.
         left, right = _sums(observed[:first_pass])
         if max(right.values(), default=0) > 1:
             return result(Order.WRONG, left, right)
@@ -140,10 +143,10 @@ def _coverage(observed: list[tuple[Examples, Examples]], by: str, one_for_all: b
 
 
 def _first_pass(observed: list[tuple[Examples, Examples]]) -> int:
-    """The number of steps up to the first example that one device consumes for the second time.
+    """Count the steps up to the first example that one device consumes for the second time.
 
-    0 where its examples do not come in passes: after one, nothing new comes but what the step at its end,
-    which may belong to the next pass as well, still has of it.
+    Return 0 if its examples do not come in passes. After a pass nothing new may come. The one exception is the step at
+    the end of the pass, which may already contain examples of the next pass.
     """
     seen: set[int | str] = set()
     for step, (ours, _theirs) in enumerate(observed):
@@ -156,7 +159,7 @@ def _first_pass(observed: list[tuple[Examples, Examples]]) -> int:
 
 
 def _is_one_batch_for_all(reference: TrainingRecord, distributed: TrainingRecord, by: str) -> bool:
-    """Whether in every step all replicas consume the same examples, and one device no example twice."""
+    """Return whether all replicas consume the same examples in every step, and one device consumes none twice."""
     for step in range(1, shared_steps(reference, distributed) + 1):
         batches: dict[int, Examples] = {}
         for batch in distributed.batches(step):
@@ -180,7 +183,7 @@ def _sums(observed: list[tuple[Examples, Examples]]) -> tuple[Examples, Examples
 
 
 def _examples(record: TrainingRecord, step: int, by: str) -> Examples | None:
-    """The examples of a global batch, or ``None`` where a replica's were not observed."""
+    """Return the examples of a global batch, or ``None`` if those of a replica were not observed."""
     batches = record.batches(step)
     if not batches:
         return None

@@ -1,8 +1,8 @@
-"""Why do updates differ? Candidate causes are tested by recomputing the distributed update.
+"""Find the cause of different updates: test candidate causes by recomputing the distributed update.
 
-A candidate either *reproduces* the observed update within the rounding bound (exact) or is merely
-*consistent* with what was recorded (not exact). An exact one is preferred; where several fit
-alike, the first is named and the others are mentioned. Nothing is concluded from one number.
+A candidate either *reproduces* the observed update within the rounding bound (exact) or is only *consistent* with the
+records (not exact). An exact candidate is preferred. If several fit equally well, the first is named and the others are
+mentioned. One number is never enough for a conclusion.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pytest_ddl.checks.case import Candidate, Case
 from pytest_ddl.checks.causes import is_possible
 
 DIVERGING = ("gradient-not-aggregated", "non-finite-not-synchronised", "sparse-gradient-mismatch")
-"""Causes that make replicas differ from each other, and so explain REPLICA-EQ as well."""
+"""Causes that make replicas differ from each other, so that they explain REPLICA-EQ too."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The cause of a difference, or ``None`` with what was tried."""
+    """Cause of a difference; without one, the evidence lists what was tried."""
 
     cause: str | None
     evidence: str
@@ -38,7 +38,7 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
         if (fit := candidate(case)) is not None and is_possible(fit.cause, case.neutralised)
     ]
     if any(motion.components_differ for motion in case.weights):
-        # What acts alike on all replicas cannot be guessed as the reason why they differ.
+        # A cause that acts alike on all replicas cannot explain a difference between them, unless it was recomputed.
         fits = [fit for fit in fits if fit.exact or fit.cause in DIVERGING]
     exact = [fit for fit in fits if fit.exact]
     chosen = exact or fits
@@ -46,13 +46,13 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
         return Diagnosis(None, f"{len(candidates)} candidate causes were tried, none fits; {ratios(case)}")
     first = chosen[0]
     also = [c for fit in chosen for c in (fit.cause, *fit.also) if c != first.cause]
-    # An approximation only excuses a difference where no other cause explains it as well by recomputation.
+    # An approximation excuses a difference only if no other cause explains it equally well by recomputation.
     excused = first.approximation and len({fit.cause for fit in exact}) <= 1
     return Diagnosis(first.cause, first.evidence, tuple(dict.fromkeys(also)), excused, first.exact)
 
 
 def ratios(case: Case, limit: int = 4) -> str:
-    """The ratio of the changes of each variable, the one number that a person would look at first."""
+    """Return the ratio of the changes of each variable, which a person would look at first."""
     told = []
     for motion in case.weights:
         largest = magnitude(motion.ours)

@@ -1,13 +1,13 @@
-"""The gradient that an update amounts to, read back from what the optimizer did with it.
+"""Gradient that an update amounts to, computed back from the state of the optimizer.
 
-Adam and its like hide a scale in the change of the weights; their first moments do not. Momentum makes
-a change depend on earlier steps; solved for the gradient it does not. So every step of every optimizer
-whose rule can be inverted is comparable like the first step of plain SGD:
+Adam and similar optimizers hide the scale of a gradient in the change of the weights, but not in their first moments.
+With momentum, a change depends on earlier steps, but it can be solved for the gradient. So if the rule of an optimizer
+can be inverted, each of its steps can be compared like the first step of plain SGD:
 
 * SGD: ``g = -dW / lr``; with momentum ``g = (mu * m_before - m_after) / lr`` (Keras 3 and tf_keras alike);
 * Adam, AdamW, Nadam, Adamax, Lion: ``g = m_before + (m_after - m_before) / (1 - beta)``.
 
-Where the rule is not known, the change of the weight itself stands for the gradient.
+If the rule is not known, the change of the weight is used in place of the gradient.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _FIRST_MOMENTS = ("momentum", "m")
 
 @dataclass(frozen=True)
 class Rule:
-    """How a gradient is read back: ``g = (after - keep * before) / gain``."""
+    """Formula that computes a gradient back: ``g = (after - keep * before) / gain``."""
 
     source: VariableRecord
     keep: float
     gain: float
     how: str
     is_gradient: bool = True
-    """False where the unit is unknown: the change of the weight stands for its gradient."""
+    """False if the unit is unknown. The change of the weight is then used in place of its gradient."""
 
     def read(self, before: Float, after: Float) -> Float:
         return (np.asarray(after, np.float64) - self.keep * np.asarray(before, np.float64)) / self.gain
 
     def slack(self, tolerance: Tolerance, step: int) -> float:
-        """What rounding contributes to the difference of two gradients that were read back."""
+        """Return the contribution of rounding to the difference of two gradients that were computed back."""
         after, before = (tolerance.variable(self.source.index, at).value for at in (step, step - 1))
         return (after + abs(self.keep) * before) / abs(self.gain)
 
 
 def settings_of(record: TrainingRecord) -> tuple[str, Mapping[str, Any]]:
-    """Type and settings of the watched optimizer (inside a loss scaling wrapper), empty unless there is just one."""
+    """Return type and settings of the watched optimizer, also inside a loss scaling wrapper; empty unless just one."""
     optimizers = record.ranks[0].optimizers if record.ranks else ()
     if len(optimizers) != 1:
         return "", {}
@@ -58,7 +58,7 @@ def settings_of(record: TrainingRecord) -> tuple[str, Mapping[str, Any]]:
 
 
 def rate_of(record: TrainingRecord, step: int) -> float | None:
-    """The learning rate that a step used: of a schedule the value before its update, else the value that was set."""
+    """Return the learning rate that a step used: the set value, or the value of a schedule before the update."""
     found = of_kind(record, VariableKind.LEARNING_RATE)
     _type, settings = settings_of(record)
     value = record.value(found[0].index, step - 1 if "schedule" in settings else step) if len(found) == 1 else None
@@ -68,7 +68,7 @@ def rate_of(record: TrainingRecord, step: int) -> float | None:
 
 
 def rule_for(record: TrainingRecord, variable: VariableRecord, step: int) -> Rule:
-    """How the gradient of a weight is read back from a run."""
+    """Return the formula that computes the gradient of a weight back from a run."""
     kind, settings = settings_of(record)
     change = Rule(variable, 1.0, 1.0, "the change of the weight", is_gradient=False)
     rate = rate_of(record, step)
@@ -88,7 +88,7 @@ def rule_for(record: TrainingRecord, variable: VariableRecord, step: int) -> Rul
 
 
 def first_moment(record: TrainingRecord, variable: VariableRecord) -> VariableRecord | None:
-    """The slot of a weight that holds its momentum, or its mean gradient."""
+    """Return the slot of a weight that holds its momentum or its mean gradient."""
     slots = [slot for slot in of_kind(record, VariableKind.SLOT) if slot.slot_of == variable.index]
     if len(slots) == 1 and "velocity" not in slots[0].name:
         return slots[0] if slots[0].shape == variable.shape else None
@@ -100,7 +100,7 @@ def first_moment(record: TrainingRecord, variable: VariableRecord) -> VariableRe
 
 
 def effective(record: TrainingRecord, rule: Rule, step: int) -> list[Float]:
-    """The gradient that each component of a variable was moved by, ranks in order, replicas in order."""
+    """Return the gradient behind the update of each component, ordered by rank and then by replica."""
     before = {(rank.rank, replica): value for rank, replica, value in record.components(rule.source.index, step - 1)}
     return [
         rule.read(before[rank.rank, replica], value)
@@ -110,17 +110,17 @@ def effective(record: TrainingRecord, rule: Rule, step: int) -> list[Float]:
 
 
 def changes(record: TrainingRecord, variable: VariableRecord, step: int) -> list[Float]:
-    """The plain change of each component."""
+    """Return the plain change of each component."""
     return [change for _rank, _replica, change in component_updates(record, variable.index, step)]
 
 
 def moved(record: TrainingRecord, variable: VariableRecord, step: int) -> bool:
-    """Say whether any component of a variable changed in a step."""
+    """Return whether any component of a variable changed in a step."""
     return any(np.any(change != 0) for change in changes(record, variable, step))
 
 
 def stands_still(record: TrainingRecord, variable: VariableRecord) -> bool:
-    """Say whether the first component never changed."""
+    """Return whether the first component never changed."""
     found = [update(record, variable.index, step) for step in range(1, record.num_steps + 1)]
     known = [change for change in found if change is not None]
     return bool(known) and not any(np.any(change) for change in known)

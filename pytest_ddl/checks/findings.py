@@ -1,4 +1,4 @@
-"""What checks say: a finding, the outcome of one check, and the report of a comparison."""
+"""Results of the checks: a finding, the outcome of one check, and the report of a comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_ddl.records import TrainingRecord
 
 
 class Symptom(str, Enum):
-    """How a defect shows."""
+    """Visible effect of a defect."""
 
     SILENT = "silent"
     CRASH = "crash"
@@ -19,7 +19,7 @@ class Symptom(str, Enum):
 
 
 class Outcome(str, Enum):
-    """The outcome of one check. Only PASS and NOT_APPLICABLE let a report pass."""
+    """Outcome of one check. A report passes only if all outcomes are PASS or NOT_APPLICABLE."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -29,11 +29,11 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One difference, where it is, how large against which bound, and why.
+    """One difference: its place, its size, its bound and its cause.
 
-    ``cause`` is an id of :mod:`pytest_ddl.checks.causes` or ``None`` where no candidate
-    reproduces what was observed. ``error`` and ``tolerance`` are absolute and in the
-    variable's own unit. ``approximation`` marks a difference that only fails in strict mode.
+    ``cause`` is an id of :mod:`pytest_ddl.checks.causes`. It is ``None`` if no candidate reproduces what was observed.
+    ``error`` and ``tolerance`` are absolute and in the variable's own unit. ``approximation`` marks a difference that
+    fails only in strict mode.
     """
 
     check: str
@@ -48,24 +48,24 @@ class Finding:
     tolerance: float | None = None
     fix: str | None = None
     observed: str | None = None
-    """The value seen under the strategy, short."""
+    """Short text of the value seen under the strategy."""
     expected: str | None = None
-    """The value seen on one device, short."""
+    """Short text of the value seen on one device."""
     origin: str | None = None
-    """Where the bound comes from."""
+    """Source of the bound."""
     evidence: str | None = None
-    """What the cause was concluded from: the recomputation and how closely it fits."""
+    """Evidence for the cause: the recomputation and how closely it fits."""
     also: tuple[str, ...] = ()
     """Other causes that fit as well."""
     approximation: bool = False
     details: str | None = None
-    """Longer text shown below the finding: a traceback, a rank's output, stacks."""
+    """Longer text shown below the finding: a traceback, the output of a rank, stacks."""
     source: str | None = None
-    """Where the program raised the exception or waits: file, line, function and the text of the line."""
+    """Line of the program that raised the exception or waits: file, line number, function and text."""
     exact: bool = True
-    """False where the cause was not recomputed: the records are merely consistent with it."""
+    """False if the cause was not recomputed. The records are then only consistent with it."""
     verified: bool = False
-    """Whether both runs are equal without what this tolerates, so that nothing else lies behind it."""
+    """True if both runs are equal once the tolerated cause is removed, so that no other defect is hidden behind it."""
     ratio: float | None = None
     """|change under the strategy| / |change on one device| of the variable in this step."""
 
@@ -77,50 +77,50 @@ class CheckResult:
     check: str
     outcome: Outcome
     reason: str = ""
-    """For a pass: what was compared; else why it does not apply or could not decide."""
+    """For a pass: what was compared. Otherwise: why the check does not apply or could not decide."""
     findings: tuple[Finding, ...] = ()
     follows: bool = False
-    """Whether nothing could be decided only because weights differ, or because the run failed before."""
+    """True if the check could not decide only because weights differ or because the run failed earlier."""
     details: str | None = None
-    """Longer text that explains why the check could not decide: a traceback."""
+    """Longer text, for example a traceback, that explains why the check could not decide."""
     unjudged: tuple[str, ...] = ()
-    """What was recorded on both sides and not compared, each with its reason; the rest may have passed."""
+    """Values that were recorded on both sides but not compared, each with the reason. The rest may have passed."""
     in_program: bool = False
-    """Whether the program is the reason why the check could not decide, so that its author can change that."""
+    """True if the check could not decide because of the program, so that its author can change this."""
 
 
 WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)
-"""Outcomes of one check in several comparisons: the first that occurs stands for all."""
+"""Outcomes of one check, worst first. Of several comparisons, the worst outcome counts."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict of comparing one distributed run with its single-device reference."""
+    """Result of comparing one distributed run with its single-device reference."""
 
     strategy: str
     results: tuple[CheckResult, ...]
     findings: list[Finding]
-    """Worst first; expected and approximate ones are not in here."""
+    """Findings, worst first. Expected findings and approximations are not included."""
     reference: TrainingRecord | None
     distributed: TrainingRecord | None
     expected: tuple[tuple[Finding, str], ...] = ()
-    """Findings that ``expect=`` declares, each with the reason given."""
+    """Findings that ``expect=`` declares, each with the declared reason."""
     expectations: Mapping[str, str] = field(default_factory=dict)
-    """All that ``expect=`` declares: cause id -> reason."""
+    """Everything that ``expect=`` declares: cause id -> reason."""
     approximations: tuple[Finding, ...] = ()
     unused_expectations: Mapping[str, str] = field(default_factory=dict)
     inconclusive: tuple[str, ...] = ()
-    """Why no verdict could be given; empty for a pass or a fail."""
+    """Reasons why there is no verdict; empty for a pass or a fail."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     strict: bool = False
-    """Whether approximations are findings."""
+    """True if approximations count as findings."""
     neutralised: tuple[str, ...] = ()
-    """What had to be switched off for the two runs to be comparable; see :mod:`pytest_ddl.training.neutral`."""
+    """Things that were switched off to make the two runs comparable; see :mod:`pytest_ddl.training.neutral`."""
 
     @property
     def verdict(self) -> str:
-        """``"fail"``, ``"inconclusive"`` or ``"pass"``; a report of no comparison never passes."""
+        """``"fail"``, ``"inconclusive"`` or ``"pass"``. A report that compared nothing never passes."""
         if self.findings:
             return "fail"
         compared = any(r.outcome is Outcome.PASS for r in self.results) and self.expected_end is None
@@ -128,11 +128,11 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether everything was compared that could be, and nothing is wrong."""
+        """True if everything that could be compared was compared, and nothing is wrong."""
         return self.verdict == "pass"
 
     def __bool__(self) -> bool:
-        """Return ``passed``, so that ``assert check_training(...)`` does what it reads like."""
+        """Return ``passed``, so that ``assert check_training(...)`` works."""
         return self.passed
 
     def __repr__(self) -> str:
@@ -142,19 +142,19 @@ class Report:
 
     @property
     def expected_end(self) -> str | None:
-        """The cause and reason of a crash or hang that ``expect=`` declares: it ended the run, nothing was compared."""
+        """Cause and reason of a crash or hang that ``expect=`` declares and that ended the run before a comparison."""
         ends = [(f, why) for f, why in self.expected if f.symptom in (Symptom.CRASH.value, Symptom.HANG.value)]
         return f"{ends[0][0].cause}: {ends[0][1]}" if ends and not self.findings else None
 
     @property
     def program_reasons(self) -> tuple[str, ...]:
-        """Why there is no verdict, as far as the program is the reason; a test fails with them."""
+        """Reasons for a missing verdict that lie in the program. They make a test fail."""
         undecided = [r for r in self.results if r.outcome is Outcome.INCONCLUSIVE and r.in_program]
         return tuple(f"{r.check}: {r.reason}" for r in undecided) if self.verdict == "inconclusive" else ()
 
     @property
     def comparable(self) -> bool:
-        """False where there was nothing to compare with: the program fails on one device, or records nothing there."""
+        """False if the program fails or records nothing on one device, so that there is nothing to compare with."""
         reference = self.reference
         return reference is not None and not reference.errors and reference.num_steps > 0 and bool(reference.variables)
 
@@ -165,8 +165,10 @@ class Report:
     def merged(self, again: Report, check: str, what: str) -> Report:
         """Add the verdict of a repeated comparison, under the name of the check that it was repeated for.
 
-        Nothing of the repeated comparison is lost: findings, tolerated findings and reasons for doubt are added, and
-        the check has the worse of both outcomes. ``what`` says how the programs were run.
+        Findings, tolerated findings and reasons for doubt of the repeated comparison are all added. The check gets the
+        worse of both outcomes.
+
+        :param what: how the programs were run.
         """
         declared: dict[str | None, str] = {finding.cause: why for finding, why in self.expected}
         declared.update(self.unused_expectations)
@@ -212,7 +214,7 @@ class Report:
 
 
 def _worse(plain: CheckResult, again: CheckResult) -> CheckResult:
-    """Return one result for a check that was run twice."""
+    """Merge both results of a check that was run twice."""
     outcome = min(plain.outcome, again.outcome, key=WORST_FIRST.index)
     told = plain.outcome is not Outcome.NOT_APPLICABLE
     reason = f"{again.reason}; {plain.reason}" if told else again.reason
@@ -220,12 +222,12 @@ def _worse(plain: CheckResult, again: CheckResult) -> CheckResult:
 
 
 class DivergenceError(AssertionError):
-    """Distributed training does not match single-device training; ``report`` says how and why."""
+    """Distributed training does not match single-device training. ``report`` explains the difference."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(str(report))
         self.report = report
 
 
-# Its public name: that is what pytest prints in front of every failure.
+# pytest prints the module of an exception in front of every failure: show the public name.
 DivergenceError.__module__ = "pytest_ddl"

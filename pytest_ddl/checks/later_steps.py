@@ -1,7 +1,7 @@
-"""Steps after a declared difference: does every update still come from the gradients in the same way?
+"""Steps after a declared difference: check that every update still comes from the gradients in the same way.
 
-Weights that differ from one device cannot be compared with it any more. Updates of the distributed run can still be
-compared with the gradients that its own replicas computed.
+Weights that differ from one device cannot be compared with it any more. But the updates of the distributed run can
+still be compared with the gradients that its own replicas computed.
 """
 
 from __future__ import annotations

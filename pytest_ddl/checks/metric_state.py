@@ -1,4 +1,4 @@
-"""The variables of metrics: what reading them gives, and how wrong values come about."""
+"""Variables of metrics: their values when read, and the sources of wrong values."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class Mean:
-    """The state of a mean: what it adds up, and how much of it."""
+    """State of a mean: the sum of the values and their number."""
 
     total: Pair
     count: Pair
 
 
 def pairs(reference: TrainingRecord, distributed: TrainingRecord) -> list[Pair]:
-    """The metric variables that both runs watch, by their order."""
+    """Pair the metric variables that both runs watch, by their order."""
     ours, theirs = (of_kind(record, VariableKind.METRIC) for record in (reference, distributed))
     if len(ours) != len(theirs):
         return []
@@ -38,12 +38,12 @@ def pairs(reference: TrainingRecord, distributed: TrainingRecord) -> list[Pair]:
 
 
 def components(record: TrainingRecord, variable: VariableRecord, step: int) -> list[Float]:
-    """What every replica holds; of a variable that is not distributed, one value per rank."""
+    """Return the value on every replica, or one value per rank if the variable is not distributed."""
     return [np.asarray(value, np.float64) for _rank, _replica, value in record.components(variable.index, step)]
 
 
 def combined(record: TrainingRecord, variable: VariableRecord, step: int) -> Float | None:
-    """What reading a variable outside of the replicas gives."""
+    """Return the value of a variable if it is read outside of the replicas."""
     parts = components(record, variable, step)
     if not parts:
         return None
@@ -54,7 +54,7 @@ def combined(record: TrainingRecord, variable: VariableRecord, step: int) -> Flo
 
 
 def means(reference: TrainingRecord, distributed: TrainingRecord) -> list[Mean]:
-    """Neighbouring ``total`` and ``count``, as Keras' means keep them."""
+    """Return neighboring ``total`` and ``count`` variables, as the means of Keras keep them."""
     found = pairs(reference, distributed)
     return [
         Mean(total, count)
@@ -66,9 +66,9 @@ def means(reference: TrainingRecord, distributed: TrainingRecord) -> list[Mean]:
 def counted_by_replica(
     reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, step: int
 ) -> set[int]:
-    """Indices of totals and counts that are N times those of one device and have its quotient.
+    """Return the indices of totals and counts that are N times those of one device, with the same quotient.
 
-    Where a replica adds its own mean, with a count of 1, N of them are as good as one mean of the whole.
+    If each replica adds its own mean with a count of 1, the mean of N of them equals one mean of the whole.
     """
     found: set[int] = set()
     for item in means(reference, distributed):
@@ -87,7 +87,7 @@ def counted_by_replica(
 
 
 def state_agrees(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, step: int) -> bool:
-    """Say whether all metric state is that of one device after a step; False where none was watched."""
+    """Return whether all metric state equals one device after a step; False if none was watched."""
     found = pairs(reference, distributed)
     alike = counted_by_replica(reference, distributed, tolerance, step)
     for pair in found:
@@ -102,9 +102,9 @@ def state_agrees(reference: TrainingRecord, distributed: TrainingRecord, toleran
 
 
 def growth(reference: TrainingRecord, index: int, step: int, replicas: int) -> Float | None:
-    """What a variable comes to if each update first adds up what the replicas already share.
+    """Return the value of a variable if each update first sums the value that the replicas already share.
 
-    ``assign(value + x)`` on N replicas, combined by a sum, makes N x value + the x of all.
+    ``assign(value + x)`` on N replicas, combined by a sum, makes N x value plus the x of all replicas.
     """
     grown: Float | None = None
     for at in range(step + 1):
@@ -115,7 +115,7 @@ def growth(reference: TrainingRecord, index: int, step: int, replicas: int) -> F
         if grown is None:
             grown, before = now, now
             continue
-        # A value that fell was reset: the epoch begins anew.
+        # A value that fell was reset, because an epoch begins anew.
         added = now - before if np.all(now >= before) else now
         grown = (replicas * grown if np.all(now >= before) else 0.0) + added
         before = now
@@ -123,7 +123,7 @@ def growth(reference: TrainingRecord, index: int, step: int, replicas: int) -> F
 
 
 def resummed(reference: TrainingRecord, distributed: TrainingRecord, pair: Pair, step: int, slack: float) -> str | None:
-    """Evidence that the state is summed anew over the replicas in every update."""
+    """Return evidence that every update sums the state over the replicas again; ``None`` if there is none."""
     number = distributed.num_replicas
     if number < 2:
         return None

@@ -1,4 +1,4 @@
-"""MOVES: what one device trains moves under the strategy too, and frozen variables stand still."""
+"""MOVES: variables that one device trains move under the strategy too, and frozen variables do not move."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     idle = [v.name for v in of_kind(reference, VariableKind.ITERATIONS) if _counts_nothing(reference, v, steps)]
     told = f"; not judged, still on one device: {', '.join(still[:3])}" if still else ""
     result = passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{told}")
-    # A program may have an optimizer that it does not use, so this alone is no reason to doubt it.
+    # A program may have an optimizer that it does not use. So this is not enough to doubt the result.
     why = f"{idle[0]} does not count in {steps} step(s), so its optimizer makes no update" if idle else ""
     return replace(result, unjudged=tuple(f"{name} ({why})" for name in still)) if idle else result
 
@@ -60,7 +60,7 @@ def _counts_nothing(record: TrainingRecord, counter: VariableRecord, steps: int)
 
 
 def _frozen_and_updated(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
-    """Frozen weights that the program updates together with trainable ones, on one device too."""
+    """Find frozen weights that the program updates together with trainable ones, on one device too."""
     thawed = {index for rank in (*reference.ranks, *distributed.ranks) for index in rank.facts.get("thawed", ())}
     trainable = {variable.index for variable in of_kind(distributed, VariableKind.TRAINABLE)}
     for variable in of_kind(distributed, VariableKind.FROZEN):
@@ -87,7 +87,7 @@ def _frozen_and_updated(reference: TrainingRecord, distributed: TrainingRecord) 
 
 
 def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
-    """Weights that have a gradient and never move, on one device either."""
+    """Find weights that have a gradient and never move, on one device either."""
     found = {variable.index: (variable, step, told) for variable, step, told in unmoved(distributed)}
     both = [found[variable.index] for variable, _step, _told in unmoved(reference) if variable.index in found]
     if not both:
@@ -100,7 +100,7 @@ def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -
 
 
 def _replicas_moved(record: TrainingRecord, variable: VariableRecord, steps: int) -> bool | None:
-    """Say whether any component changed in any step; ``None`` where it was not recorded twice."""
+    """Return whether any component changed in any step; ``None`` if it was not recorded twice."""
     seen: dict[tuple[int, int], object] = {}
     compared = False
     for step in range(steps + 1):

@@ -1,6 +1,7 @@
-"""NONFINITE: where a replica's gradient is not finite, all replicas decide alike, and as one device does.
+"""NONFINITE: if a replica's gradient is not finite, all replicas decide alike, and like one device.
 
-It judges what happened by itself, and the run in which ``comparison/nonfinite_probe.py`` planted such gradients.
+The check judges gradients that were not finite by themselves, and the run in which ``comparison/nonfinite_probe.py``
+planted such gradients.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _EXACT = Bound(0.0, "a loss scale changes by exact factors")
 
 
 def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge the steps in which some replica's gradient, and that of one device, is not finite."""
+    """Judge the steps in which the gradients of a replica and of one device are not finite."""
     if distributed.num_replicas < 2:
         return not_applicable(CHECK, "there is one replica")
     if not any(step.gradients for rank in distributed.ranks for step in rank.steps):
@@ -44,7 +45,7 @@ def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tole
             why = f"one device too updates its weights with the gradient of step {step}, which is not finite"
             return passed(CHECK, _told(judged)) if judged else not_applicable(CHECK, why)
         if compare(reference, distributed, tolerance, first_step=step - 1, last_step=step - 1).first:
-            break  # what differs before is not decided by this step
+            break  # the runs already differ before this step, so it decides nothing
         finding = _weights(reference, distributed, tolerance, step, broken) or _scales(reference, distributed, step)
         if finding is not None:
             return failed(CHECK, [finding])
@@ -53,7 +54,7 @@ def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tole
 
 
 def not_finite(record: TrainingRecord, step: int) -> dict[int, list[int]]:
-    """Replica -> indices of the variables whose gradient, as the tape gave it, is not finite in a step."""
+    """Map each replica to the indices of the variables whose computed gradient is not finite in a step."""
     found: dict[int, list[int]] = {}
     for rank in record.ranks:
         for gradient in rank.steps[step - 1].gradients:
@@ -64,7 +65,7 @@ def not_finite(record: TrainingRecord, step: int) -> dict[int, list[int]]:
 
 
 def loss_scales(record: TrainingRecord) -> list[VariableRecord]:
-    """The watched variables that are loss scales."""
+    """Return the watched variables that are loss scales."""
     return [variable for variable in of_kind(record, VariableKind.STATE) if is_loss_scale(record, variable)]
 
 
@@ -132,7 +133,7 @@ def _scales(reference: TrainingRecord, distributed: TrainingRecord, step: int) -
 
 
 def _replicas_differ(record: TrainingRecord, variables: list[VariableRecord], step: int) -> Place | None:
-    """The first variable whose components differ after a step and did not before."""
+    """Find the first variable whose components differ after a step but not before it."""
     for variable in variables:
         if read_locally(variable) or _spread(record, variable, step - 1) is not None:
             continue
@@ -151,7 +152,7 @@ def _spread(record: TrainingRecord, variable: VariableRecord, step: int) -> Plac
 
 
 def _deed(record: TrainingRecord, step: int, replica: int) -> str:
-    """What a replica did to its weights in a step, in words."""
+    """Describe in words how a replica changed its weights in a step."""
     changes = [
         change
         for variable in of_kind(record, VariableKind.TRAINABLE)

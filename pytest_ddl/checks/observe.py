@@ -1,4 +1,4 @@
-"""Reading records for the checks: weights, batch sizes, and the first step where weights differ."""
+"""Read records for the checks: weights, batch sizes, and the first step in which weights differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WEIGHTS = (VariableKind.TRAINABLE, VariableKind.FROZEN)
 
 @dataclass(frozen=True)
 class Place:
-    """A component of a variable after a step, compared with the reference."""
+    """Comparison of one component of a variable after a step with the reference."""
 
     variable: VariableRecord
     step: int
@@ -29,22 +29,22 @@ class Place:
 
     @property
     def excess(self) -> float:
-        """Error in units of the bound; orders places from bad to worse."""
+        """Error in units of the bound, to sort places from bad to worse."""
         return np.inf if self.bound.value == 0 else self.difference.error / self.bound.value
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Variables of some kinds compared step by step, up to the first difference."""
+    """Step-by-step comparison of the variables of some kinds, up to the first difference."""
 
     compared: int
     """Number of components that were compared."""
     last_step: int
     first: tuple[Place, ...] = ()
-    """The places beyond their bound at the first step that has one, worst first."""
+    """Places beyond their bound at the first step that has one, worst first."""
     undecided: Place | None = None
     not_finite: int | None = None
-    """The first step after which the reference is not finite."""
+    """First step after which the reference is not finite."""
 
     @property
     def step(self) -> int | None:
@@ -52,28 +52,28 @@ class Comparison:
 
 
 def of_kind(record: TrainingRecord, *kinds: VariableKind) -> list[VariableRecord]:
-    """The watched variables of some kinds."""
+    """Return the watched variables of some kinds."""
     return [variable for variable in record.variables if variable.kind in kinds]
 
 
 def shared_steps(reference: TrainingRecord, distributed: TrainingRecord) -> int:
-    """The number of steps that both runs completed on every rank."""
+    """Return the number of steps that both runs completed on every rank."""
     return min(reference.num_steps, distributed.num_steps)
 
 
 def read_locally(variable: VariableRecord) -> bool:
-    """Say whether replicas may hold values of their own, to be reduced when read."""
+    """Return whether replicas may hold different values that are reduced when the variable is read."""
     lazy = "on_read" in variable.synchronization.lower()
     return lazy or variable.kind is VariableKind.METRIC or is_seed(variable)
 
 
 def is_seed(variable: VariableRecord) -> bool:
-    """Say whether a variable is the state of a generator: a Keras ``SeedGenerator`` or ``tf.random.Generator``."""
+    """Return whether a variable is the state of a generator: a Keras ``SeedGenerator`` or ``tf.random.Generator``."""
     return "seed_generator" in variable.name or variable.name.rsplit("/", 1)[-1].startswith("StateVar")
 
 
 def is_loss_scale(record: TrainingRecord, variable: VariableRecord) -> bool:
-    """Say whether a variable is a loss scale: a number that is named so, or changes by powers of two alone."""
+    """Return whether a variable is a loss scale: it has ``scale`` in its name or changes only by powers of two."""
     if variable.kind is not VariableKind.STATE or variable.shape or not variable.dtype.startswith(("float", "bfloat")):
         return False
     if "scale" in variable.name.lower():
@@ -86,7 +86,7 @@ def is_loss_scale(record: TrainingRecord, variable: VariableRecord) -> bool:
 
 
 def sizes(record: TrainingRecord, step: int) -> dict[int, int]:
-    """Examples per replica in a step; empty where batches were not observed."""
+    """Return the number of examples per replica in a step; empty if batches were not observed."""
     found: dict[int, int] = {}
     for batch in record.batches(step):
         found[batch.replica] = found.get(batch.replica, 0) + batch.size
@@ -94,7 +94,7 @@ def sizes(record: TrainingRecord, step: int) -> dict[int, int]:
 
 
 def is_uneven(record: TrainingRecord, step: int) -> bool:
-    """Say whether the replicas' batches in a step differ in size or one is empty."""
+    """Return whether the replicas' batches in a step differ in size or do not split the global batch evenly."""
     found = sizes(record, step)
     total = sum(found.values())
     return bool(found) and (total % record.num_replicas != 0 or len(set(found.values())) > 1)
@@ -112,7 +112,7 @@ def compared_with_reference(
 
 
 def unwatched(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
-    """Say which variables are trained and not watched in either run, and what to do; ``None`` if there are none."""
+    """Name the variables that are trained but not watched in either run, with advice; ``None`` if there are none."""
     ranks = (*reference.ranks, *distributed.ranks)
     names = list(dict.fromkeys(name for rank in ranks for name in rank.facts.get("unwatched", ())))
     if not names:
@@ -125,12 +125,12 @@ def unwatched(reference: TrainingRecord, distributed: TrainingRecord) -> str | N
 
 
 def built_late(record: TrainingRecord, index: int) -> bool:
-    """Say whether a variable has no value from before the first step."""
+    """Return whether a variable has no value from before the first step."""
     return record.variables[index].since > 0 or record.value(index, 0) is None
 
 
 def update(record: TrainingRecord, index: int, step: int) -> Float | None:
-    """The change of a variable (first component) in a step."""
+    """Return the change of a variable (first component) in a step."""
     before, after = record.value(index, step - 1), record.value(index, step)
     if before is None or after is None or before.shape != after.shape or not is_numeric(after):
         return None
@@ -138,7 +138,7 @@ def update(record: TrainingRecord, index: int, step: int) -> Float | None:
 
 
 def component_updates(record: TrainingRecord, index: int, step: int) -> list[tuple[int, int, Float]]:
-    """``(rank, replica, change)`` of every component of a variable in a step."""
+    """Return ``(rank, replica, change)`` for every component of a variable in a step."""
     before = {(rank.rank, replica): value for rank, replica, value in record.components(index, step - 1)}
     return [
         (
@@ -193,7 +193,7 @@ def compare(
             beyond.sort(key=lambda place: (-place.excess, -place.difference.error))
             worst = (_with_ratio(reference, distributed, beyond[0]), *beyond[1:])
             return Comparison(compared, step, worst, undecided)
-        # Weights that are not finite spoil all that follows; other variables are compared one by one.
+        # Non-finite weights spoil everything after them. Other variables can still be compared one by one.
         if not finite and kinds == WEIGHTS:
             return Comparison(compared, step, (), undecided, not_finite=step)
     return Comparison(compared, last, (), undecided)

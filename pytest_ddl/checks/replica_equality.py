@@ -27,12 +27,12 @@ class _Drift:
 
 
 def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare the components of every variable with each other; the reference serves the diagnosis only."""
+    """Compare the components of every variable with each other. Only the diagnosis uses the reference."""
     watched = [variable for variable in distributed.variables if not read_locally(variable)]
     if not watched:
         return inconclusive(CHECK, "no variable was watched: call run.watch(model=..., optimizer=...)", in_program=True)
     compared, findings = 0, []
-    # State that is declared to differ must not hide weights that drift later: each has its own first step.
+    # State that is declared to differ must not hide weights that drift later. So each group has its own first step.
     for state in (False, True):
         group = [variable for variable in watched if (variable.kind is VariableKind.STATE) is state]
         for step in range(distributed.num_steps + 1):
@@ -85,7 +85,8 @@ def _finding(
         cause = "workers-diverged" if worst.across_workers else "replicas-diverged"
         if place.step <= reference.num_steps:
             diagnosis = diagnose(Case(reference, distributed, tolerance, place.step, tolerance.slices_at(place.step)))
-            # Only causes that make replicas differ explain this; what is wrong alike everywhere is STEP-EQ's.
+            # Only causes that make replicas differ explain this. STEP-EQ reports errors that are the same on all
+            # replicas.
             if diagnosis.cause in DIVERGING:
                 cause = diagnosis.cause
             else:

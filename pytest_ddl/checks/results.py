@@ -1,4 +1,4 @@
-"""What ``fit``, ``evaluate`` and ``predict`` returned, as arrays by name, paired between two runs."""
+"""Results of ``fit``, ``evaluate`` and ``predict`` as named arrays, paired between two runs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _KINDS = ("fit", "evaluate", "predict")
 
 @dataclass(frozen=True)
 class Returned:
-    """One array out of what a call returned."""
+    """One array from the result of a call."""
 
     name: str
     """``evaluate[0]``, ``fit/loss``, ``predict#2`` …"""
     kind: str
     """``fit``, ``evaluate`` or ``predict``."""
     step: int
-    """Steps completed before the call returned."""
+    """Number of steps completed before the call returned."""
     value: Array
 
 
 def returned(rank: RankRecord) -> dict[tuple[str, int, str], Returned]:
-    """All arrays that a rank's calls returned, by what pairs them with those of another run.
+    """Return all arrays that a rank's calls returned, by the key that pairs them with those of another run.
 
-    Calls are paired by kind, by the step that they follow, and by their order there: a run that was
-    interrupted lacks the calls of its first attempt.
+    Calls are paired by kind, by the step that they follow, and by their order there. The reason is that an interrupted
+    run lacks the calls of its first attempt.
     """
     found: dict[tuple[str, int, str], Returned] = {}
     order: dict[tuple[str, int], int] = {}
@@ -46,7 +46,7 @@ def returned(rank: RankRecord) -> dict[tuple[str, int, str], Returned]:
 
 
 def _arrays(value: Any, kind: str, path: str = "") -> Iterator[tuple[str, Array]]:
-    """The numeric leaves of nested dicts and lists; a list of numbers in a history is one array."""
+    """Yield the numeric leaves of nested dicts and lists. A list of numbers in a history is one array."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _arrays(item, kind, f"{path}/{key}")

@@ -1,4 +1,4 @@
-"""SEED: replicas draw random numbers of their own, and other ones in every step."""
+"""SEED: each replica draws its own random numbers, and new ones in every step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ACROSS_REPLICAS = "random-stream-repeated-across-replicas"
 ACROSS_STEPS = "random-stream-repeated-across-steps"
 
 CERTAIN = 40.0
-"""Bits that two draws must have in common before it cannot be chance: one in 10**12."""
+"""Bits that two draws must share to exclude chance: a probability of one in 10**12."""
 _SEEDED_HERE = "the operation follows the global seed, which this check has set and not the program"
 _BITS_OF_A_FLOAT = 7.0
-"""The least that a floating number tells: the significand of bfloat16."""
+"""Smallest information of a floating point number in bits: the significand of bfloat16."""
 
 Draws = dict[tuple[int, int], dict[int, DrawRecord]]
-"""(position, replica) -> step -> what was drawn."""
+"""(position, replica) -> step -> the draw."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class _Repeat:
     replicas: tuple[int, ...]
     steps: tuple[int, ...]
     seeded_here: bool = False
-    """By the seed that every run sets alike on all workers, which the program relies on."""
+    """True if the repeat comes from the global seed, which the plugin sets to the same value on all workers."""
 
 
 def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare draws that have a row per example: what is drawn per weight or feature may be shared on purpose."""
+    """Compare draws that have a row per example. Draws per weight or feature may be shared on purpose."""
     if not distributed.num_steps:
         return no_steps(CHECK, distributed)
     if "model_parallel" in distributed.strategy:
@@ -78,10 +78,11 @@ def _by_place(record: TrainingRecord) -> Draws:
 def _per_example(
     reference: TrainingRecord, distributed: TrainingRecord, ours: Draws, found: dict[int, DrawRecord]
 ) -> bool:
-    """Say whether a draw grows with the examples of the replica.
+    """Return whether the size of a draw grows with the examples of the replica.
 
-    One device draws for the whole batch: the shape differs from the replica's in one dimension, by as much as the
-    batches do. Where there is one replica, or one device drew nothing there, a dimension of the batch's size must do.
+    One device draws for the whole batch. Its shape differs from the replica's in one dimension, in the ratio of the
+    batch sizes. If there is only one replica, or if one device drew nothing there, it is enough that one of the first
+    two dimensions has the size of the batch.
     """
     for step, draw in found.items():
         own = sizes(distributed, step).get(draw.replica)
@@ -95,10 +96,10 @@ def _per_example(
 
 
 def _of_the_global_batch(reference: TrainingRecord, found: dict[int, DrawRecord]) -> bool:
-    """Say whether every replica draws a row for each example of the global batch, to take its own part of them.
+    """Return whether every replica draws a row for each example of the global batch, to use its own part of them.
 
-    The replicas draw the same then, and must; but in every step anew. A length that weights have as well may be
-    one of features.
+    All replicas must then draw the same numbers, but new ones in every step. If a weight has a dimension of this length
+    too, the rows may belong to features, so the result is False.
     """
     lengths = {length for variable in reference.variables for length in variable.shape}
     for step, draw in found.items():
@@ -116,7 +117,7 @@ def _grows(local: tuple[int, ...], own: int, single: tuple[int, ...], whole: int
 
 
 def _information(draw: DrawRecord) -> float:
-    """Bits that equal draws have in common."""
+    """Return the number of bits that equal draws share."""
     if draw.distinct < 2:
         return 0.0
     floating = "float" in draw.dtype
@@ -128,7 +129,7 @@ def _tells(draws: Sequence[DrawRecord]) -> bool:
 
 
 def _over_steps(steps: dict[int, DrawRecord]) -> _Repeat | None:
-    """The same numbers in every pair of successive steps in which as many were drawn."""
+    """Find an operation that draws the same numbers in all pairs of successive steps with draws of equal size."""
     pairs = [
         (steps[step], steps[step + 1])
         for step in steps
@@ -142,7 +143,7 @@ def _over_steps(steps: dict[int, DrawRecord]) -> _Repeat | None:
 
 
 def _over_replicas(distributed: TrainingRecord, draws: Draws) -> Iterator[_Repeat]:
-    """The same numbers on two replicas in every step in which both drew as many."""
+    """Yield operations that draw the same numbers on several replicas in all steps with draws of equal size."""
     by_position: dict[int, dict[int, dict[int, DrawRecord]]] = {}
     for (position, replica), steps in draws.items():
         by_position.setdefault(position, {})[replica] = steps
@@ -172,12 +173,15 @@ def _alike(distributed: TrainingRecord, left: dict[int, DrawRecord], right: dict
 
 
 def _own_state(distributed: TrainingRecord) -> bool:
-    """Whether successive steps run where the state of a generator is: closures go to any worker, each with its own."""
+    """Return whether successive steps use the same generators.
+
+    Under a parameter server, closures go to any worker, and each worker has its own generators.
+    """
     return "parameter_server" not in distributed.strategy
 
 
 def _findings(distributed: TrainingRecord, repeats: list[_Repeat], cause: str = ACROSS_REPLICAS) -> Iterator[Finding]:
-    """One finding for all operations that repeat themselves alike; the first is shown."""
+    """Yield one finding for all operations with the same kind of repeat. It shows the first one."""
     if not repeats:
         return
     repeat = min(repeats, key=lambda one: one.seeded_here)

@@ -1,4 +1,4 @@
-"""Updates by gradients of older weights: recomputed from a run whose weights were held where they were."""
+"""Updates by gradients of older weights, recomputed from a run that holds its weights at an older step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CAUSE = "staleness-exceeded"
 def stale_update(
     reference: TrainingRecord, distributed: TrainingRecord, held: TrainingRecord, hold: int, step: int
 ) -> Finding | None:
-    """The finding for a step whose update is the one that one device makes with the weights after step ``hold``.
+    """Return a finding if the update of ``step`` is the one that one device makes with the weights of step ``hold``.
 
-    ``held`` is the reference with its weights set back to those after step ``hold`` after each later step.
+    :param held: the reference, with its weights set back to those after step ``hold`` after each later step.
     """
     if step > min(record.num_steps for record in (reference, distributed, held)):
         return None
@@ -34,7 +34,7 @@ def stale_update(
         predicted = _at(held, rule.source, variable, hold, step, rule.read)
         if not ours or not theirs or predicted is None or not all(map(all_finite, (*ours, *theirs, predicted))):
             return None
-        # Three steps' rounding: of this run, of the other, and of the weights that were set back.
+        # Three runs round: this one, the reference, and the one whose weights were set back.
         slack = 4 * rule.slack(tolerance, step)
         if any(difference(value, predicted).error > slack for value in theirs):
             return None
@@ -58,7 +58,7 @@ def stale_update(
 def _at(
     held: TrainingRecord, source: VariableRecord, variable: VariableRecord, hold: int, step: int, read: object
 ) -> Float | None:
-    """What a step of the held run moved a weight by; it began with the weights after step ``hold``."""
+    """Return the update of a weight in a step of the held run, which began with the weights after step ``hold``."""
     before = held.value(source.index, hold if source.index == variable.index else step - 1)
     after = held.value(source.index, step)
     if before is None or after is None or before.shape != after.shape or not callable(read):

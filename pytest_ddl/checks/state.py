@@ -1,4 +1,4 @@
-"""STATE-EQ: non-trainable state equals that of one device, read by the reduction that it declares."""
+"""STATE-EQ: non-trainable state equals that of one device. It is read by its declared reduction."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHECK = "STATE-EQ"
 
 
 def check_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare what a step may change besides weights: statistics, averages, counters, buffers of the program."""
+    """Compare the state besides weights that a step may change: statistics, averages, counters, own buffers."""
     structure = unmatched(CHECK, reference, distributed, (VariableKind.STATE,), "state-not-aggregated")
     if structure:
         return failed(CHECK, structure)
@@ -92,14 +92,14 @@ def _first_difference(
     theirs: VariableRecord,
     last: int,
 ) -> Place | int:
-    """The worst value at the first step that has one beyond its bound, or how many were compared."""
+    """Return the worst value at the first step with one beyond its bound, or else the number of compared values."""
     compared = 0
     undecided: Place | None = None
     late = max(ours.since, theirs.since)
     for step in range(late, last + 1):
         desired = reference.value(ours.index, step)
         if desired is None:
-            continue  # it was first watched after that step was recorded
+            continue  # first watched after that step was recorded
         bound = tolerance.variable(ours.index, step)
         places = []
         for rank, replica, value in _readings(distributed, theirs, step):
@@ -125,7 +125,7 @@ def _is_reduced(variable: VariableRecord) -> bool:
 
 
 def _readings(record: TrainingRecord, variable: VariableRecord, step: int) -> list[tuple[int, int, Array]]:
-    """``(rank, replica, value)`` as the program reads the variable: every copy, or the declared reduction of all."""
+    """Return ``(rank, replica, value)`` as the program reads it: every copy, or the declared reduction of all."""
     parts = [
         (rank.rank, replica, np.asarray(value)) for rank, replica, value in record.components(variable.index, step)
     ]
@@ -167,7 +167,7 @@ def _cause(
     theirs: VariableRecord,
     diverged: int | None,
 ) -> tuple[str | None, str, bool]:
-    """Why state differs: the cause, what it was concluded from, and whether that was recomputed."""
+    """Return the cause of a state's difference, its evidence, and whether it was recomputed."""
     step = place.step
     if step == 0:
         return "initial-weights-differ", "", True
@@ -204,7 +204,10 @@ def _cause(
 
 
 def _of_an_optimizer(record: TrainingRecord, variable: VariableRecord) -> bool:
-    """Keras 3 names what belongs to an optimizer after it; what is no slot of a weight counts as state."""
+    """Return whether a state belongs to an optimizer.
+
+    Keras 3 prefixes an optimizer's variables with its name. Those that are no slot of a weight count as state.
+    """
     owners = {counter.name.split("/")[0] for counter in of_kind(record, VariableKind.ITERATIONS) if "/" in counter.name}
     return variable.name.split("/")[0] in owners
 
@@ -226,10 +229,10 @@ def _growth(record: TrainingRecord, variable: VariableRecord, step: int) -> str:
 
 
 def _first_of_each_cause(findings: Sequence[Finding]) -> list[Finding]:
-    """The earliest finding of each cause; how many others there are is part of its message."""
+    """Keep the earliest finding of each cause. Its message says how many others there are."""
     kept: dict[tuple[str | None, bool], list[Finding]] = {}
     for finding in sorted(findings, key=lambda one: one.step or 0):
-        # A cause that was recomputed for one variable is not shown for another by that.
+        # A cause that was recomputed for one variable is not proven for another one.
         kept.setdefault((finding.cause, finding.exact), []).append(finding)
     return [
         replace(group[0], message=f"{group[0].message} (with {len(group) - 1} other variable(s))")

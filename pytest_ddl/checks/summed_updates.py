@@ -1,4 +1,7 @@
-"""PS: weights after concurrent steps of plain gradient descent have moved by the sum of all gradients, in any order."""
+"""PS: after concurrent steps of plain gradient descent, weights have moved by the sum of all gradients.
+
+The order of the updates does not matter.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKin
 
 CHECK = "PS"
 MOST_MISSING = 0.25
-"""Of the smallest update, how much must be missing: rounding is far less, a lost update is more."""
+"""Share of the smallest update that must be missing. Rounding is far less, and a lost update is more."""
 
 
 def lost_from_weights(
     reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, closures: int
 ) -> tuple[list[Finding], list[str]]:
-    """Compare how far weights moved with ``-rate x`` the sum of the gradients of all closures.
+    """Compare the movement of each weight with ``-rate x`` the sum of the gradients of all closures.
 
-    Return what is wrong, and the names of the weights that moved as they should.
+    Return the findings, and the names of the weights that moved correctly.
     """
     rank = distributed.ranks[0]
     right = []
@@ -50,7 +53,10 @@ def lost_from_weights(
 
 
 def _rate(reference: TrainingRecord, variable: VariableRecord, tolerance: Tolerance) -> float | None:
-    """The factor of gradient descent, if the same one makes every step of one device; momentum and decay have none."""
+    """Return the factor of gradient descent, or ``None`` if the steps of one device do not share one factor.
+
+    With momentum or weight decay there is no such factor.
+    """
     found: list[float] = []
     differ = False
     for step in range(1, reference.num_steps + 1):
@@ -70,7 +76,7 @@ def _rate(reference: TrainingRecord, variable: VariableRecord, tolerance: Tolera
 
 
 def _gradients_of(record: TrainingRecord, step: int, index: int) -> list[Float]:
-    """All gradients of a weight in a recorded step, of the later stage that was seen."""
+    """Return all gradients of a weight in a recorded step, of the latest stage that was observed."""
     for stage in (GradientStage.APPLIED, GradientStage.COMPUTED):
         values: list[Array | None] = [item.values.get(index) for item in calls(record, step, stage)]
         if values:
@@ -79,7 +85,10 @@ def _gradients_of(record: TrainingRecord, step: int, index: int) -> list[Float]:
 
 
 def _differ_in_direction(gradients: list[Float]) -> bool:
-    """Say whether only one factor for all fits their sum: momentum weighs them differently."""
+    """Return whether the gradients point in different directions, so that only one common factor fits their sum.
+
+    Momentum would weight them differently.
+    """
     first = gradients[0]
     return any(
         difference(gradient, (coefficient(gradient, first) or 0.0) * first).error > 1e-3 * magnitude(gradient)
@@ -88,7 +97,7 @@ def _differ_in_direction(gradients: list[Float]) -> bool:
 
 
 def _gradients(distributed: TrainingRecord, index: int) -> list[Float]:
-    """Every closure's gradient of a weight, of the later stage that was seen."""
+    """Return the gradients of a weight of all closures, of the latest stage that was observed."""
     steps = range(1, distributed.num_steps + 1)
     return [gradient for step in steps for gradient in _gradients_of(distributed, step, index)]
 

@@ -1,46 +1,46 @@
-"""How far rounding alone may move a value: bounds from arithmetic, never a constant tolerance.
+"""Bounds on the rounding error of a value. They follow from arithmetic and are never a constant.
 
 *A priori.* A sum of n terms evaluated in any order has a relative backward error of at most
 
     gamma(n) = exp(lambda * sqrt(n) * u + n * u**2 / (1 - u)) - 1
 
-with probability at least ``1 - 2 * n * exp(-lambda**2 * (1 - u)**2 / 2)`` (N. J. Higham and T. Mary,
-"A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019); u is the
-unit roundoff. We fix the probability of one false alarm in a whole comparison, ``FAILURE``, and solve for
-lambda over all sums compared. Reference and distributed run both round, hence a factor 2. Storing a weight
-rounds once per step, hence ``gamma(steps) * |W|``; updates are sums, hence ``gamma(n) * sum |dW|``.
+with probability at least ``1 - 2 * n * exp(-lambda**2 * (1 - u)**2 / 2)`` (N. J. Higham and T. Mary, "A new approach to
+probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019). Here u is the unit roundoff. ``FAILURE``
+fixes the probability of one false alarm in a whole comparison, and lambda is solved for over all sums that are
+compared. A factor 2 is needed because both the reference and the distributed run round. Storing a weight rounds once
+per step, which gives ``gamma(steps) * |W|``. Updates are sums, which gives ``gamma(n) * sum |dW|``.
 
-*Measured.* Cancellation and unstable training amplify rounding by a condition number that no a-priori
-formula knows. By the same theorem, a re-ordered sum equals the exact sum of data moved by at most
-``gamma(n)``, that is ``lambda * sqrt(n)`` units of roundoff. A perturbed run moves weights and data by one
-unit, so ``2 * lambda * sqrt(n)`` times its distance from the reference is added to the a-priori bound.
+*Measured.* Cancellation and unstable training amplify rounding by a condition number that no a-priori formula knows. By
+the same theorem, a re-ordered sum equals the exact sum of data moved by at most ``gamma(n)``, that is
+``lambda * sqrt(n)`` units of roundoff. A perturbed run moves weights and data by one unit. So ``2 * lambda * sqrt(n)``
+times its distance from the reference is added to the a-priori bound.
 
 *Half precision.* The formulas above would let one sum of n terms be off by ``lambda * sqrt(n) * u``. With u of float16
 or bfloat16 that is as much as a step changes. TensorFlow sums products of half precision in float32 and rounds the
-result (its matrix products and convolutions do so). So two other terms take the place of ``gamma(n)``:
+result (its matrix products and convolutions do so). So two other terms replace ``gamma(n)``:
 
 * ``gamma(k)`` of the k half precision operations that follow on each other (the same theorem, for products), plus
   ``gamma(n)`` of float32.
 * ``2 * lambda`` times the distance of perturbed runs. They are moved by one ulp of the half precision type, which the
-  casts do not erase. The operands of every rounding then differ, so under the theorem's model its error is drawn
-  anew. The distance is hence a sample of what rounding does, and lambda is the factor that the theorem gives for the
-  probability ``FAILURE``. The factor 2 covers that the largest of few samples may be less than one standard deviation.
-  The distance is that of changes since the first step: the perturbation itself is no rounding. Weights share their
-  largest relative distance, as a single number may be near by chance.
+  casts do not erase. The operands of every rounding then differ, so under the theorem's model its error is drawn anew.
+  The distance is therefore a sample of the rounding error, and lambda is the factor that the theorem gives for the
+  probability ``FAILURE``. The factor 2 is there because the largest of few samples may be less than one standard
+  deviation. Only the change since the first step counts, because the perturbation itself is no rounding. All weights
+  share the largest relative distance, because a single number may be close by chance.
 
-The type is the coarsest of weights, layers and casts in the program (:mod:`pytest_ddl.checks.arithmetic`).
+The type is the coarsest type of weights, layers and casts in the program (:mod:`pytest_ddl.checks.arithmetic`).
 
-*Before the first watch.* Steps that a program runs before it watches leave rounding behind, and are not
-perturbed. They count as steps that changed as much as those that were seen.
+*Before the first watch.* If a program runs steps before it watches, these steps also round, but they are not perturbed.
+They count as steps that changed as much as the observed steps.
 
-*Undecided.* A difference within the bound still may be a defect where the bound is wide: wider than the
-effect of one example handled wrongly, ``|dW| / global batch`` (or the spacing of the format, and of half precision
-updates, below which nothing shows). Such a bound decides nothing, unless the difference is within the a-priori part
-and below that effect.
+*Undecided.* If a bound is wide, a difference within it may still be a defect. A bound is wide if it exceeds the effect
+of one example handled wrongly, ``|dW| / global batch``. (The effect is at least the spacing of the format and of half
+precision updates, because nothing smaller is visible.) Such a bound decides nothing, unless the difference is within
+the a-priori part and below that effect.
 
-*Decided before.* If the same program agrees with one device in float64, half precision is judged for what float64
-does not show: an overflow, a scale, a sum in the wrong type. That changes a step by a factor of two at least. Then a
-difference is undecided only if its norm exceeds a quarter of the norm of the step (``GROSS``).
+*Decided before.* If the same program agrees with one device in float64, half precision is judged only for what float64
+cannot show: an overflow, a scale, a sum in the wrong type. Such a defect changes a step by a factor of two at least. A
+difference is then undecided only if its norm exceeds a quarter of the norm of the step (``GROSS``).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from pytest_ddl.checks.arrays import all_finite, difference, magnitude, norm
 from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
 FAILURE = 1e-9
-"""Probability that rounding alone fails one comparison of two trainings."""
+"""Probability that one comparison of two trainings fails only because of rounding."""
 
 GROSS = 0.25
 """Half of the smallest relative change that a factor of two makes: ``|1 - 1/2| / 2``."""
@@ -73,7 +73,7 @@ UNMEASURED = "a-priori rounding bound, noise not measured"
 
 
 class Decision(Enum):
-    """What a bound says about a difference."""
+    """Decision of a bound about a difference."""
 
     WITHIN = "within the bound"
     UNDECIDED = "the bound is too wide"
@@ -82,24 +82,24 @@ class Decision(Enum):
 
 @dataclass(frozen=True)
 class Bound:
-    """How far rounding may move one value, where that comes from, and what one example would do."""
+    """Largest difference that rounding explains in one value, its origin, and the effect of one example."""
 
     value: float
     origin: str
     effect: float = 0.0
-    """The difference that a single example handled wrongly would make."""
+    """Difference that one wrongly handled example would make."""
     measured: bool = False
     unamplified: float = 0.0
-    """The a-priori part: what rounding does where nothing amplifies it."""
+    """A-priori part of the bound: the rounding if nothing amplifies it."""
     advice: str = 'use precision="float64" or fewer steps'
-    """How to narrow a bound that is too wide."""
+    """Advice on how to narrow a bound that is too wide."""
 
     def too_wide(self, error: float) -> bool:
-        """Say whether a difference inside the bound could be a defect all the same."""
+        """Return whether a difference within the bound could still be a defect."""
         return self.effect < self.value and min(self.effect, self.unamplified) < error <= self.value
 
     def judge(self, error: float) -> Decision:
-        """Decide on an observed difference; a non-finite one is beyond any bound."""
+        """Decide on an observed difference. A non-finite difference is beyond any bound."""
         if not error <= self.value:
             return Decision.BEYOND
         return Decision.UNDECIDED if self.too_wide(error) else Decision.WITHIN
@@ -118,7 +118,9 @@ class Tolerance:
     ) -> None:
         """Prepare the bounds of a reference run.
 
-        :param decided: whether the same program agrees with one device in float64.
+        :param perturbed: runs of the same program with weights and data moved by one ulp; they measure the noise.
+        :param slices: reference runs of the examples of one replica each, for step ``slice_step``.
+        :param decided: True if the same program agrees with one device in float64.
         """
         self.reference = reference
         self.perturbed = tuple(perturbed)
@@ -141,39 +143,39 @@ class Tolerance:
 
     @property
     def length(self) -> int:
-        """An upper estimate of the length of the longest sum of the program."""
+        """Upper estimate of the length of the longest sum in the program."""
         return self._length
 
     @property
     def compute_roundoff(self) -> float:
-        """The unit roundoff of the coarsest arithmetic in the program."""
+        """Unit roundoff of the coarsest arithmetic in the program."""
         return self._compute
 
     @property
     def confidence(self) -> float:
-        """lambda: 2 * sums * n * exp(-lambda**2 / 2) = FAILURE, solved for lambda."""
+        """Lambda of the module's formula: ``2 * sums * n * exp(-lambda**2 / 2) = FAILURE``, solved for lambda."""
         return math.sqrt(2 * math.log(2 * self._sums * self._length / FAILURE))
 
     @property
     def amplification(self) -> float:
-        """By how much a re-ordered sum may differ more than a run perturbed by one ulp."""
+        """Factor between the noise of a run perturbed by one ulp and the largest error of a re-ordered sum."""
         return 2 * self.confidence * (1.0 if self._half else math.sqrt(self._length))
 
     def gamma(self, length: int, roundoff: float) -> float:
-        """The probabilistic bound of Higham and Mary on the relative error of a sum."""
+        """Return the probabilistic bound of Higham and Mary on the relative error of a sum."""
         if roundoff == 0.0:
             return 0.0
         exponent = self.confidence / (1 - roundoff) * math.sqrt(length) * roundoff
         return math.expm1(min(exponent + length * roundoff**2 / (1 - roundoff), 700.0))
 
     def relative(self, roundoff: float) -> float:
-        """Bound the relative error of a sum over the batch, of terms that were computed at ``roundoff``."""
+        """Bound the relative error of a sum over the batch whose terms were computed at ``roundoff``."""
         if self._half is None or roundoff <= unit_roundoff("float32"):
             return self.gamma(self._length, roundoff)
         return self.gamma(self._chain, roundoff) + self.gamma(self._length, unit_roundoff("float32"))
 
     def is_gross(self, index: int, step: int, actual: Array, desired: Array) -> bool:
-        """Say whether a difference that the bound leaves undecided is one that float64 may not have shown."""
+        """Return whether an undecided difference counts. If float64 has decided, only a gross difference does."""
         if not self._decided:
             return True
         before = self.reference.value(index, step - 1) if step else None
@@ -183,14 +185,14 @@ class Tolerance:
         return not norm(error) <= GROSS * norm(change)
 
     def variable(self, index: int, step: int) -> Bound:
-        """The bound on a variable's value after a step."""
+        """Return the bound on a variable's value after a step."""
         key = (index, step)
         if key not in self._bounds:
             self._bounds[key] = self._bound(index, step)
         return self._bounds[key]
 
     def loss(self, step: int) -> Bound:
-        """The bound on the reported loss of a step."""
+        """Return the bound on the reported loss of a step."""
         return self._scalar(
             self.reference.ranks[0].steps[step - 1].loss,
             [run.ranks[0].steps[step - 1].loss for run in self.perturbed if run.num_steps >= step],
@@ -198,7 +200,7 @@ class Tolerance:
         )
 
     def value(self, name: str, step: int) -> Bound:
-        """The bound on a named value that the program recorded for a step."""
+        """Return the bound on a named value that the program recorded for a step."""
         return self._scalar(
             self.reference.ranks[0].steps[step - 1].values.get(name),
             [run.ranks[0].steps[step - 1].values.get(name) for run in self.perturbed if run.num_steps >= step],
@@ -206,7 +208,7 @@ class Tolerance:
         )
 
     def result(self, desired: Array, noisy: Sequence[Array]) -> Bound:
-        """The bound on an array that the program returned, given what perturbed references returned."""
+        """Return the bound on an array that the program returned, given the results of the perturbed references."""
         if not np.issubdtype(desired.dtype, np.inexact):
             return Bound(0.0, f"{desired.dtype} values are exact")
         numbers = desired.astype(np.float64)
@@ -221,12 +223,12 @@ class Tolerance:
         return self._told(bound, len(noise), self._share(scale), tight)
 
     def moved(self, index: int, steps: int) -> bool:
-        """Say whether the reference changes a variable by more than rounding up to a step."""
+        """Return whether the reference changes a variable by more than rounding within the first ``steps`` steps."""
         if self._half is None:
             return any(
                 change > self.variable(index, at).value for at, change in enumerate(self._path(index)[: steps + 1])
             )
-        # The bound grows with the change itself, so that in half precision it says nothing about standing still.
+        # In half precision the bound grows with the change itself. It cannot show that a variable stands still.
         storage = unit_roundoff(self.reference.variables[index].dtype)
         return any(
             change > 2 * self.gamma(at, storage) * self._magnitude(index, at)
@@ -234,7 +236,7 @@ class Tolerance:
         )
 
     def slices_at(self, step: int) -> Mapping[int, TrainingRecord]:
-        """Reference runs of each replica's examples alone, if the driver made them for this step."""
+        """Return the reference runs of each replica's examples; empty if the driver made none for this step."""
         return self.slices if self.slice_step == step else {}
 
     def _bound(self, index: int, step: int) -> Bound:
@@ -247,7 +249,7 @@ class Tolerance:
             return Bound(0.0, "no arithmetic before the first step: initial values must be identical")
         compute = max(storage, self._compute)
         scale = max(self._magnitude(index, at) for at in range(step + 1))
-        # Nobody saw what the steps before the first watch changed: no more than those after it.
+        # The steps before the first watch were not seen. Assume that they changed no more than the later ones.
         path = [*[max(self._path(index))] * before, *self._path(index)[: step + 1]]
         value = tight = 2 * (self.gamma(step + before, storage) * scale + self.relative(compute) * sum(path))
         noise = self._noise(index, min(step + before, self.reference.num_steps))
@@ -256,8 +258,8 @@ class Tolerance:
             value += self.amplification * max(*noise, shared)
         largest_step = max(path, default=0.0)
         if largest_step <= value:
-            # A variable that stands still by cancellation says nothing about the effect of one example; the
-            # others, which go through the same sums, do.
+            # A variable that stands still by cancellation does not show the effect of one example. The other variables
+            # go through the same sums, and they show it.
             largest_step = max([largest_step, *self._steps_of_trainables(step)])
         spacing = 2 * max(storage * scale, compute * largest_step if self._half else 0.0)
         return self._told(value, len(noise), max(largest_step / self._batch, spacing), tight)
@@ -281,7 +283,7 @@ class Tolerance:
         return Bound(value, origin, effect, bool(measured), tight, advice)
 
     def _share(self, scale: float) -> float:
-        """Estimate what one example contributes to a number, or a gross mistake if float64 has decided."""
+        """Estimate the effect of one example on a number, or of a gross mistake if float64 has decided."""
         return scale * GROSS if self._decided else scale * max(1 / self._batch, 2 * self._compute if self._half else 0)
 
     def _noise(self, index: int, step: int) -> list[float]:
@@ -290,7 +292,7 @@ class Tolerance:
         return [_distance(self.reference, run, index, step, changes) for run in runs]
 
     def _shared_noise(self, kind: VariableKind, step: int) -> float:
-        """The largest noise among the variables of a kind, relative to how far each has moved."""
+        """Return the largest noise among the variables of a kind, relative to the distance that each has moved."""
         if (kind, step) not in self._relative_noise:
             found = [0.0]
             for variable in self.reference.variables:
@@ -305,14 +307,14 @@ class Tolerance:
             return Bound(0.0, "there is no reference value")
         scale = abs(value) if math.isfinite(value) else 0.0
         bound = tight = 2 * self.relative(roundoff) * scale
-        # Infinite where rounding decides whether the value is finite.
+        # The noise is infinite if rounding decides whether the value is finite.
         noise = [difference(np.asarray(other), np.asarray(value)).error for other in noisy if other is not None]
         if noise:
             bound += self.amplification * max(noise)
         return self._told(bound, len(noise), self._share(scale), tight)
 
     def _roundoff_of(self, name: str | None) -> float:
-        """The coarsest arithmetic on the way to a named value, or to the loss (``None``)."""
+        """Return the coarsest roundoff on the way to a named value, or to the loss (``None``)."""
         if name not in self._scalars:
             self._scalars[name] = max(self._compute, scalar_roundoff(self.reference, name))
         return self._scalars[name]
@@ -330,7 +332,7 @@ class Tolerance:
         return self._magnitudes[key]
 
     def _path(self, index: int) -> list[float]:
-        """The largest change of the variable in each step of the reference; entry 0 is 0."""
+        """Return the largest change of the variable in each step of the reference; entry 0 is 0."""
         if index not in self._paths:
             values = [self.reference.value(index, step) for step in range(self.reference.num_steps + 1)]
             since = self.reference.variables[index].since
@@ -343,17 +345,17 @@ class Tolerance:
                 comparable = before is not None and after is not None and before.shape == after.shape
                 change = after.astype(np.float64) - before.astype(np.float64) if comparable else None  # type: ignore[union-attr]
                 changes.append(magnitude(change))
-            # What a weight did before it was watched was not seen; it was no more than what it did since, or all
-            # that follows would be its own noise.
+            # The changes before a weight was watched were not seen. They were no larger than the later ones; otherwise
+            # all later changes would be noise.
             changes[1 : since + 1] = [max(changes)] * len(changes[1 : since + 1])
             self._paths[index] = changes
         return self._paths[index]
 
 
 def _distance(reference: TrainingRecord, perturbed: TrainingRecord, index: int, step: int, changes: bool) -> float:
-    """Measure how far a perturbed run is from the reference: infinitely if only one of them is finite.
+    """Return the distance between a perturbed run and the reference; infinite if only one of them is finite.
 
-    :param changes: compare what each has become since step 0, where both have a value.
+    :param changes: compare the changes since step 0, if both have a value there.
     """
     left, right = perturbed.value(index, step), reference.value(index, step)
     if left is None or right is None:
@@ -367,7 +369,10 @@ def _distance(reference: TrainingRecord, perturbed: TrainingRecord, index: int, 
 
 
 def _from_zero(values: list[Array | None]) -> list[Array | None]:
-    """Begin the values of a slot with zero, as an optimizer does, if it was first seen after an update."""
+    """Replace the first value of a slot with zero if the slot was first seen after an update.
+
+    Optimizers start their slots with zero.
+    """
     first, second = (*values, None)[:2]
     if second is None or (first is not None and difference(first, second).error > 0):
         return values
@@ -380,5 +385,5 @@ def _global_batch(reference: TrainingRecord) -> int:
 
 
 def _reduction_length(reference: TrainingRecord, batch: int) -> int:
-    """An upper estimate of the length of the longest sum: over the batch and over one dimension."""
+    """Estimate the length of the longest sum from above: over the batch and over one dimension."""
     return batch * max((size for variable in reference.variables for size in variable.shape), default=1)
