@@ -1,7 +1,7 @@
-"""The candidate causes of a wrong update, each a function that recomputes what it would have done.
+"""Candidate causes of a wrong update. Each is a function that recomputes the effect of its cause.
 
-Add a cause by adding a function to the file of its family and listing it in ``CANDIDATES``: the order is
-from specific and recomputed to merely consistent.
+To add a cause, add a function to the file of its family and list it in ``CANDIDATES``. The order is from specific and
+recomputed causes to causes that are only consistent with the records.
 """
 
 from __future__ import annotations

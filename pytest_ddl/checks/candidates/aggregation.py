@@ -1,4 +1,4 @@
-"""Gradients that were not summed over replicas: all of them, some variables' only, or replica 0's used everywhere."""
+"""Candidates for gradients that were not summed over replicas: all, those of some variables, or one replica's only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CAUSE = "gradient-not-aggregated"
 
 
 def own_gradient(case: Case) -> Fit | None:
-    """By the replicas' recorded gradients: which variables moved by a part of the gradient alone?"""
+    """Test, by the replicas' recorded gradients, for variables that moved by only a part of the gradient."""
     for source in case.sources if case.replicas > 1 else ():
         if source.stage is GradientStage.APPLIED and not tell_apart(case, source):
-            continue  # reduced before they were handed over: no part of the gradient
+            continue  # reduced before they were handed over: not a part of the gradient
         for told, part_of in _parts_used(case, source):
             apart, unexplained = [], False
             for motion in case.pulls:
@@ -36,7 +36,7 @@ def own_gradient(case: Case) -> Fit | None:
 
 
 def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, int], Float | None]]]:
-    """Which part of the gradient may have moved component ``position`` of variable ``index``."""
+    """List the parts of the gradient that may have moved component ``position`` of variable ``index``."""
     parts = source.parts
     groups = [rank.replicas for rank in case.distributed.ranks for _replica in rank.replicas]
 
@@ -53,7 +53,7 @@ def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, in
     used: list[tuple[str, Callable[[int, int], Float | None]]] = [("by each replica's own gradient", of_replica)]
     if 1 < len(case.distributed.ranks) < case.replicas and len(groups) == case.replicas:
         used.append(("by the sum over each worker's own replicas", of_worker))
-    # Where no other replica contributes anything, the part of one is the whole.
+    # If no other replica contributes anything, the part of one replica is the whole.
     sharing = [replica for replica, part in enumerate(parts) if any(map(np.any, part.values()))]
     if len(sharing) > 1:
         used += [(f"by the gradient of replica {replica} alone", of_one(replica)) for replica in sharing]
@@ -61,7 +61,7 @@ def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, in
 
 
 def _alike(case: Case, source: Source, motion: Motion) -> bool:
-    """Say whether replicas differ, and not in the gradient of this weight: it has been reduced, and is no one's own."""
+    """Return whether this weight's gradient is equal on all replicas, because it was reduced, while others differ."""
     if not tell_apart(case, source):
         return False
     values = [part.get(motion.variable.index) for part in source.parts]
@@ -74,7 +74,7 @@ def _right(motion: Motion) -> bool:
 
 
 def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], replicas: int) -> bool:
-    """Say whether every component moved by its part, as it is or scaled as a mean or a sum of copies would."""
+    """Return whether every component moved by its part, plain or scaled as a mean or a sum of copies."""
     if len(motion.theirs) not in (1, replicas) or not all(map(all_finite, motion.theirs)):
         return False
     parts = [part_of(motion.variable.index, position) for position in range(len(motion.theirs))]
@@ -92,7 +92,7 @@ def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], repli
 
 
 def drifting_apart(case: Case) -> Fit | None:
-    """Replicas (or workers) moved each on its own, and together they make the single-device update."""
+    """Test for replicas (or workers) that each moved separately and together make the single-device update."""
     for motions, what in (
         (case.effective, case.effective[0].told + "s" if case.effective else ""),
         (case.slots, "optimizer slots"),
@@ -106,7 +106,7 @@ def drifting_apart(case: Case) -> Fit | None:
         if total and len(case.sizes) == count:
             shares.append(("mean weighted by examples", [size / total for size in case.sizes]))
         for name, weights in shares:
-            # Of a weight's slots, second moments are no sums: it is enough that one of them combines.
+            # Second moments are no sums. It is enough that one of a weight's slots combines.
             fitting = {_owner(motion) for motion in apart if _combines(motion, weights)}
             if fitting == {_owner(motion) for motion in apart}:
                 return Fit(CAUSE, f"replicas differ, and the {name} of their {what} is that of one device")
@@ -114,11 +114,12 @@ def drifting_apart(case: Case) -> Fit | None:
 
 
 def partly_apart(case: Case) -> Fit | None:
-    """Replicas differ, as their own part of an update was not reduced: some elements, or one term of several.
+    """Test for replicas that differ because a part of an update was not reduced: some elements, or one of its terms.
 
-    With ``theirs = shared + own`` on each replica and ``shared + sum(own)`` on one device, ``sum(theirs) - ours`` is
-    ``(N - 1) * shared``: nothing (0 where an element is the replica's own, the update itself where it is reduced), or
-    what the replicas got back from a reduction.
+    On each replica ``theirs = shared + own``, and on one device ``ours = shared + sum(own)``. So ``sum(theirs) - ours``
+    is ``(N - 1) * shared``. It is 0 for an element that is only the replica's own. For a reduced element it is
+    ``(N - 1)`` times the update itself. For a term of several it is a multiple of a value that the replicas got back
+    from a reduction.
     """
     apart = [motion for motion in case.effective if motion.components_differ]
     if not apart or not all(map(all_finite, (theirs for m in case.effective for theirs in m.theirs))):
@@ -134,7 +135,7 @@ def partly_apart(case: Case) -> Fit | None:
         shared = np.sum(motion.theirs, axis=0) - motion.ours
         reduced = np.all([np.abs(theirs - motion.ours) <= motion.slack for theirs in motion.theirs], axis=0)
         own = np.abs(shared) <= slack
-        # Averages that replicas take for themselves: the same, of a gradient that is N times as large.
+        # If each replica takes the mean of its own part, the mean of the replicas makes the update, not their sum.
         own_mean = np.abs(shared - (count - 1) * motion.ours) <= slack
         if np.all(reduced | own) or np.all(reduced | own_mean):
             told.append(f"{int(np.count_nonzero(~reduced))} of {reduced.size} elements of {motion.variable.name}")
@@ -150,7 +151,7 @@ def partly_apart(case: Case) -> Fit | None:
 
 
 def _is_received(case: Case, shared: Float, slack: float) -> bool:
-    """Say whether something is a multiple of what the program got back from one of its reductions."""
+    """Return whether an array is a multiple of a value that the program got back from one of its reductions."""
     reductions = case.distributed.ranks[0].steps[case.step - 1].reductions
     for reduction in reductions:
         received = np.asarray(reduction.received, np.float64) if reduction.received.size == shared.size > 1 else None
@@ -174,7 +175,7 @@ def _combines(motion: Motion, shares: Sequence[float]) -> bool:
 
 
 def from_slices(case: Case) -> Fit | None:
-    """With the update of each replica's examples alone at hand: is their plain mean what happened?"""
+    """Test whether the update combines the updates that each replica's examples make separately."""
     if len(case.slices) != case.replicas or case.replicas == 1:
         return None
     parts = {motion.variable.index: case.slice_updates(motion.variable.index) for motion in case.weights}
@@ -203,13 +204,13 @@ def _combination(parts: dict[int, list[Float]], shares: list[float]) -> Callable
 
 
 def _of_parts(case: Case, told: str) -> Fit:
-    """Which cause makes a step the mean of its parts: what in the program acts on a part."""
+    """Name the cause if a step is the mean of its parts, by the features of the program that act on a part."""
     if any(case.setting(kind) for kind in CLIPS):
         return Fit("gradient-clipped-before-aggregation", told)
     if plain_normalisation(case):
         return Fit("per-replica-normalization", told)
     if random_sources(case):
-        # A replica's examples alone draw what the replica drew: all replicas began the same stream.
+        # A run on a replica's examples drew what the replica drew. So all replicas began the same stream.
         return Fit("random-stream-repeated-across-replicas", told)
     if is_uneven(case.distributed, case.step):
         return Fit("mean-of-replica-means", told, approximation=True)

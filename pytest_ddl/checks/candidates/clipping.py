@@ -1,4 +1,4 @@
-"""Clipping: on parts of the batch, with a limit that holds for another size, or not at all."""
+"""Candidates for wrong clipping: on parts of the batch, with a limit for another size, or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOST = "clipping-lost"
 
 
 def clipped_parts(case: Case) -> Fit | None:
-    """The replicas' gradients cut one by one and then summed (or averaged) make the update."""
+    """Test for an update from the replicas' gradients that were cut one by one and then summed (or averaged)."""
     if case.replicas == 1 or not case.pulls:
         return None
     for source in case.sources:
@@ -27,7 +27,7 @@ def clipped_parts(case: Case) -> Fit | None:
                 continue
             for share, how in ((1.0, "sum"), (1.0 / case.replicas, "mean")):
                 summed = combined(cut, [share] * case.replicas)
-                # Unless the whole is larger than the limit, or a part is cut, clipping explains nothing.
+                # Clipping explains something only if the whole is larger than the limit or a part is cut.
                 whole = combined(source, [share] * case.replicas)
                 if not any(clip.active(part) for part in source.parts) and not clip.active(whole):
                     continue
@@ -44,13 +44,13 @@ def clipped_parts(case: Case) -> Fit | None:
 
 
 def clipped_at_another_size(case: Case) -> Fit | None:
-    """The limit was applied to a gradient 1/N (N) times as large, which was scaled afterwards."""
+    """Test for a limit that was applied to 1/N (or N) times the gradient, which was scaled back afterwards."""
     for source in case.sources if case.replicas > 1 and case.pulls else ():
         summed, close = total_of(source), case.close(case.replicas)
         if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
             continue  # the gradients themselves have another scale
         if _received_whole(case, source):
-            continue  # it was the whole that was cut, if only by another limit
+            continue  # the whole gradient was cut, perhaps by another limit
         for clip in limits_of(case) if source is case.sources[-1] else ():
             for factor in (1.0 / case.replicas, float(case.replicas)):
                 cut = clip.apply({index: factor * value for index, value in source.own.items()})
@@ -64,7 +64,7 @@ def clipped_at_another_size(case: Case) -> Fit | None:
 
 
 def _received_whole(case: Case, source: Source) -> bool:
-    """Say whether the program's own reductions gave the replicas the gradient of the whole batch."""
+    """Return whether the program's own reductions gave the replicas the gradient of the whole batch."""
     received = [np.ravel(r.received) for r in case.distributed.ranks[0].steps[case.step - 1].reductions]
     close = case.close(case.replicas)
     return any(
@@ -75,7 +75,7 @@ def _received_whole(case: Case, source: Source) -> bool:
 
 
 def unlimited(case: Case) -> Fit | None:
-    """The update is that of the whole gradient, which one device cuts."""
+    """Test for an update by the whole gradient that one device cuts."""
     if not case.pulls:
         return None
     for source in case.sources:
@@ -86,7 +86,7 @@ def unlimited(case: Case) -> Fit | None:
 
 
 def another_limit(case: Case) -> Fit | None:
-    """The whole gradient is cut, by a larger limit than on one device."""
+    """Test for a whole gradient that is cut by a larger limit than on one device."""
     if not case.pulls or any(motion.components_differ for motion in case.pulls):
         return None
     theirs = {motion.variable.index: motion.theirs[0] for motion in case.pulls}
@@ -106,7 +106,10 @@ def another_limit(case: Case) -> Fit | None:
 
 
 def equal_sizes(case: Case) -> Fit | None:
-    """Of an update by hand: the replicas' gradients count in inverse proportion to their norms, as after clipping."""
+    """Test for replicas' gradients with weights in inverse proportion to their norms, as after clipping.
+
+    This finds clipping in an update by hand.
+    """
     for source in case.sources if case.pulls and case.replicas > 1 else ():
         theirs = {m.variable.index: m.theirs[0] for m in case.pulls if not m.components_differ}
         if len(theirs) != len(case.pulls) or set(theirs) != set(source.own):
@@ -125,7 +128,7 @@ def equal_sizes(case: Case) -> Fit | None:
 
 
 def equal_sizes_of_weights(case: Case) -> Fit | None:
-    """As :func:`equal_sizes`, where each weight's gradient is cut (or normalised) by itself."""
+    """Test as :func:`equal_sizes`, if each weight's gradient is cut (or normalized) separately."""
     for source in case.sources if case.pulls and case.replicas > 1 else ():
         equal, possible = [], True
         for motion in (m for m in case.pulls if not m.components_differ):
@@ -137,7 +140,7 @@ def equal_sizes_of_weights(case: Case) -> Fit | None:
             if weights is None:
                 possible = possible and (motion.ours.size <= case.replicas or not np.any(motion.theirs[0]))
                 continue
-            # By size of the parts: larger ones weigh less, and none enters with less than a smaller one.
+            # In the order of size, larger parts have smaller weights, but none enters with less than a smaller part.
             order = sorted(range(case.replicas), key=lambda r: norm(parts[r][index]))
             sizes = [norm(parts[r][index]) for r in order]
             weight = [weights.values[r] for r in order]
@@ -153,7 +156,7 @@ def equal_sizes_of_weights(case: Case) -> Fit | None:
 
 
 def equal_sizes_by_variable(case: Case) -> Fit | None:
-    """As :func:`equal_sizes` for each variable by itself, whatever rate it has: clipped, or normalised, one by one."""
+    """Test as :func:`equal_sizes` for each variable with any rate, if each is clipped or normalized separately."""
     for source in case.sources if case.replicas > 1 else ():
         cut, told = 0, ""
         for motion in case.weights:
@@ -182,7 +185,7 @@ def equal_sizes_by_variable(case: Case) -> Fit | None:
 
 
 def _limits(case: Case, source: Source) -> Iterator[Clip]:
-    """Limits of the optimizer or of one device, and those that act between two stages on a replica."""
+    """Yield the limits of the optimizer or of one device, and those that act between two stages on a replica."""
     yield from limits_of(case)
     if len(case.sources) == 2 and source is case.sources[0]:
         for before, after in zip(source.parts, case.sources[1].parts, strict=True):
@@ -198,7 +201,7 @@ def _reproduced(case: Case, predicted: dict[int, Float], scale: float) -> bool:
 
 
 def by_updates(case: Case) -> Fit | None:
-    """The optimizer clips, and gradients are not at hand: what do the updates say?"""
+    """Test an optimizer that clips by its updates only, without gradients."""
     clip = configured_limit(case)
     if clip is None or case.replicas == 1 or not case.weights:
         return None

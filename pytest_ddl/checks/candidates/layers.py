@@ -1,4 +1,4 @@
-"""Layers by which a distributed forward pass differs: merely consistent, for want of a recomputation."""
+"""Candidates for layers that change a distributed forward pass. They are only consistent, never recomputed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_ddl.records import VariableKind
 
 
 def normalisation(case: Case) -> Fit | None:
-    """Batch normalisation by each replica's own statistics acts from the first step on."""
+    """Test for batch normalization by each replica's own statistics, which acts from the first step on."""
     layers = plain_normalisation(case)
     if not layers or case.replicas == 1 or case.step != 1:
         return None
@@ -23,7 +23,7 @@ def normalisation(case: Case) -> Fit | None:
 
 
 def random_streams(case: Case) -> Fit | None:
-    """Dropout and its like: other random numbers than one device draws."""
+    """Test for random layers, such as dropout, that draw other numbers than one device."""
     sources = random_sources(case)
     if not sources or case.replicas == 1:
         return None

@@ -1,4 +1,4 @@
-"""Variables that stand still, or move though they are frozen; updates that the optimizer itself made wrong."""
+"""Candidates for variables that do not move, or are frozen and move, and for mistakes of the optimizer itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_ddl.records import GradientStage
 
 
 def standing_still(case: Case) -> Fit | None:
-    """Some variables do not move at all, the others as on one device."""
+    """Test for some variables that do not move at all."""
     still = [m for m in case.weights if magnitude(m.ours) > m.slack and not any(np.any(theirs) for theirs in m.theirs)]
     if not still:
         return None
@@ -34,7 +34,7 @@ def standing_still(case: Case) -> Fit | None:
 
 
 def applied_late(case: Case) -> Fit | None:
-    """No variable moves in this step, and a later one makes exactly the change that one device makes here."""
+    """Test for a step in which no variable moves, if a later step makes the change that one device makes here."""
     moving = [m for m in case.weights if magnitude(m.ours) > m.slack]
     if not moving or any(np.any(theirs) for m in case.weights for theirs in m.theirs):
         return None
@@ -54,7 +54,7 @@ def applied_late(case: Case) -> Fit | None:
 
 
 def applied_again(case: Case) -> Fit | None:
-    """Of a parameter server: a whole number of times the update of one device, after steps that made it once."""
+    """Test, under a parameter server, for an update that is applied several times after steps that applied it once."""
     if not case.distributed.strategy.startswith("parameter_server") or case.step == 1:
         return None
     for times in (2, 3, 4):
@@ -68,7 +68,7 @@ def applied_again(case: Case) -> Fit | None:
 
 
 def frozen_moved(case: Case) -> Fit | None:
-    """A variable that one device does not train follows the optimizer."""
+    """Test for a variable that moves although one device does not train it."""
     trained = {index for own in case.own.values() for index in own}
     untrained = [m for m in case.weights if trained and m.variable.index not in trained]
     moved = [m for m in (*case.frozen, *untrained) if not np.any(m.ours) and any(np.any(theirs) for theirs in m.theirs)]
@@ -79,7 +79,7 @@ def frozen_moved(case: Case) -> Fit | None:
 
 
 def another_rate(case: Case) -> Fit | None:
-    """The learning rate differs, and the gradients that the updates amount to do not."""
+    """Test for another learning rate with the same gradients behind the updates."""
     ours, theirs = rate_of(case.reference, case.step), rate_of(case.distributed, case.step)
     if not ours or not theirs or ours == theirs:
         return None
@@ -94,7 +94,7 @@ def another_rate(case: Case) -> Fit | None:
 
 
 def optimizer_itself(case: Case) -> Fit | None:
-    """What the replicas handed to the optimizer adds up to the right gradient, and what it made of it is wrong."""
+    """Test for an optimizer that gets the right gradient from the replicas but makes a wrong update of it."""
     source = next((s for s in case.sources if s.stage is GradientStage.APPLIED), None)
     if source is None or not source.own or not case.in_gradient_units:
         return None
@@ -102,7 +102,7 @@ def optimizer_itself(case: Case) -> Fit | None:
     close = case.close(case.replicas)
     if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
         return None
-    # The update is read back as the right gradient too: then the error is in the optimizer's own state.
+    # The gradient computed back from the update is right too. So the error is in the optimizer's own state.
     pulls = [m for m in case.pulls if m.variable.index in source.own]
     right = all(difference(theirs, m.ours).error <= m.slack for m in pulls for theirs in m.theirs)
     wrong = [m for m in case.slots if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
@@ -117,9 +117,10 @@ def optimizer_itself(case: Case) -> Fit | None:
 
 
 def state_of_the_update(case: Case) -> Fit | None:
-    """The replicas' gradients add up to the right one, and state that has the shape of a weight is wrong as it is.
+    """Test for wrong state with the shape of a weight, although the replicas' gradients add up to the right one.
 
-    An optimizer by hand keeps moments beside the weights: what they took in was not the gradient.
+    An optimizer by hand keeps moments beside the weights. If they are wrong, they took in something else than the
+    gradient.
     """
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
     off = [m for m in case.weights if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
@@ -141,7 +142,10 @@ def state_of_the_update(case: Case) -> Fit | None:
 
 
 def _keeps_its_own(state: Motion, weight: Motion) -> bool:
-    """Say whether state belongs to a weight by its shape, and is no average of it that is merely wrong alike."""
+    """Return whether state has a weight's shape, and its error is no multiple of the weight's error.
+
+    An average of the weight would only follow the weight's error.
+    """
     if state.ours.shape != weight.ours.shape:
         return False
     error, wrong = state.theirs[0] - state.ours, weight.theirs[0] - weight.ours

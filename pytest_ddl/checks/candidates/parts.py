@@ -1,4 +1,4 @@
-"""The loss itself differs: each replica's gradient is right, and they do not add up to that of the whole batch."""
+"""Candidates for a wrong loss: each replica's gradient is right, but they do not add up to that of the whole batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_ddl.records import GradientStage
 
 
 def empty_replica(case: Case) -> Fit | None:
-    """Fewer examples than replicas: the empty ones count in the divisor."""
+    """Test for fewer examples than replicas, so that empty replicas count in the divisor."""
     empty = case.sizes.count(0)
     if not empty or empty == len(case.sizes):
         return None
@@ -27,7 +27,7 @@ def empty_replica(case: Case) -> Fit | None:
 
 
 def shares_of_examples(case: Case) -> Fit | None:
-    """The update weights replicas equally where the true gradient weights them by what they hold."""
+    """Test for equal weights of replicas in the update, if the true gradient weights them by their contents."""
     source = _used(case)
     if source is None or 0 in case.sizes:
         return None
@@ -35,7 +35,7 @@ def shares_of_examples(case: Case) -> Fit | None:
     weights = solve(source.own, source.parts, case.gradient_slack)
     if share is None or weights is None or min(weights.values) <= 0:
         return None
-    # Weights that sum to those of the update: no scale is wrong, only the shares are.
+    # The weights have the same sum as those of the update: the scale is right, and only the shares are wrong.
     if not weights.total_is(share * case.replicas) or weights.are([share] * case.replicas):
         return None
     told = _told(source, weights, share)
@@ -55,7 +55,7 @@ def _told(source: Source, weights: Weights, share: float) -> str:
 
 
 def _used(case: Case) -> Source | None:
-    """The gradients that the replicas computed, where the update is a multiple of their sum."""
+    """Return the recorded gradients, preferably as computed, if the update is a multiple of their sum."""
     computed = [source for source in case.sources if source.stage is GradientStage.COMPUTED]
     for source in computed or case.sources:
         if case.replicas > 1 and case.pulls and _share(case, source) is not None:
@@ -64,13 +64,13 @@ def _used(case: Case) -> Source | None:
 
 
 def share_of(case: Case) -> float | None:
-    """Return the weight that every replica's gradient has in the update, ``None`` if the update is no such sum."""
+    """Return the weight of every replica's gradient in the update; ``None`` if the update is no such sum."""
     source = _used(case)
     return None if source is None else _share(case, source)
 
 
 def _share(case: Case, source: Source) -> float | None:
-    """The weight of each replica in the update, ``None`` where the update is no such sum."""
+    """Return the weight of each replica in the update; ``None`` if the update is no such sum."""
     for share in (1.0, 1.0 / case.replicas, float(case.replicas)):
         summed = combined(source, [share] * case.replicas)
         factor = max(1.0, share) * case.replicas
@@ -84,7 +84,7 @@ def _share(case: Case, source: Source) -> float | None:
 
 
 def coupled(case: Case) -> Fit | None:
-    """No weighting of the replicas' gradients makes the single-device one: examples act on each other."""
+    """Test for examples that act on each other: no weighting of the replicas' gradients gives that of one device."""
     source = _used(case)
     if source is None or not _same_data(case) or 0 in case.sizes:
         return None
@@ -95,7 +95,7 @@ def coupled(case: Case) -> Fit | None:
     share = _share(case, source) or 1.0
     off = [m for m in case.pulls if any(difference(t, m.ours).error > m.slack for t in m.theirs)]
     if len(off) < sum(magnitude(m.ours) > m.slack for m in case.pulls) and share * case.replicas != 1.0:
-        return None  # a term of some weights alone is no term of the examples
+        return None  # a term of only some weights is no term of the examples
     told = (
         f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
         "device: the loss of an example depends on the others of its batch"
@@ -104,13 +104,13 @@ def coupled(case: Case) -> Fit | None:
 
 
 def _as_often(case: Case, source: Source) -> bool:
-    """Say whether every replica computed gradients as often as one device did, and so at the same weights."""
+    """Return whether every replica computed gradients as often as one device did, and so at the same weights."""
     ours, theirs = (calls(record, case.step, source.stage) for record in (case.reference, case.distributed))
     return len(theirs) == case.replicas * len(ours)
 
 
 def _tells(case: Case, source: Source) -> bool:
-    """Say whether a weighting, if there were one, would have been found: the parts are no multiples of each other."""
+    """Return whether an existing weighting would have been found: the parts are no multiples of each other."""
     target = combined(source, [1.0] * case.replicas)
     return solve(target, source.parts, case.gradient_slack) is not None
 
@@ -120,7 +120,7 @@ def _masks(case: Case) -> tuple[str, ...]:
 
 
 def _same_data(case: Case) -> bool:
-    """Say whether the replicas are known to have consumed the examples of one device."""
+    """Return whether the replicas are known to have consumed the examples of one device."""
 
     def examples(batches: object) -> list[int | str] | None:
         found: list[int | str] = []
@@ -141,7 +141,7 @@ def masked_layers(case: Case) -> list[str]:
 
 
 def masking(case: Case) -> Fit | None:
-    """Masked positions: a mean over what is valid on each replica."""
+    """Test for masked positions: each replica takes the mean over its own valid positions."""
     layers = masked_layers(case)
     if not layers or case.replicas == 1:
         return None
@@ -150,7 +150,7 @@ def masking(case: Case) -> Fit | None:
 
 
 def mean_of_means(case: Case) -> Fit | None:
-    """Replicas with different numbers of examples count equally."""
+    """Test for replicas with different numbers of examples that count equally."""
     counts = case.sizes
     if not counts or 0 in counts or len(set(counts)) == 1 or any(m.components_differ for m in case.weights):
         return None
@@ -162,7 +162,7 @@ def mean_of_means(case: Case) -> Fit | None:
         told.append(f"the {len(even)} even step(s) before agree with one device")
     if _losses_are_means(case):
         told.append("each replica's loss is the mean over its own examples")
-    # Without the replicas' own gradients this is not recomputed: it needs evidence to excuse a difference.
+    # Without the replicas' own gradients nothing is recomputed. Only other evidence can excuse a difference.
     return Fit(
         "mean-of-replica-means",
         f"consistent with it: {'; '.join(told)}",
@@ -173,7 +173,7 @@ def mean_of_means(case: Case) -> Fit | None:
 
 
 def _contradicted(case: Case) -> bool:
-    """Say whether the replicas' gradients were recorded and tell something else."""
+    """Return whether the replicas' gradients were recorded and show something else."""
     for source in case.sources:
         if source.stage is GradientStage.COMPUTED and case.pulls and _tells(case, source):
             return max((magnitude(value) for value in source.own.values()), default=0.0) > 0

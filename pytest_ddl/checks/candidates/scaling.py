@@ -1,4 +1,4 @@
-"""Gradients that are N or 1/N times too large: behind any optimizer, at any step, beside any other term."""
+"""Candidates for gradients that are N or 1/N times too large, with any optimizer, at any step, beside other terms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_ddl.records import GradientStage
 CAUSES = {1: "gradient-scaled-by-replica-count", -1: "gradient-scaled-by-inverse-replica-count"}
 
 _LEAST_SCALE = 16.0
-"""Factors below may be numbers of replicas, of micro-batches, of examples."""
+"""Smaller factors may be numbers of replicas, of micro-batches or of examples."""
 
 
 def _factors(case: Case) -> Iterator[tuple[float, str]]:
@@ -25,7 +25,7 @@ def _factors(case: Case) -> Iterator[tuple[float, str]]:
 
 
 def scaled(case: Case) -> Fit | None:
-    """N times (1/N of) the gradient in every variable: in the update, in the moments, or before clipping."""
+    """Test for N (or 1/N) times the gradient in every variable: in the update, in the moments, or before clipping."""
     for factor, cause in _factors(case):
         told = _in_update(case, factor) or _in_moments(case, factor) or _in_gradients(case, factor)
         if told:
@@ -34,7 +34,7 @@ def scaled(case: Case) -> Fit | None:
 
 
 def unscaled(case: Case) -> Fit | None:
-    """A large power of two on every weight: a loss scale that is divided by and not multiplied with, or the reverse."""
+    """Test for a large power of two on every weight: a loss scale that only divides or only multiplies."""
     motions = case.effective
     factors = [coefficient(theirs, m.ours) for m in motions if magnitude(m.ours) > m.slack for theirs in m.theirs]
     if not factors or not all(f and np.isfinite(f) for f in factors):
@@ -72,7 +72,7 @@ def _in_moments(case: Case, factor: float) -> str | None:
         errors = {power: difference(motion.theirs[0], factor**power * motion.ours).error for power in (1, 2)}
         return factor ** min(errors, key=lambda power: errors[power]) * motion.ours
 
-    # Moments are linear (quadratic) in the gradient only as long as they start from zero.
+    # Moments are linear (quadratic) in the gradient only if they start from zero.
     if case.step == 1 and slots and reproduces(slots, first_or_second_moment, factor**2):
         times = f"{factor:.4g}x (first) and {factor**2:.4g}x (second)"
         return f"the optimizer's moments are {times} those of one device"
@@ -80,7 +80,7 @@ def _in_moments(case: Case, factor: float) -> str | None:
 
 
 def _in_gradients(case: Case, factor: float) -> str | None:
-    """Of an optimizer that clips, or cannot be read back, the gradients that replicas handed to it."""
+    """Test the gradients handed to the optimizer, if it clips or its update cannot be computed back."""
     source = next((source for source in case.sources if source.stage is GradientStage.APPLIED), None)
     if source is None:
         return None
@@ -90,7 +90,7 @@ def _in_gradients(case: Case, factor: float) -> str | None:
     if set(summed) != set(source.own) or all(close(index, summed[index], own) for index, own in source.own.items()):
         return None
     if not case.in_gradient_units and not tell_apart(case, source):
-        return None  # reduced already: whether the optimizer sums them again is not known
+        return None  # already reduced: it is not known whether the optimizer sums them again
     if case.in_gradient_units:
         wanted = {index: factor * own for index, own in source.own.items()}
         for clip in limits_of(case):
@@ -102,17 +102,17 @@ def _in_gradients(case: Case, factor: float) -> str | None:
 
 
 def scaled_parts(case: Case) -> Fit | None:
-    """Replicas whose shares of the true gradient are uneven, summed where they ought to be averaged.
+    """Test for replicas whose shares of the true gradient are uneven and are summed instead of averaged.
 
-    The single-device gradient is ``sum(w * g)`` over the replicas' gradients with weights of sum 1, and
-    the update is the plain sum: a mean on each replica, and N times their mean.
+    The single-device gradient is ``sum(w * g)`` over the replicas' gradients with weights of sum 1. The update is the
+    plain sum: a mean on each replica, and N times their mean.
     """
     for source in case.sources if case.pulls else ():
         if any(
             difference(m.ours, source.own.get(m.variable.index, np.zeros_like(m.ours))).error > m.slack
             for m in case.pulls
         ):
-            continue  # one device makes its update of something else: of several micro-batches, of a cut gradient
+            continue  # one device updates by something else: several micro-batches, or a cut gradient
         weights = solve(source.own, source.parts, case.gradient_slack)
         if weights is None or min(weights.values) <= 0:
             continue
@@ -137,7 +137,7 @@ def scaled_parts(case: Case) -> Fit | None:
 
 
 def scaled_variables(case: Case) -> Fit | None:
-    """N times (1/N of) the gradient in some variables, and right in others: one term, or one path, of several."""
+    """Test for N (or 1/N) times the gradient in only some variables: one term, or one path, of several is wrong."""
     wrong = [m for m in case.effective if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
     for factor, cause in _factors(case):
         fitting = [m for m in wrong if reproduces([m], lambda m: factor * m.ours, factor)]  # noqa: B023
@@ -153,11 +153,11 @@ def scaled_variables(case: Case) -> Fit | None:
 
 
 def data_part_scaled(case: Case) -> Fit | None:
-    """N or 1/N times the data's gradient, with regularisation or weight decay counted correctly."""
+    """Test for N (or 1/N) times the data's gradient, with regularization or weight decay counted correctly."""
     for factor, cause in _factors(case):
         informative = 0
         for motion in case.effective:
-            # theirs - ours = (factor - 1) * (ours + c * W): what remains must be along the weights.
+            # theirs - ours = (factor - 1) * (ours + c * W), so the remainder must be parallel to the weights.
             remainder = (motion.theirs[0] - motion.ours) / (factor - 1) - motion.ours
             slack = motion.slack * max(1.0, factor) / abs(factor - 1)
             c = along_weights(motion, remainder, slack)
@@ -173,8 +173,8 @@ def data_part_scaled(case: Case) -> Fit | None:
 
 
 def regularization(case: Case) -> Fit | None:
-    """What is left over points along the weights themselves: a penalty counted more than once."""
-    # A penalty on the weights is the same on all replicas: it cannot make them differ.
+    """Test for an excess that is parallel to the weights themselves: a penalty that counts more than once."""
+    # A penalty on the weights is the same on all replicas, so it cannot make them differ.
     if case.replicas == 1 or any(motion.components_differ for motion in case.effective):
         return None
     told = []
@@ -195,7 +195,7 @@ def regularization(case: Case) -> Fit | None:
 
 
 def penalised_variables(case: Case) -> Fit | None:
-    """Only weights of layers with a regulariser differ: no other weight of the same loss does."""
+    """Test for a difference of only those weights whose layers have a regularizer."""
     layers = case.distributed.ranks[0].layers if case.distributed.ranks else ()
     names = [layer.name for layer in layers if any(key.endswith("_regularizer") for key in layer.settings)]
     motions = case.effective
@@ -215,7 +215,7 @@ def penalised_variables(case: Case) -> Fit | None:
 
 
 def along_weights(motion: Motion, vector: Float, slack: float) -> float | None:
-    """The ``c`` of ``vector = c * W`` or ``c * sign(W)``, 0 for rounding, ``None`` where neither fits."""
+    """Return the ``c`` of ``vector = c * W`` or ``c * sign(W)``, 0 for rounding, ``None`` if neither fits."""
     if magnitude(vector) <= slack:
         return 0.0
     for direction in (motion.before, np.sign(motion.before)):
@@ -226,12 +226,12 @@ def along_weights(motion: Motion, vector: Float, slack: float) -> float | None:
 
 
 def tells_direction(motion: Motion) -> bool:
-    """Say whether a direction along the weights is more than a single number."""
+    """Return whether the weights have enough entries for a direction: more than a single number."""
     return int(np.count_nonzero(motion.before)) >= 2
 
 
 def scaled_beside_randomness(case: Case) -> Fit | None:
-    """Where random layers make every gradient differ, sizes still tell N from 1: by loss and by gradient alike."""
+    """Test for a factor N by the sizes of the losses and of the gradient, if random layers change every gradient."""
     if case.replicas == 1 or not (random_sources(case) or plain_normalisation(case)):
         return None
     ours = norm(np.array([norm(m.ours) for m in case.effective]))
@@ -243,7 +243,7 @@ def scaled_beside_randomness(case: Case) -> Fit | None:
     by_loss = sum(loss for loss in losses if loss is not None) / desired
     if by_loss <= 0:
         return None
-    # In which power of N do both sizes lie? Half a power is the border to the next.
+    # Express both ratios as powers of N. Half a power is the border to the next.
     powers = [float(np.log(ratio) / np.log(case.replicas)) for ratio in (by_loss, theirs / ours)]
     for power, cause in CAUSES.items():
         if all(abs(found - power) < 0.5 for found in powers):

@@ -1,4 +1,4 @@
-"""What several families of candidates read off a case."""
+"""Facts about a case that several families of candidates need."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 def random_sources(case: Case) -> list[str]:
-    """Return the names of what draws random numbers in the runs; empty if randomness was switched off.
+    """Return the names of the sources of random numbers in the runs; empty if randomness was switched off.
 
-    The draws that were observed decide. Layers count only if draws could not be observed.
+    The observed draws decide. Layers count only if draws could not be observed.
     """
     if "random" in case.neutralised:
         return []
@@ -35,13 +35,13 @@ def random_layers(record: TrainingRecord) -> list[str]:
 
 
 def _can_draw(layer: LayerRecord) -> bool:
-    """Say whether a layer's settings let it draw: Keras skips the draw if the rate is 0."""
+    """Return whether a layer's settings let it draw. Keras skips the draw if the rate is 0."""
     rates = [layer.settings[name] for name in ("rate", "stddev", "factor") if name in layer.settings]
     return not rates or any(rate != 0 for rate in rates)
 
 
 def plain_normalisation(case: Case) -> list[str]:
-    """Return the names of batch normalisation layers that take each replica's own statistics."""
+    """Return the names of batch normalization layers that use each replica's own statistics."""
     if "normalization" in case.neutralised:
         return []
     return [
@@ -54,7 +54,7 @@ def plain_normalisation(case: Case) -> list[str]:
 
 
 def total_of(source: Source) -> dict[int, Float]:
-    """Variable -> the sum of the replicas' gradients."""
+    """Map each variable to the sum of the replicas' gradients."""
     summed = {}
     for index in {index for part in source.parts for index in part}:
         value = weighted_sum(source.parts, [1.0] * len(source.parts), index)
@@ -64,20 +64,20 @@ def total_of(source: Source) -> dict[int, Float]:
 
 
 def combined(source: Source, shares: list[float]) -> dict[int, Float]:
-    """Variable -> the weighted sum of the replicas' gradients."""
+    """Map each variable to the weighted sum of the replicas' gradients."""
     indices = {index for part in source.parts for index in part}
     found = ((index, weighted_sum(source.parts, shares, index)) for index in indices)
     return {index: value for index, value in found if value is not None}
 
 
 def tell_apart(case: Case, source: Source) -> bool:
-    """Say whether replicas differ in a gradient: equal ones have been reduced, or had equal data."""
+    """Return whether replicas differ in a gradient. Equal gradients were reduced, or come from equal data."""
     close, first = case.close(), source.parts[0]
     return any(not close(i, part[i], first[i]) for part in source.parts[1:] for i in first if i in part)
 
 
 def configured_limit(case: Case) -> Clip | None:
-    """The limit that the optimizer was made with."""
+    """Return the limit that the optimizer was made with."""
     for kind in CLIPS:
         limit = case.setting(kind)
         if limit:
@@ -86,7 +86,7 @@ def configured_limit(case: Case) -> Clip | None:
 
 
 def limits_of(case: Case) -> list[Clip]:
-    """The limits under which gradients were clipped: of the optimizer, or as one device's gradients show."""
+    """Return the limits that clipped gradients: that of the optimizer, or those that one device's gradients show."""
     configured = configured_limit(case)
     if configured is not None:
         return [configured]

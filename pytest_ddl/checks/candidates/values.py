@@ -1,4 +1,4 @@
-"""Values gone wrong on the way: not finite, out of a format's range, rows of sparse gradients mixed up."""
+"""Candidates for spoiled values: not finite, out of a format's range, or mixed rows of sparse gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HALF_MAX = float(np.finfo(np.float16).max)
 
 
 def overflow(case: Case) -> Fit | None:
-    """A sum over replicas is infinite though no addend is: it left the range of its format."""
+    """Test for a sum over replicas that is not finite although all addends are: it left the range of its format."""
     reductions = [r for rank in case.distributed.ranks for r in rank.steps[case.step - 1].reductions]
     for reduction in reductions:
         given = [r.given for r in reductions if r.position == reduction.position]
@@ -42,7 +42,7 @@ def overflow(case: Case) -> Fit | None:
 
 
 def not_finite(case: Case) -> Fit | None:
-    """NaN where one device is finite: an empty replica divides zero by zero."""
+    """Test for values that are finite only on one device, for example after an empty replica divided 0 by 0."""
     broken = [m for m in case.weights if all_finite(m.ours) and not all(map(all_finite, m.theirs))]
     if not broken:
         return None
@@ -61,7 +61,11 @@ def not_finite(case: Case) -> Fit | None:
 
 
 def sparse_rows(case: Case) -> Fit | None:
-    """Values of ``tf.IndexedSlices`` summed without their indices: columns add up, rows are mixed up."""
+    """Test for mixed rows of a sparse gradient.
+
+    The values of ``tf.IndexedSlices`` were summed without their indices, so that only the columns add up. Or the rows
+    of one replica replaced those of the others.
+    """
     if case.replicas == 1 or not case.pulls:
         return None
     sparse = sparse_variables(case.distributed, case.step) | sparse_variables(case.reference, case.step)
@@ -88,7 +92,7 @@ def sparse_rows(case: Case) -> Fit | None:
 
 
 def _one_of_several(motion: Motion, parts: list[dict[int, Float]]) -> bool:
-    """Say whether each row is right, or the part of one of the replicas that have it: the last one written."""
+    """Return whether each row is right, or that of one of several replicas that have it: the last one written."""
     given = [part[motion.variable.index] for part in parts if motion.variable.index in part]
     if len(given) != len(parts) or not all(map(all_finite, motion.theirs)):
         return False
