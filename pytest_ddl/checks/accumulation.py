@@ -1,9 +1,9 @@
 """ACCUM: micro-batches add up to the update of one batch, and nothing moves in between.
 
-Judged on each run alone, by arithmetic: what is handed to the optimizer (or, of an update by hand, the change of
-the weights) is solved for the gradients that were computed up to then. Equal weights for all micro-batches since
-the last update, and none for older ones, are right; so is a plain update in every step. What no such sum explains
-(clipped, or transformed otherwise) is not judged.
+Each run is judged by itself, by arithmetic. The check takes the gradients that were handed to the optimizer or, for an
+update by hand, the change of the weights. It solves them for the gradients that were computed up to then. An update is
+right if all micro-batches since the last update have equal weights and older ones have none. A plain update in every
+step is right too. An update that no such sum explains (clipped, or transformed otherwise) is not judged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BIAS_CORRECTED = ("Adam", "AdamW", "Nadam", "Adamax", "Lamb")
 
 @dataclass(frozen=True)
 class Unit:
-    """The gradients of one call of the tape, summed over replicas: one micro-batch."""
+    """Gradients of one call of the tape, summed over replicas: one micro-batch."""
 
     step: int
     values: dict[int, Float]
@@ -41,12 +41,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class Group:
-    """Weights that are computed by the same calls, and what they were moved by in each step that moved them."""
+    """Weights whose gradients come from the same calls, and their updates in each step."""
 
     variables: tuple[VariableRecord, ...]
     units: tuple[Unit, ...]
     handed: Mapping[int, dict[int, Float]]
-    """Step -> what was handed over in it, over all replicas; steps without a call are absent."""
+    """Step -> the gradients handed over in it, summed over all replicas. Steps without a call are absent."""
 
     @property
     def updates(self) -> list[int]:
@@ -54,7 +54,7 @@ class Group:
 
     @property
     def withheld(self) -> list[int]:
-        """Steps in which nothing but zeros was handed over, though gradients were computed."""
+        """Steps in which only zeros were handed over although gradients were computed."""
         computed = {unit.step for unit in self.units if any(np.any(value) for value in unit.values.values())}
         return [step for step in self.handed if step not in self.updates and step in computed]
 
@@ -96,7 +96,7 @@ def check_accumulation(reference: TrainingRecord, distributed: TrainingRecord, t
 
 
 def groups_of(record: TrainingRecord) -> Iterator[Group]:
-    """The weights by the calls that compute them."""
+    """Group the weights by the calls that compute their gradients."""
     trainable = {v.index: v for v in of_kind(record, VariableKind.TRAINABLE)}
     units = _units(record, trainable)
     by_hand = not any(calls(record, step, GradientStage.APPLIED) for step in range(1, record.num_steps + 1))
@@ -139,7 +139,7 @@ def _changed(record: TrainingRecord, step: int) -> dict[int, Float]:
 
 
 def _windows(group: Group) -> Iterator[tuple[int, list[Unit], list[Unit]]]:
-    """``(step, units since the last update, older units)`` of each update."""
+    """Yield ``(step, units since the last update, older units)`` of each update."""
     for before, step in pairwise([0, *group.updates]):
         window = [unit for unit in group.units if before < unit.step <= step]
         older = [unit for unit in group.units if unit.step <= before]
@@ -150,7 +150,7 @@ def _windows(group: Group) -> Iterator[tuple[int, list[Unit], list[Unit]]]:
 def _slack(
     record: TrainingRecord, group: Group, units: Sequence[Unit], step: int, tolerance: Tolerance
 ) -> dict[int, float]:
-    """What rounding does to the sum of some micro-batches, and to a weight that it is added to."""
+    """Return the rounding error of a sum of micro-batches, and of a weight to which it is added."""
     found = {}
     for variable in group.variables:
         roundoff = max(unit_roundoff(variable.dtype), tolerance.compute_roundoff)
@@ -164,14 +164,14 @@ def _slack(
 
 
 def _plain(group: Group, units: Sequence[Unit], step: int, slack: Mapping[int, float]) -> float | None:
-    """The factor by which an update is the plain sum of some units, ``None`` where it is not."""
+    """Return the factor by which an update is the plain sum of some units; ``None`` if it is no such sum."""
     handed = group.handed[step]
     summed = {index: np.sum([unit.values[index] for unit in units], axis=0) for index in handed}
     left, right = (np.concatenate([np.ravel(g[index]) for index in handed]) for g in (handed, summed))
     factor = coefficient(left, right)
     if not factor:
         return None
-    # What rounding does to the sum it does to the factor, relative to the size of the sum.
+    # Rounding changes the factor as much as the sum, relative to the size of the sum.
     allowed = {i: slack[i] * max(1.0, abs(factor)) + max(slack.values()) * _relative(summed[i], right) for i in handed}
     fits = all(difference(handed[i], factor * summed[i]).error <= allowed[i] for i in handed)
     return factor if fits else None
@@ -191,7 +191,7 @@ def _solved(
 
 
 def accumulates(record: TrainingRecord, group: Group, tolerance: Tolerance) -> bool:
-    """Say whether some update is the sum of several steps' gradients."""
+    """Return whether some update is the sum of the gradients of several steps."""
     for step, window, _older in _windows(group):
         slack = _slack(record, group, window, step, tolerance)
         if len({unit.step for unit in window}) > 1 and _plain(group, window, step, slack) is not None:
@@ -200,7 +200,7 @@ def accumulates(record: TrainingRecord, group: Group, tolerance: Tolerance) -> b
 
 
 def _sum(record: TrainingRecord, group: Group, tolerance: Tolerance) -> _Fault | None:
-    """Micro-batches that are still in the sum after an update, that are missing, or that count several times."""
+    """Find micro-batches that are still in the sum after an update, are missing, or count several times."""
     for step, window, older in _windows(group):
         slack = _slack(record, group, [*older, *window], step, tolerance)
         if _plain(group, window, step, slack) is not None:
@@ -224,7 +224,7 @@ def _sum(record: TrainingRecord, group: Group, tolerance: Tolerance) -> _Fault |
             continue
         ratios = [weight / min(counted) for weight in current]
         whole = all(abs(ratio - round(ratio)) <= 2 * error / min(counted) for ratio in ratios)
-        # One that counts alone, for its share of them all: an assignment in place of a sum.
+        # If only one micro-batch counts, with its share of all of them, it was assigned instead of added.
         overwritten = len(counted) == 1 and abs(counted[0] * len(current) - 1) <= 2 * error * len(current)
         missing = len(counted) < len(current) and (len(counted) > 1 or overwritten)
         repeated = len(counted) == len(current) and any(round(ratio) > 1 for ratio in ratios)
@@ -235,7 +235,7 @@ def _sum(record: TrainingRecord, group: Group, tolerance: Tolerance) -> _Fault |
 
 
 def _replicas(record: TrainingRecord, group: Group, tolerance: Tolerance) -> _Fault | None:
-    """Replicas whose micro-batches count in full, beside others whose do not count, or count again."""
+    """Find replicas whose micro-batches count in full beside others that do not count, or count again."""
     if record.num_replicas < 2:
         return None
     odd = [
@@ -253,7 +253,7 @@ def _same_sizes(record: TrainingRecord, window: Sequence[Unit]) -> bool:
 
 
 def _in_between(record: TrainingRecord, group: Group, tolerance: Tolerance) -> _Fault | None:
-    """Steps that only accumulate, and in which the optimizer acts all the same."""
+    """Find steps that only accumulate but in which the optimizer acts."""
     if not group.updates or not accumulates(record, group, tolerance):
         return None
     computed = {unit.step for unit in group.units}
@@ -290,7 +290,10 @@ def _counts(record: TrainingRecord, step: int) -> bool:
 
 
 def _starved(record: TrainingRecord, groups: Sequence[Group], tolerance: Tolerance) -> _Fault | None:
-    """Of several optimizers one is never due, while another is due too often for the mean that it takes."""
+    """Find an optimizer that never updates, while another updates too often for the mean that it takes.
+
+    Both then share one counter of micro-batches.
+    """
     optimizers = record.ranks[0].optimizers if record.ranks else ()
     if len(optimizers) < 2 or record.num_steps < 2 or record.num_replicas != 1:
         return None
@@ -319,7 +322,7 @@ def _steps(record: TrainingRecord) -> range:
 
 
 def _unlike(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> _Fault | None:
-    """Right gradients that come together otherwise than on one device, on their way through the accumulators."""
+    """Find right gradients that the accumulators add up differently than on one device."""
     for ours, theirs in zip(groups_of(reference), groups_of(distributed), strict=False):
         if [v.index for v in ours.variables] != [v.index for v in theirs.variables]:
             return None
@@ -331,7 +334,7 @@ def _unlike(reference: TrainingRecord, distributed: TrainingRecord, tolerance: T
             return _Fault(step, f"step {step} accumulates here and updates there", told, ours.variables[0].name)
         for (step, window, older), (_step, parts, _older) in zip(_windows(ours), _windows(theirs), strict=False):
             if older or len({unit.step for unit in window}) < 2:
-                break  # after the first update, weights and so gradients may differ
+                break  # after the first update, weights and therefore gradients may differ
             slack = _slack(reference, ours, window, step, tolerance)
             loose = {i: distributed.num_replicas * value for i, value in slack.items()}
             left, right = _plain(ours, window, step, slack), _plain(theirs, parts, step, loose)
@@ -352,7 +355,7 @@ def _unlike(reference: TrainingRecord, distributed: TrainingRecord, tolerance: T
 def _left_out(
     record: TrainingRecord, group: Group, step: int, units: Sequence[Unit], tolerance: Tolerance
 ) -> _Fault | None:
-    """Micro-batches that count on one device and not here."""
+    """Find micro-batches that count on one device but not here."""
     solved = _solved(record, group, step, units, tolerance)
     if solved is None or not any(abs(w) <= e for w, e in zip(solved.values, solved.slack, strict=True)):
         return None

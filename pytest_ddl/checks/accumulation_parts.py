@@ -1,7 +1,8 @@
-"""Accumulators that replicas keep for themselves: of whose micro-batches is an update made?
+"""Accumulators that each replica keeps for itself: find the micro-batches that make up an update.
 
-The update is solved for the gradients of every micro-batch on every replica. Right weights are equal for all
-replicas; a replica that counts in full where another does not count at all has lost, or kept, what it accumulated.
+The update is solved for the gradients of every micro-batch on every replica. Right weights are equal for all replicas.
+If one replica counts in full and another does not count at all, one of them has lost what it accumulated, or has kept
+it after an update.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def unequal_replicas(
     handed: dict[int, dict[int, Float]],
     tolerance: Tolerance,
 ) -> tuple[int, str, str] | None:
-    """``(step, message, evidence)`` of the first update in which replicas count differently, ``None`` where none is."""
+    """Return ``(step, message, evidence)`` of the first update in which replicas count differently, or ``None``."""
     parts = _parts(record, [variable.index for variable in variables])
     for before, step in pairwise([0, *updates]):
         older = [part for part in parts if part[0] <= before]

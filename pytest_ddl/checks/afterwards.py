@@ -1,4 +1,4 @@
-"""What a program changes after its last step: the values when it ends are compared with those of one device."""
+"""Compare the final values of variables that a program changes after its last step with those of one device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from pytest_ddl.records import TrainingRecord, VariableKind
 
 CAUSE = "changed-after-last-step"
 _VALUES = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE, VariableKind.SLOT)
-"""Kinds that a program may compute its final weights from; counters go on in almost every step that is cut off."""
+"""Kinds of variables from which a program may compute its final weights.
+
+Counters are left out, because almost every step that is cut off has increased them.
+"""
 
 
 def changed_afterwards(
@@ -26,8 +29,8 @@ def changed_afterwards(
 ) -> CheckResult | None:
     """Compare the variables that either program changed after its loop; ``None`` if they are equal.
 
-    A step that finds the end of its data may have run in part, differently in each run. What the program makes of
-    such values afterwards is not decided.
+    A step that finds the end of its data may have run in part, and differently in each run. The check decides nothing
+    about values that the program computes from such a step.
     """
     found = _first_difference(check, reference, distributed, tolerance, kinds)
     if found is None:
@@ -60,7 +63,7 @@ def _first_difference(
         if last is None or not changed or read_locally(variable):
             continue
         ours = known[0].get(variable.index, (last,))[0]
-        # The bound is that of the last step, for values that may have been multiplied since.
+        # Use the bound of the last step, scaled up because the program may have multiplied the values since.
         grown = max(1.0, magnitude(ours) / magnitude(last)) if magnitude(last) else 1.0
         bound = tolerance.variable(variable.index, steps)
         for rank in distributed.ranks:

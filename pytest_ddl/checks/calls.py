@@ -1,4 +1,4 @@
-"""Which calls of ``strategy.run`` consume examples: a program may pass gradients or weights to one as well."""
+"""Find the calls of ``strategy.run`` that consume examples. A program may also pass gradients or weights to a call."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import replace
 from pytest_ddl.records import BatchRecord, TrainingRecord
 
 _Calls = dict[int, list[BatchRecord]]
-"""Replica -> what it was given in its calls of a step, in order."""
+"""Replica -> the batches of its calls in a step, in order."""
 
 
 def data_calls(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
-    """Both runs without what their calls were given besides examples.
+    """Return both runs without the inputs of calls that are not examples.
 
-    Of examples the replicas are given a share each. What has as many rows on every replica as on one device, in
-    every step, is a value of each replica; unless no call has shares: then the data itself is not divided.
+    Each replica gets a share of the examples. An input that has as many rows on every replica as on one device, in
+    every step, is a value of each replica. If no call has shares, nothing is removed, because then the data itself is
+    not divided.
     """
     shared, whole = set[int](), set[int]()
     for step in range(1, min(reference.num_steps, distributed.num_steps) + 1):
@@ -36,7 +37,7 @@ def data_calls(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[
 
 
 def _divided(reference: TrainingRecord, distributed: TrainingRecord, positions: set[int]) -> bool:
-    """Whether the replicas' shares of some call add up to what one device is given there."""
+    """Return whether the replicas' shares of some call add up to the input of one device."""
     for step in range(1, min(reference.num_steps, distributed.num_steps) + 1):
         ours, theirs = _calls(reference, step), _calls(distributed, step)
         for position in positions:

@@ -1,4 +1,4 @@
-"""CKPT: what a program reads back from a file that it saved is complete, and bit for bit what it was."""
+"""CKPT: values that a program restores from its own file are complete and equal the saved values bit for bit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ CHECK = "CKPT"
 
 
 def check_checkpoint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge the restores after which training went on; what one device loses too is lost all the same."""
+    """Judge the restores after which training continues. A loss counts even if one device has it too."""
     restores = [(rank, restore) for rank in distributed.ranks for restore in rank.restores]
     if not restores:
         return not_applicable(CHECK, "the program reads nothing back that it saved in the same run")
     for rank, restore in restores:
-        # A model that is loaded to be evaluated needs no optimizer.
+        # A model that is loaded only for an evaluation needs no optimizer.
         goes_on = restore.step < rank.num_steps
         if goes_on and (restore.lost or restore.absent):
             return failed(CHECK, [_finding(rank, restore)])

@@ -1,8 +1,8 @@
-"""CLIP: where gradients are clipped, it is the whole gradient that is, and the update obeys the limit.
+"""CLIP: clipping acts on the whole gradient, and the update obeys the limit.
 
-Judged on each run alone: the gradients handed to the optimizer are recorded, and the gradient that the update
-amounts to is read back from the optimizer's state. So it holds at any step, also where weights have long differed
-from one device, and on one device too.
+Each run is judged by itself. The gradients handed to the optimizer are recorded, and the gradient behind the update is
+computed back from the optimizer's state. So the check works at any step, even if weights have differed from one device
+for many steps, and on one device too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 @dataclass(frozen=True)
 class _Step:
-    """What the replicas handed over in a step, and by what their weights were moved."""
+    """Gradients that the replicas handed over in a step, and the gradients behind their updates."""
 
     parts: list[dict[int, Float]]
     moved_by: Mapping[int, list[Float]]
@@ -90,7 +90,7 @@ def _configured(record: TrainingRecord) -> Clip | None:
 
 
 def _by_the_optimizer(record: TrainingRecord, step: int, clip: Clip, tolerance: Tolerance) -> _Violation | bool | None:
-    """``True`` where the limit acted as it ought to, ``None`` where that cannot be told."""
+    """Return ``True`` if the limit acted correctly, or a violation; ``None`` if that cannot be decided."""
     seen = _read(record, step, tolerance)
     if seen is None:
         return None
@@ -126,7 +126,7 @@ def _by_the_optimizer(record: TrainingRecord, step: int, clip: Clip, tolerance: 
 
 
 def _by_the_program(record: TrainingRecord, step: int, tolerance: Tolerance) -> _Violation | None:
-    """Between the tape and the optimizer each replica cut its own gradient."""
+    """Find a limit by which each replica cut its own gradient between the tape and the optimizer."""
     computed = by_replica(record, step, GradientStage.COMPUTED)
     applied = by_replica(record, step, GradientStage.APPLIED)
     if set(computed) != set(applied) or len(computed) != record.num_replicas:
@@ -146,7 +146,7 @@ def _by_the_program(record: TrainingRecord, step: int, tolerance: Tolerance) -> 
         if found:
             limits.append(set(found))
         elif not all(close(index, after[index], before[index]) for index in both):
-            return None  # what was done here was no clipping
+            return None  # this replica changed its gradient in another way
     common = set.intersection(*limits) if limits and not _scaled_alike(computed, applied) else set()
     whole = total(computed)
     given = total(applied)
@@ -169,7 +169,7 @@ def _by_the_program(record: TrainingRecord, step: int, tolerance: Tolerance) -> 
 
 
 def _scaled_alike(computed: Mapping[int, Mapping[int, Float]], applied: Mapping[int, Mapping[int, Float]]) -> bool:
-    """Say whether replicas scaled their gradients by one factor, as a mean or a loss scale does."""
+    """Return whether replicas scaled their gradients by one factor, as a mean or a loss scale does."""
     ratios = [
         global_norm(applied[replica]) / size for replica, part in computed.items() if (size := global_norm(part)) > 0
     ]
@@ -195,7 +195,8 @@ def _read(record: TrainingRecord, step: int, tolerance: Tolerance) -> _Step | No
         moved_by[variable.index] = components
         values = [record.value(rule.source.index, at) for at in (step - 1, step)]
         stored = unit_roundoff(rule.source.dtype) * max(magnitude(value) for value in values)
-        # Reading back divides a difference of stored numbers by the gain; an update is a handful of operations.
+        # To compute the gradient back, a difference of stored numbers is divided by the gain. An update is only a few
+        # operations.
         slack[variable.index] = 8 * stored / abs(rule.gain) + _rounding(record, variable.index, tolerance, applied)
     return _Step([applied[replica] for replica in sorted(applied)], moved_by, slack) if moved_by else None
 
@@ -209,7 +210,7 @@ def _one_update(record: TrainingRecord, step: int) -> bool:
 def _rounding(
     record: TrainingRecord, index: int, tolerance: Tolerance, parts: Mapping[int, Mapping[int, Float]]
 ) -> float:
-    """What rounding does to the norm of a gradient, and to a sum over replicas."""
+    """Return the rounding error of the norm of a gradient, and of a sum over replicas."""
     length = sum(math.prod(variable.shape) for variable in of_kind(record, VariableKind.TRAINABLE)) + len(parts)
     dtype = next((variable.dtype for variable in record.variables if variable.index == index), "float64")
     scale = float(np.sum([magnitude(part[index]) for part in parts.values() if index in part]))

@@ -1,4 +1,4 @@
-"""A batch that goes through several calls of ``strategy.run`` in a step is one batch, and updates too often."""
+"""Count a batch only once if a step passes it to several calls of ``strategy.run``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pytest_ddl.records import BatchRecord, StepRecord, TrainingRecord
 
 
 def without_repeats(reference: TrainingRecord, distributed: TrainingRecord) -> TrainingRecord:
-    """The distributed run without calls that are given the batch of an earlier call of their step again.
+    """Return the distributed run without calls that get the batch of an earlier call of their step again.
 
-    Only where one device makes fewer calls: the data is right, and what is done with it is not. A recorded step that
-    stands for several scheduled ones may consume a batch again in a later epoch.
+    This happens only if one device makes fewer calls. The data is then right, but the program uses it too often. A
+    recorded step that stands for several scheduled steps may consume a batch again in a later epoch.
     """
     stands_for_several = any(rank.facts.get("scheduled", 0) > rank.num_steps for rank in distributed.ranks)
     if stands_for_several or not any(_repeats(reference, step) for rank in distributed.ranks for step in rank.steps):
@@ -28,7 +28,7 @@ def without_repeats(reference: TrainingRecord, distributed: TrainingRecord) -> T
 
 
 def _repeats(reference: TrainingRecord, step: StepRecord) -> set[int]:
-    """Places in a step's batches of those that their replica was given before."""
+    """Return the positions of a step's batches that their replica was given before."""
     if len(step.batches) < 2 or step.index > reference.num_steps:
         return set()
     seen: dict[int, list[BatchRecord]] = {}

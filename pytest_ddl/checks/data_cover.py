@@ -1,4 +1,4 @@
-"""DATA-COVER: the replicas together consume the examples that one device consumes, each once."""
+"""DATA-COVER: the replicas together consume the examples that one device consumes, each of them once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_data_cover(
     distributed: TrainingRecord,
     tolerance: Tolerance,
 ) -> CheckResult:
-    """Compare the examples (ids where told, else contents) of every step, and of one pass over the data."""
+    """Compare the examples of every step, and of one pass over the data, by id if known, else by content."""
     if shared_steps(reference, distributed) == 0:
         return no_steps(CHECK, distributed)
     found = coverage(reference, distributed)
@@ -40,7 +40,7 @@ def check_data_cover(
 
 
 def _other_order(found: Coverage) -> Finding:
-    """Global batches made of the same data in another way: no defect, but nothing to compare weights with."""
+    """Report global batches that group the same data differently: no defect, but weights cannot be compared."""
     return Finding(
         check=CHECK,
         message=f"global batches are composed differently from step {found.step} on",

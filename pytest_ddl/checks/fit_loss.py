@@ -1,4 +1,4 @@
-"""The loss that ``Model.fit`` shows within an epoch: how a running mean comes to differ from one device."""
+"""Loss that ``Model.fit`` shows within an epoch: find out why its running mean differs from one device."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from pytest_ddl.checks.metric_state import Mean, combined, components, growth, m
 from pytest_ddl.records import TrainingRecord
 
 RUNNING_MEAN = "loss (running mean)"
-"""Name under which fit's loss is recorded besides, see ``pytest_ddl.training.fitting``."""
+"""Name under which the loss of fit is recorded in addition, see ``pytest_ddl.training.fitting``."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A formula that gives exactly what fit shows."""
+    """Formula that gives exactly the value that fit shows."""
 
     text: str
     cause: str = "reported-loss-wrong"
     also: tuple[str, ...] = ()
     approximation: bool = False
-    """True where the metric behind it is right, and the mean that fit shows at the epoch's end as well."""
+    """True if the metric behind it is right, and so is the mean that fit shows at the end of the epoch."""
 
 
 def is_running_mean(record: TrainingRecord, step: int) -> bool:
-    """Say whether the loss of a step is the mean over the epoch so far."""
+    """Return whether the loss of a step is the mean over the epoch so far."""
     return any(RUNNING_MEAN in rank.steps[step - 1].values for rank in record.ranks)
 
 
 def shown_by_fit(
     reference: TrainingRecord, distributed: TrainingRecord, step: int, actual: float, slack: float
 ) -> Shown | None:
-    """The formula behind fit's loss, recomputed from the state of its metric; ``None`` where none fits."""
+    """Return the formula behind fit's loss, recomputed from the state of its metric; ``None`` if none fits."""
     desired = reference.ranks[0].steps[step - 1].loss
     for mean in means(reference, distributed):
         ours = _ratio(reference.value(mean.total.ours.index, step), reference.value(mean.count.ours.index, step))

@@ -1,4 +1,4 @@
-"""Reading recorded gradients: per replica, added up over the calls of a step, and how far rounding may move them."""
+"""Read recorded gradients: per replica, summed over the calls of a step, with a bound on their rounding error."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_ddl.checks.tolerance import Tolerance, unit_roundoff
 from pytest_ddl.records import GradientRecord, GradientStage, TrainingRecord
 
 Gradients = Mapping[int, Float]
-"""Variable index -> gradient; a variable that got none is absent."""
+"""Variable index -> gradient; a variable without a gradient is absent."""
 
 
 def calls(record: TrainingRecord, step: int, stage: GradientStage) -> list[GradientRecord]:
-    """The gradients of one stage in a step, ordered by replica and call."""
+    """Return the gradients of one stage in a step, ordered by replica and call."""
     if not 1 <= step <= record.num_steps:
         return []
     found = [item for rank in record.ranks for item in rank.steps[step - 1].gradients if item.stage is stage]
@@ -23,7 +23,7 @@ def calls(record: TrainingRecord, step: int, stage: GradientStage) -> list[Gradi
 
 
 def by_replica(record: TrainingRecord, step: int, stage: GradientStage) -> dict[int, dict[int, Float]]:
-    """Replica -> variable -> the gradient, added up over all calls of the step; empty where not observed."""
+    """Map replica -> variable -> the gradient, summed over all calls of the step; empty if not observed."""
     found: dict[int, dict[int, Float]] = {}
     for item in calls(record, step, stage):
         added = found.setdefault(item.replica, {})
@@ -35,7 +35,7 @@ def by_replica(record: TrainingRecord, step: int, stage: GradientStage) -> dict[
 
 
 def total(parts: Mapping[int, Mapping[int, Float]]) -> dict[int, Float]:
-    """Variable -> the sum over replicas."""
+    """Map each variable to the sum over replicas."""
     summed: dict[int, Float] = {}
     for replica in sorted(parts):
         for index, value in parts[replica].items():
@@ -44,24 +44,24 @@ def total(parts: Mapping[int, Mapping[int, Float]]) -> dict[int, Float]:
 
 
 def observed(record: TrainingRecord) -> bool:
-    """Say whether gradients were recorded at all."""
+    """Return whether gradients were recorded at all."""
     return any(step.gradients for rank in record.ranks for step in rank.steps)
 
 
 def sparse_variables(record: TrainingRecord, step: int) -> frozenset[int]:
-    """Variables whose gradient came as ``tf.IndexedSlices`` from the tape."""
+    """Return the variables for which the tape gave ``tf.IndexedSlices``."""
     return frozenset(i for item in calls(record, step, GradientStage.COMPUTED) for i in item.sparse)
 
 
 def largest(parts: Sequence[Mapping[int, Float]], index: int) -> float:
-    """The largest entry of a variable's gradient over replicas."""
+    """Return the largest entry of a variable's gradient over replicas."""
     return max((magnitude(part[index]) for part in parts if index in part), default=0.0)
 
 
 def slack(tolerance: Tolerance, index: int, step: int, scale: float) -> float:
-    """How far rounding may move one entry of a gradient whose parts are as large as ``scale``.
+    """Bound the rounding error of one entry of a gradient whose parts are as large as ``scale``.
 
-    The bound of a sum over the batch, and what the perturbed references show of its amplification
+    The result is the bound of a sum over the batch, plus the amplification that the perturbed references show
     (:mod:`pytest_ddl.checks.tolerance`).
     """
     reference = tolerance.reference

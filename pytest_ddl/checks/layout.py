@@ -1,4 +1,4 @@
-"""LAYOUT: sharded variables lie over the mesh as run.layout_map says, and copies of a shard are equal."""
+"""LAYOUT: sharded variables are laid out over the mesh as run.layout_map says, and copies of a shard are equal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECK = "LAYOUT"
 
 
 def check_layout(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge the layouts that variables have when the program ends; the reference has none."""
+    """Judge the layouts of the variables at the end of the program. The reference has none."""
     if not distributed.strategy.startswith("model_parallel"):
         return not_applicable(CHECK, "variables have layouts under model_parallel alone")
     findings: list[Finding] = []
@@ -51,7 +51,7 @@ def _rules(rank: RankRecord) -> list[Finding]:
 
 def _variable(rank: RankRecord, variable: VariableRecord, layout: LayoutRecord) -> list[Finding]:
     found = []
-    # Rules are written for weights; what an optimizer names its slots is its own affair.
+    # Rules are written for weights. The optimizer chooses the names of its slots.
     ruled = variable.kind in WEIGHTS or variable.kind is VariableKind.STATE
     if ruled and layout.declared is not None and layout.declared != layout.actual:
         found.append(

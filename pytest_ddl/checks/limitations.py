@@ -1,7 +1,7 @@
-"""Known limits of TensorFlow and Keras: exceptions that say "not possible" rather than "your mistake".
+"""Known limits of TensorFlow and Keras: exceptions that mean "not possible" rather than "your mistake".
 
-An entry matches on the message and, so that user code cannot look like the framework, on where
-the traceback ends.
+An entry matches the message and the file in which the traceback ends. So an error of user code is not taken for one of
+the framework.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_ddl.records import ErrorRecord
 
 @dataclass(frozen=True)
 class Limitation:
-    """One thing that the installed framework cannot do, and how its exception is recognised."""
+    """Something that the installed framework cannot do, and the pattern of its exception."""
 
     pattern: str
     """Regular expression searched for in the exception's message."""
@@ -25,7 +25,7 @@ class Limitation:
     traceback: str = ""
     """Regular expression that must occur somewhere in the traceback."""
     output: str = ""
-    """Of an end of the whole process: a regular expression that its last output must match, in place of the others."""
+    """Regular expression for the last output of a process that died. It replaces the other patterns."""
 
 
 SYMBOLIC_BUILD = Limitation(
@@ -57,8 +57,8 @@ LIMITATIONS: tuple[Limitation, ...] = (
     ),
     SYMBOLIC_BUILD,
     Limitation(
-        # The words of the session's feed check; the name of the conditional is what TensorFlow's lifting
-        # of variable creation makes, so that a program's own missing placeholder is not taken for it.
+        # A session says this if a placeholder is not fed. TensorFlow chooses this name of a conditional when it lifts
+        # the creation of variables. So a missing placeholder of the program itself does not match.
         r"You must feed a value for placeholder tensor '[^']*cond/Placeholder",
         "Keras 3 creates the slots and counters of an optimizer in the first tf.function that applies gradients, which "
         "TensorFlow cannot trace for several replicas: call optimizer.build(model.trainable_variables) in the "
@@ -82,7 +82,7 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "Keras 3 does not train with Model.fit under ParameterServerStrategy: it reads the dataset without the "
         "coordinator (seen in Keras 3.15.1); use a ClusterCoordinator loop (run.steps) or tf_keras",
         "https://keras.io/guides/distributed_training_with_tensorflow/",
-        # Keras takes its own frames out of the traceback, but for this one.
+        # Keras removes its own frames from the traceback, except this one.
         traceback=r"keras/src/utils/traceback_utils\.py",
     ),
     Limitation(
@@ -136,10 +136,10 @@ LIMITATIONS: tuple[Limitation, ...] = (
 
 
 def known_limitation(error: ErrorRecord) -> Limitation | None:
-    """The limitation that an exception stands for, or ``None`` where it is not a known one."""
+    """Return the limitation that an exception shows, or ``None`` if it is not a known one."""
     if error.type == "died":
         return next((one for one in LIMITATIONS if one.output and re.search(one.output, error.output, re.DOTALL)), None)
-    # Messages of graphs quote where nodes were made, in the same words as a traceback.
+    # Graph errors quote the lines that made the nodes, in the format of a traceback.
     quoted = error.message and error.message in error.traceback
     frames = error.traceback.rpartition(error.message)[0] if quoted else error.traceback
     files = re.findall(r'File "([^"]+)"', frames)
@@ -152,9 +152,9 @@ def known_limitation(error: ErrorRecord) -> Limitation | None:
 
 
 def is_of_symbolic_build(error: ErrorRecord) -> bool:
-    """Decide whether the model raised while Keras called it symbolically: within fit, and not within a train_step.
+    """Return whether the model raised while Keras called it symbolically: in fit, but not in a train_step.
 
-    This holds only for a program that trains without a strategy. Keras hides its own frames, so they cannot say it.
+    This holds only for a program that trains without a strategy. Keras hides its own frames, so they cannot show it.
     """
     within_fit = _KERAS_LOOP.search(error.traceback) is not None
     return error.step == 0 and within_fit and "in train_step\n" not in error.traceback

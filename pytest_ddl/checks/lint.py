@@ -1,4 +1,4 @@
-"""LINT: the strategy spans the cluster that was asked for, and what is trained was made in its scope."""
+"""LINT: the strategy spans the cluster that was asked for, and trained variables were made in its scope."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_THE_OPTIMIZER = (VariableKind.SLOT, VariableKind.ITERATIONS)
 
 
 def check_lint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge the facts about the set-up; the reference tells which variables are trained."""
+    """Judge the facts about the set-up. The reference shows which variables are trained."""
     known = [rank for rank in distributed.ranks if "replicas" in rank.facts]
     if not known:
         return not_applicable(CHECK, "the set-up was not observed")
@@ -38,14 +38,14 @@ def check_lint(reference: TrainingRecord, distributed: TrainingRecord, tolerance
 
 
 def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
-    """What the program trains under, where that is not the cluster that was asked for."""
+    """Report a strategy of the program that does not span the cluster that was asked for."""
     facts, asked = rank.facts, distributed.num_replicas
     messages = []
     replicas = facts.get("replicas", asked)
     if replicas != asked:
         messages.append((f"the strategy has {replicas} replica(s) in sync, not {asked}", str(replicas)))
     for own in facts.get("own_strategies", ()):
-        # A teacher or an evaluation on one device beside the training is no mistake.
+        # A teacher model or an evaluation on one device beside the training is no mistake.
         beside = own["type"] == "OneDeviceStrategy" and facts.get("dispatched")
         if own["replicas"] < asked and not beside:
             what = (
@@ -75,10 +75,10 @@ def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
 
 
 def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[VariableRecord]:
-    """Variables that are trained and have one component for all replicas.
+    """Find trained variables that have one component for all replicas.
 
-    The optimizer's own are listed only where they differ from one device: a counter that every worker
-    keeps for itself may be right. So is other state, where every replica repeats its change.
+    Variables of the optimizer are listed only if they differ from one device, because each worker may rightly keep its
+    own counter. Other state is listed only if every replica repeats its change.
     """
     if distributed.num_replicas < 2 or distributed.strategy.split("[")[0] not in _MIRRORING:
         return []
@@ -92,7 +92,7 @@ def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: 
     trained = [variable for variable in trained if _is_of_a_replica(reference, distributed, tolerance, variable)]
     alone = all(len(rank.replicas) == 1 for rank in distributed.ranks)
     if alone and not distributed.errors and not compare(reference, distributed, tolerance).first:
-        trained = []  # every worker keeps a copy of its own, and updates it as all others do
+        trained = []  # each worker keeps its own copy and updates it as the others do
     last = min(steps, distributed.num_steps)
     wrong = {
         place.variable.index for place in compare(reference, distributed, tolerance, _OF_THE_OPTIMIZER, 1, last).first
@@ -104,9 +104,9 @@ def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: 
 def _is_of_a_replica(
     reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, variable: VariableRecord
 ) -> bool:
-    """Say whether a replica trains a variable, as far as that was observed.
+    """Return whether a replica trains a variable, as far as that was observed.
 
-    A counter that only the program's loop changes has no gradient and equals one device. TensorFlow calls it
+    A counter that only the program's loop changes has no gradient and equals one device. But TensorFlow calls it
     trainable unless the program says otherwise.
     """
     if not (gradients.observed(reference) and gradients.observed(distributed)):
@@ -127,7 +127,7 @@ def _is_of_a_replica(
 def _repeated_state(
     reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
 ) -> list[VariableRecord]:
-    """State whose change on one device every replica of a process made once more."""
+    """Find state whose change on one device was made once by every replica of a process."""
     if all(len(rank.replicas) == 1 for rank in distributed.ranks):
         return []
     found = []

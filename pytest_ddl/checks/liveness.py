@@ -1,4 +1,4 @@
-"""LIVENESS: every step, save, evaluation and exit ends; what ranks wait for each other for has a name."""
+"""LIVENESS: every step, save, evaluation and exit ends. If ranks wait for each other, the check says why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OUT_OF_STEP = re.compile(
     r"[Ss]hape mismatch in the collective|mismatch.{0,60}collective|collective.{0,60}mismatch",
     re.DOTALL,
 )
-"""What TensorFlow says where different collectives meet."""
+"""Messages of TensorFlow if different collectives meet."""
 
 _PEER_GONE = re.compile(r"peer|heartbeat|health|connection|socket|restarted|unavailable", re.IGNORECASE)
 
@@ -30,7 +30,7 @@ _REPLICAS_DIFFER = re.compile(r"Some replicas made a different number of replica
 
 
 def check_liveness(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Say that all ranks came to their end; RUN's finding tells what happened where one did not."""
+    """Check that all ranks ended. If a rank raised an error, RUN reports it."""
     if reference.errors:
         return not_applicable(CHECK, "the program fails on one device too")
     unended = [rank for rank, error in distributed.errors if error.type in UNENDED]
@@ -61,7 +61,7 @@ def _not_in_time(rank: int, error: ErrorRecord) -> Finding:
 def blocked_by_collectives(
     reference: TrainingRecord, distributed: TrainingRecord, error: ErrorRecord
 ) -> Finding | None:
-    """The finding that names collectives out of step as what is behind an error, or ``None`` where they are not."""
+    """Return the finding for mismatched collectives behind an error, or ``None`` if they are not the reason."""
     text = f"{error.type} {error.message}"
     if error.type not in UNENDED and _REPLICAS_DIFFER.search(text):
         message = "the replicas of one process call all_reduce or merge_call a different number of times"
@@ -82,7 +82,7 @@ def blocked_by_collectives(
 
 
 def _waits_for_a_finished_rank(distributed: TrainingRecord) -> Mismatch | None:
-    """A collective in a ``tf.cond`` or a loop: all ranks enter its function, and not all execute it."""
+    """Find a collective in a ``tf.cond`` or a loop: all ranks enter its function, but not all execute it."""
     finished = [rank for rank in distributed.ranks if rank.error is None]
     waiting = [rank for rank in distributed.ranks if rank.error is not None and rank.error.type in UNENDED]
     for rank in waiting:
@@ -98,7 +98,7 @@ def _waits_for_a_finished_rank(distributed: TrainingRecord) -> Mismatch | None:
 
 
 _IN_TENSORFLOW = re.compile(r"most recent call first\):\n  File \"[^\"]*tensorflow[^\"]*execute\.py\"")
-"""The stack of a thread that waits in the runtime of TensorFlow."""
+"""Stack of a thread that waits in the runtime of TensorFlow."""
 
 
 def _first_line(error: ErrorRecord) -> str:

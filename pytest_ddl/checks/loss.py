@@ -1,4 +1,4 @@
-"""LOSS-EQ: the loss that the program reports for a step is the one that one device reports."""
+"""LOSS-EQ: the loss that the program reports for a step equals that of one device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECK = "LOSS-EQ"
 
 @dataclass(frozen=True)
 class _Formula:
-    """A way to arrive at the reported loss."""
+    """Formula that may give the reported loss."""
 
     text: str
     value: float
@@ -27,7 +27,7 @@ class _Formula:
 
 
 def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare the losses of those steps that began with equal weights; later ones only repeat the news."""
+    """Compare the losses of the steps that began with equal weights. Later losses add no information."""
     steps = shared_steps(reference, distributed)
     if steps == 0:
         return no_steps(CHECK, distributed)
@@ -119,7 +119,7 @@ def _finding(
 
 
 def _formulas(distributed: TrainingRecord, step: int, desired: float, slack: float) -> list[_Formula]:
-    """Everything that a loop might report instead of the mean over the global batch, the likeliest first."""
+    """Return formulas that a loop might report instead of the mean over the global batch, the likeliest first."""
     number = distributed.num_replicas
     found = []
     if number > 1:
@@ -130,7 +130,7 @@ def _formulas(distributed: TrainingRecord, step: int, desired: float, slack: flo
     if len(losses) < 2:
         return found
     total = sum(batch.size for batch in batches)
-    # A replica's loss is the mean over its own examples, or that divided by the number of replicas already.
+    # A replica's loss is the mean over its own examples, or that mean already divided by the number of replicas.
     for scale in (1, number):
         if abs(scale * sum(b.size * (b.loss or 0.0) for b in batches) - desired * total) <= slack * total:
             mean = scale * sum(losses) / len(losses)

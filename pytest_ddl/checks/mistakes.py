@@ -1,4 +1,4 @@
-"""Exceptions whose message says which mistake of the program raised them."""
+"""Exceptions whose message identifies the mistake of the program."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pytest_ddl.records import ErrorRecord
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake that a framework notices by itself, and the words by which it does."""
+    """Mistake that a framework detects itself, and the message that identifies it."""
 
     pattern: str
     """Regular expression searched for in the exception's message."""
     cause: str
     fix: str | None = None
-    """What to do, where the cause's own advice is not it."""
+    """Advice, if that of the cause does not fit."""
 
 
 MISTAKES: tuple[Mistake, ...] = (
@@ -51,7 +51,7 @@ MISTAKES: tuple[Mistake, ...] = (
 
 
 def known_mistake(error: ErrorRecord) -> Mistake | None:
-    """The mistake that an exception tells of, or ``None``."""
+    """Return the mistake that an exception reports, or ``None``."""
     for mistake in MISTAKES:
         if re.search(mistake.pattern, error.message, re.DOTALL | re.IGNORECASE):
             return mistake

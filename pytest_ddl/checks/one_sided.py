@@ -1,7 +1,7 @@
 """Find losses, named values and results that only one of two runs recorded.
 
-A program may leave it to one rank to record something, so a rank that records none of it is not missed if another
-rank records all. A rank that records some of it is.
+A program may let only one rank record something. So a rank that records none of it is not reported if another rank
+records all of it. A rank that records some of it is reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_ddl.checks.results import returned
 from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind
 
 _OF_ONE_PLACE = re.compile(r"(rank|replica|worker|task|device|process)\D{0,3}\d", re.IGNORECASE)
-"""Names of values that belong to one replica or rank, which one device may lack."""
+"""Names of values that belong to one replica or rank, so that one device may lack them."""
 _SHOWN = 3
 
 _Places = Mapping[str, Sequence[int]]
@@ -23,7 +23,7 @@ _Places = Mapping[str, Sequence[int]]
 
 
 def lone_losses(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> str | None:
-    """Say in which steps up to ``last`` each side recorded a loss, or return ``None`` if these are the same."""
+    """Describe the steps up to ``last`` in which each side recorded a loss; ``None`` if they are the same."""
 
     def losses(rank: RankRecord) -> _Places:
         return {"": [step.index for step in rank.steps[:last] if step.loss is not None]}
@@ -33,7 +33,7 @@ def lone_losses(reference: TrainingRecord, distributed: TrainingRecord, last: in
 
 
 def lone_values(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> list[str]:
-    """Name the values that only one side recorded in some step up to ``last``, and in which steps."""
+    """Name the values that only one side recorded in some step up to ``last``, with the steps."""
 
     def values(rank: RankRecord) -> _Places:
         found: dict[str, list[int]] = {}
@@ -49,9 +49,9 @@ def lone_values(reference: TrainingRecord, distributed: TrainingRecord, last: in
 
 
 def lone_results(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> list[str]:
-    """Name what ``fit``, ``evaluate`` and ``predict`` returned on one side only up to step ``last``.
+    """Name the results of ``fit``, ``evaluate`` and ``predict`` that only one side has up to step ``last``.
 
-    A run that went on after an interruption lacks the calls before it.
+    A run that continued after an interruption lacks the calls before it.
     """
     first = max((step for rank in distributed.ranks for step in rank.resumed), default=-1)
     names: dict[str, str] = {}
@@ -69,7 +69,7 @@ def lone_results(reference: TrainingRecord, distributed: TrainingRecord, last: i
 
 
 def lone_ids(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
-    """Say in which steps each side told example ids, or return ``None`` if these are the same."""
+    """Describe the steps in which each side reported example ids; ``None`` if they are the same."""
 
     def told(record: TrainingRecord) -> _Places:
         steps = range(1, shared_steps(reference, distributed) + 1)
@@ -95,7 +95,7 @@ def lone_variables(reference: TrainingRecord, distributed: TrainingRecord, kinds
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join the first names; say how many more there are."""
+    """Join the first names and say how many more there are."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 

@@ -26,7 +26,7 @@ _CAUSES = {
 
 
 def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare the optimizer's variables up to the first step where any of them, or a weight, differs."""
+    """Compare the optimizer's variables up to the first step in which one of them, or a weight, differs."""
     steps = shared_steps(reference, distributed)
     if steps == 0:
         return no_steps(CHECK, distributed)
@@ -37,7 +37,7 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
     last = steps if diverged is None else diverged
     findings, compared, reasons = [], 0, []
     for kind in _KINDS:
-        # Counters are independent of the weights, so a divergence of those excuses nothing here.
+        # Counters do not depend on the weights. So different weights do not excuse a different counter.
         limit = last if kind is VariableKind.SLOT else steps
         found = compare(reference, distributed, tolerance, (kind,), 1, limit)
         compared += found.compared
@@ -61,7 +61,10 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
 
 
 def _outdated_rate(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[Finding]:
-    """A schedule that is not followed: judged on each run alone, as it is the same on one device."""
+    """Find a learning rate that does not follow its schedule, in each run by itself.
+
+    One device makes the same mistake, so a comparison does not show it.
+    """
     for record, where in ((distributed, ""), (reference, " on one device")):
         found = outdated(record, tolerance)
         if found is not None:
@@ -104,7 +107,7 @@ def _slot(
     diagnosis: Diagnosis | None = diagnose(case)
     assert diagnosis is not None
     cause = diagnosis.cause
-    # Of SGD a gradient that is wrong shows in the weight as much as in its momentum; others may hide its scale.
+    # With SGD, a wrong gradient shows in the weight as much as in its momentum. Other optimizers may hide its scale.
     slot_alone = not weights_too and settings_of(reference)[0] == "SGD"
     if cause is None or slot_alone or not (diagnosis.exact or weights_too):
         cause, diagnosis = "optimizer-state-mismatch", None

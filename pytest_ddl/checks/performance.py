@@ -15,13 +15,13 @@ from pytest_ddl.records import CollectiveRecord, GraphRecord, RankRecord, Traini
 
 CHECK = "PERF"
 REPEATS = 2
-"""Steps in which a cost must come back before it is one of every step: the first step warms up."""
+"""Number of steps in which a cost must repeat before it counts. The first step may warm up."""
 SEVERAL = 3
-"""Variables from which on reducing each by itself counts."""
+"""Minimum number of variables for which separate reductions count."""
 
 
 def check_performance(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge what is counted, never what is timed."""
+    """Judge counts, never times."""
     if distributed.num_replicas < 2:
         return not_applicable(CHECK, "there is one replica")
     if distributed.errors:
@@ -54,7 +54,7 @@ def _finding(cause: str, step: int, message: str, observed: str, expected: str) 
 
 
 def _retraced(rank: RankRecord) -> Finding | None:
-    """The same function, given the same shapes, is traced again in every step."""
+    """Find a function that is traced again in every step although its inputs have the same shapes."""
     for function in dict.fromkeys(graph.function for graph in rank.graphs):
         graphs = [graph for graph in rank.graphs if graph.function == function]
         first = min(graph.step for graph in graphs)
@@ -74,7 +74,7 @@ def _seen_before(graph: GraphRecord, graphs: Sequence[GraphRecord]) -> bool:
 
 
 def _eager(rank: RankRecord) -> Finding | None:
-    """No graph holds a call of ``strategy.run``, and every step has one outside of any."""
+    """Find a run in which every step calls ``strategy.run`` outside of any graph, and no graph holds a call."""
     eager = [step for step in rank.steps if step.eager]
     if rank.graphs or len(eager) < REPEATS or len(eager) < len(rank.steps):
         return None
@@ -83,7 +83,7 @@ def _eager(rank: RankRecord) -> Finding | None:
 
 
 def _per_variable(record: TrainingRecord, rank: RankRecord) -> Finding | None:
-    """The program reduces tensors that have the shapes of its variables, each in a call of its own."""
+    """Find tensors with the shapes of variables that the program reduces in one call each."""
     shapes: Counter[tuple[int | None, ...] | None] = Counter(
         variable.shape for variable in of_kind(record, VariableKind.TRAINABLE) if variable.shape
     )
@@ -95,7 +95,7 @@ def _per_variable(record: TrainingRecord, rank: RankRecord) -> Finding | None:
         for where in dict.fromkeys(item.where for item in single):
             matched = Counter(item.shape for item in single if item.where == where) & shapes
             count = matched.total()
-            # Statistics of a layer have the shape of its vectors; only gradients have that of a kernel.
+            # Statistics of a layer have the shape of its vectors. Only gradients have the shape of a kernel.
             if count >= SEVERAL and any(len(shape or ()) > 1 for shape in matched) and issued >= count:
                 size = sum(math.prod(dim or 0 for dim in shape or ()) * times for shape, times in matched.items())
                 message = (
@@ -113,6 +113,6 @@ def _per_variable(record: TrainingRecord, rank: RankRecord) -> Finding | None:
 
 
 def _single(graph: GraphRecord) -> list[CollectiveRecord]:
-    """The tensors that the program had reduced in calls of one tensor each."""
+    """Return the tensors that the program reduced in calls of one tensor each."""
     sizes = Counter(item.group for item in graph.asked)
     return [item for item in graph.asked if item.kind == "all_reduce" and sizes[item.group] == 1]

@@ -1,7 +1,7 @@
-"""The checks by name, in the order in which their findings explain each other.
+"""Registry of the checks, in the order in which their findings explain each other.
 
-``pytest_ddl_register_checks`` lets a plugin add further :class:`Check` entries; a check is a plain
-function over records and may be used without this registry.
+``pytest_ddl_register_checks`` lets a plugin add further :class:`Check` entries. A check is a plain function over
+records and may be used without this registry.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CheckFunction = Callable[[TrainingRecord, TrainingRecord, Tolerance], CheckResul
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, what it asserts, and what a record must hold for it."""
+    """Check with its name, its assertion, and the data that a record must hold for it."""
 
     name: str
     function: CheckFunction
@@ -131,9 +131,9 @@ CHECKS: tuple[Check, ...] = (
 
 
 def select(names: Collection[str] | None, known: Sequence[Check] = CHECKS) -> list[Check]:
-    """The checks of some names, all for ``None``; RUN is always among them.
+    """Return the checks with the given names, or all for ``None``. RUN is always among them.
 
-    :raises ValueError: naming what is no check's name, and the valid ones.
+    :raises ValueError: if a name is unknown or no check is named. The message lists the valid names.
     """
     if names is None:
         return list(known)

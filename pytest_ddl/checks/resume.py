@@ -1,4 +1,4 @@
-"""RESUME: training that was interrupted goes on with the values, the counters and the examples that it had come to."""
+"""RESUME: interrupted training continues with the values, the counters and the examples that it had reached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WEIGHTS = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE, Var
 
 @dataclass(frozen=True)
 class _Loss:
-    """A component of a variable that is not what it was when training was interrupted."""
+    """Component of a variable that differs from its value at the interruption."""
 
     variable: VariableRecord
     rank: RankRecord
@@ -31,7 +31,7 @@ class _Loss:
     saved: Array
     found: Array
     counts: bool
-    """A number of steps or updates, or the learning rate that follows from it."""
+    """True for a number of steps or updates, and for a learning rate that follows from it."""
 
     @property
     def error(self) -> float:
@@ -39,7 +39,7 @@ class _Loss:
 
 
 def check_resume(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare what training went on with, bit for bit, with what it had come to before the interruption."""
+    """Compare the values with which training continued, bit for bit, with those before the interruption."""
     steps = [step for rank in distributed.ranks for step in rank.resumed]
     if not steps:
         return not_applicable(CHECK, "the program does not interrupt itself with run.restart()")
@@ -67,11 +67,11 @@ def _before(rank: RankRecord, step: int) -> dict[int, tuple[Array, ...]]:
 
 
 def _compared(rank: RankRecord, step: int) -> Iterator[_Loss | None]:
-    """One entry per component that was compared: what is lost of it, or ``None``."""
+    """Yield the loss of each compared component, or ``None`` if it is equal."""
     saved = _before(rank, step)
     for variable in rank.variables:
         if variable.kind is VariableKind.METRIC or read_locally(variable):
-            continue  # a metric begins anew; what replicas hold for themselves is saved as their sum
+            continue  # a metric begins anew, and components that are summed when read are saved as their sum
         pairs = zip(saved.get(variable.index, ()), rank.resumed[step].get(variable.index, ()), strict=False)
         for position, (left, right) in enumerate(pairs):
             counts = variable.kind not in _WEIGHTS or (not variable.shape and np.asarray(left).dtype.kind in "iu")
@@ -79,7 +79,10 @@ def _compared(rank: RankRecord, step: int) -> Iterator[_Loss | None]:
 
 
 def _matters(loss: _Loss, reference: TrainingRecord, tolerance: Tolerance, step: int) -> bool:
-    """Say whether the loss shows after a further step: a program may restore late, or set a rate before each step."""
+    """Return whether a loss still shows after a further step.
+
+    A program may restore late, or set a rate before each step.
+    """
     if loss.variable.kind is VariableKind.STATE and not loss.counts:
         return True
     for later, record in enumerate(loss.rank.steps[step:], step + 1):
@@ -115,7 +118,7 @@ def _findings(distributed: TrainingRecord, lost: list[_Loss], shift: int | None,
 
 
 def _step_with(lost: list[_Loss], step: int) -> int | None:
-    """The earlier step after which all that differs had the values that training goes on with."""
+    """Return the earlier step whose values equal all differing values with which training continues."""
     for candidate in range(step - 1, 0, -1):
         values = [_before(loss.rank, candidate).get(loss.variable.index, ()) for loss in lost]
         pairs = zip(lost, values, strict=True)
@@ -171,7 +174,7 @@ def _wrong_data(shift: int, step: int) -> Finding:
         0: "examples that were consumed before the interruption are consumed again",
         -step: "the data begins from its start again",
     }.get(shift, f"the data goes on {abs(shift)} step(s) too {'early' if shift < 0 else 'late'}")
-    # A checkpoint whose counter is one behind its weights makes the data of its last step come again.
+    # If the counter of a checkpoint is one behind its weights, the data of its last step comes again.
     behind = shift == -1 and step > 1
     cause = "resume-step-wrong" if behind else "resume-data-wrong"
     return Finding(
@@ -188,7 +191,10 @@ def _wrong_data(shift: int, step: int) -> Finding:
 
 
 def data_shift(reference: TrainingRecord, distributed: TrainingRecord) -> int | None:
-    """By how many steps the data is off after an interruption; 0 where examples merely repeat, ``None`` if right."""
+    """Return by how many steps the data is off after an interruption.
+
+    Return 0 if examples only repeat, and ``None`` if the data is right.
+    """
     steps = [step for rank in distributed.ranks for step in rank.resumed]
     ours, theirs = contents_by_step(reference), contents_by_step(distributed)
     if not steps or ours is None or theirs is None:
@@ -198,7 +204,7 @@ def data_shift(reference: TrainingRecord, distributed: TrainingRecord) -> int | 
     if not after or found[step:] == expected[step : len(found)]:
         return None
     if found[:step] != expected[:step]:
-        # In an order of its own, from the start: what was consumed before must not come again within a pass.
+        # The strategy uses another order from the start. Then the examples must not repeat within a pass.
         expected = found[:step]
         passes = any(names & other for at, names in enumerate(expected) for other in expected[:at])
         repeated = any(names & before for names in after[:1] for before in expected)

@@ -1,4 +1,4 @@
-"""RUN: did every rank run the training function to its end? Crashes and hangs become findings here."""
+"""RUN: every rank runs the training function to its end. Crashes and hangs become findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_ddl.tracebacks import folded, package_of
 
 CHECK = "RUN"
 
-# What a rank raises because a peer is gone: never the root cause while another rank has an error of its own.
+# Errors of a rank whose peer is gone. They are never the root cause if another rank has an error of its own.
 _CONSEQUENCE = re.compile(
     r"UnavailableError|AbortedError|CancelledError|Connection (reset|refused)|Socket closed|"
     r"Collective ops is aborted|peer .{0,40}(failed|down|unavailable)|heartbeat",
@@ -34,7 +34,7 @@ def check_run(
     distributed: TrainingRecord,
     tolerance: Tolerance,
 ) -> CheckResult:
-    """Report the exception, death or deadline that came first, and ranks that left no trace."""
+    """Report the exception, death or deadline that came first, and ranks that left no record."""
     if reference.errors:
         return _reference_failed(reference, distributed)
     if distributed.errors and reference.refused is not None:
@@ -55,7 +55,7 @@ def _headline(error: ErrorRecord) -> str:
 
 
 def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) -> CheckResult:
-    """Decide between a program that fails by itself and one that also fails in a way of the strategy's own."""
+    """Decide whether a program fails only by itself, or also in another way because of the strategy."""
     rank, error = reference.errors[0]
     others = [theirs for _rank, theirs in distributed.errors]
     told = f"the program fails on one device{' too' if others else ''}: {_headline(error)}"
@@ -63,10 +63,10 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
         told = f"the program fails by itself, without a strategy{' too' if others else ''}: {_headline(error)}"
     mistake = known_mistake(error)
     if others and mistake is not None and mistake.cause != "worker-raised":
-        return failed(CHECK, [_error(reference, distributed)], told)  # one device is a strategy as well, with a scope
+        return failed(CHECK, [_error(reference, distributed)], told)  # one device is a strategy with a scope, too
     own = {error.type, *([reference.refused.type] if reference.refused is not None else [])}
     if others and all(theirs.type not in own for theirs in others):
-        # Another failure than the program's own is the strategy's: it is worth reporting.
+        # A failure that the program does not have on one device comes from the strategy, so report it.
         return failed(CHECK, [_error(reference, distributed)], told)
     place = place_of(error)
     details = "\n".join(part for part in (f"raised in {place}" if place else None, _details([(rank, error)])) if part)
@@ -74,7 +74,7 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
 
 
 def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
-    """The finding for a program that trains on one device only if it runs without a strategy."""
+    """Build the finding for a program that trains on one device only without a strategy."""
     found = _error(reference, distributed)
     refused = reference.refused
     assert refused is not None
@@ -93,7 +93,7 @@ def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecor
             fix=f"{fix_of('unsupported-by-framework')} See {SYMBOLIC_BUILD.link}",
             exact=False,
         )
-    # The cause's own advice says that the program ran under a strategy, on one device.
+    # The usual advice of the cause would say that the program ran under a strategy on one device.
     advice = (
         "Find the call that the traceback below names: without a strategy it succeeds, under any strategy it raises."
     )
@@ -106,7 +106,7 @@ def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecor
 
 
 def place_of(error: ErrorRecord) -> str | None:
-    """Describe where in the program an exception was raised."""
+    """Describe the line of the program that raised an exception."""
     if not error.file:
         return None
     file = os.path.relpath(error.file) if error.file.startswith(os.getcwd() + os.sep) else error.file
@@ -127,7 +127,7 @@ def _order(entry: tuple[RankRecord, ErrorRecord]) -> tuple[int, int, int]:
 
 def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
     ordered = sorted(distributed.errors, key=_order)
-    # A death explains why its peers raise, but a rank that raised for reasons of its own explains more.
+    # A death explains why its peers raise. But a rank that raised an error of its own explains more.
     if ordered[0][1].type == "died":
         ordered.sort(key=lambda entry: (_order(entry)[0] != 1 or entry[1].step > ordered[0][1].step, _order(entry)))
     rank, error = ordered[0]
@@ -167,7 +167,7 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
 
 
 def _details(ordered: Sequence[tuple[RankRecord, ErrorRecord]]) -> str | None:
-    """What the first rank left behind, and a line for each other one."""
+    """Return the traceback and output of the first rank, and a line for each other rank."""
     (_rank, error), *rest = ordered
     others = [f"rank {r.rank} ({r.task}): {_headline(e)}" for r, e in rest]
     trace = folded(error.traceback.rstrip(), package_of(error.file))
@@ -178,10 +178,10 @@ def _details(ordered: Sequence[tuple[RankRecord, ErrorRecord]]) -> str | None:
 
 
 def _absent(record: TrainingRecord) -> list[str]:
-    """Replicas and ranks that left no trace while others trained."""
+    """Name the replicas and ranks that left no record although others trained."""
     present = {replica for rank in record.ranks for replica in rank.replicas}
     missing = [f"replica {replica}" for replica in range(record.num_replicas) if replica not in present]
-    # A coordinator's record stands for its workers, which keep none of their own.
+    # The workers of a parameter server keep no records. The coordinator's record covers them.
     if "parameter_server" in record.strategy:
         missing = []
     trained = any(rank.variables or rank.steps for rank in record.ranks)

@@ -1,4 +1,4 @@
-"""Which parts of a global batch to train on alone, so that a guessed cause becomes a recomputed one."""
+"""Select parts of a global batch to train on separately, so that a guessed cause can be recomputed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _RECOMPUTABLE = ("STEP-EQ", "UNEVEN-EQ", "OPT-STATE", "REPLICA-EQ", "STATE-EQ")
 
 
 def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[int, ...]]]]:
-    """At most one ``(step, {replica: rows})``: the first step whose difference is not explained by recomputation.
+    """Return at most one ``(step, {replica: rows})``: the first step whose difference was not recomputed.
 
-    ``rows`` are positions in the global batch of the reference. Empty where every cause is exact, or
-    where it was not observed which examples the replicas consumed, or a replica consumed none.
+    ``rows`` are positions in the global batch of the reference. The list is empty if every cause is exact, if the
+    examples of the replicas were not observed, or if a replica consumed none.
     """
     reference, distributed = report.reference, report.distributed
     told = (*report.findings, *report.approximations, *(finding for finding, _reason in report.expected))
@@ -33,7 +33,7 @@ def _is_guessed(finding: Finding) -> bool:
 def _rows_by_replica(
     reference: TrainingRecord, distributed: TrainingRecord, step: int
 ) -> dict[int, tuple[int, ...]] | None:
-    """The rows of the reference's batch that each replica consumed, found by the examples' contents or ids."""
+    """Return the rows of the reference's batch that each replica consumed, by the examples' contents or ids."""
     ours, theirs = _batches(reference, step), _batches(distributed, step)
     if len(ours) != 1 or len(theirs) != distributed.num_replicas or distributed.num_replicas < 2:
         return None

@@ -61,7 +61,7 @@ def _without_difference(
 
 
 def initial_weights(first: tuple[Place, ...], check: str = CHECK) -> Finding:
-    """The finding for weights that differ before training."""
+    """Build the finding for weights that differ before training."""
     worst = first[0]
     names = list(dict.fromkeys(place.variable.name for place in first))
     message = f"{len(names)} variable(s) differ from one device before the first step: {', '.join(names[:3])}"
@@ -75,7 +75,7 @@ def explain(
     tolerance: Tolerance,
     first: tuple[Place, ...],
 ) -> Finding:
-    """The finding for weights that differ after a step, with the cause that reproduces the difference."""
+    """Build the finding for weights that differ after a step, with the cause that reproduces the difference."""
     worst = first[0]
     diagnosis = diagnose(Case(reference, distributed, tolerance, worst.step, tolerance.slices_at(worst.step)))
     names = list(dict.fromkeys(place.variable.name for place in first))
@@ -87,7 +87,7 @@ def explain(
 
 
 def _structure(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
-    """Variables that have no counterpart, or another shape."""
+    """Find variables that have no counterpart, or one of another shape."""
     if not distributed.ranks or (distributed.errors and not distributed.variables):
         return []
     ours = of_kind(reference, *WEIGHTS)
@@ -119,7 +119,7 @@ def _names(variables: list[VariableRecord]) -> str:
 
 
 def _step_counts(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
-    """Ranks that trained for different numbers of steps; after an error that is a mere consequence."""
+    """Find ranks that trained for different numbers of steps. After an error that is only a consequence."""
     if reference.errors or distributed.errors:
         return []
     counts = {rank.task: rank.num_steps for rank in distributed.ranks}

@@ -13,7 +13,7 @@ CHECK = "UNEVEN-EQ"
 
 
 def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge those steps alone in which replicas had different numbers of examples, or none."""
+    """Judge only the steps in which replicas had different numbers of examples, or none."""
     steps = shared_steps(reference, distributed)
     if steps == 0:
         return no_steps(CHECK, distributed)

@@ -1,4 +1,4 @@
-"""Weights with a gradient that never change, also where they stand still on one device too."""
+"""Find weights with a gradient that never change, even if they do not move on one device either."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, Vari
 
 
 def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]:
-    """``(variable, first step, evidence)`` of weights that ought to have moved in this run, and never did.
+    """Yield ``(variable, first step, evidence)`` of weights that should have moved in this run but never did.
 
-    A gradient that is computed and not applied may be meant (accumulated, logged, held back as zeros, with a
-    learning rate of 0), so a weight is only named where the gradient was handed to the optimizer, or where in
-    every step others of the same gradient call moved, or an optimizer counted an update that moved no weight at all.
+    A gradient that is computed but not applied may be intended: accumulated, logged, held back as zeros, or used with a
+    learning rate of 0. So a weight is named only in three cases:
+
+    * Its gradient was handed to the optimizer.
+    * Other weights of the same gradient call moved in every step.
+    * An optimizer counted an update that moved no weight at all.
     """
     trainable = of_kind(record, VariableKind.TRAINABLE)
     steps = range(1, record.num_steps + 1)
@@ -49,7 +52,7 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
 def _large(
     record: TrainingRecord, variable: VariableRecord, step: int, gradients: dict[int, Float], moving: set[int]
 ) -> bool:
-    """Say whether a gradient is finite and large enough to show in its weight at the rate of the others."""
+    """Return whether a gradient is finite and large enough to show in its weight at the rate of the others."""
     gradient = gradients.get(variable.index)
     if gradient is None or not all_finite(gradient) or not np.any(gradient):
         return False
@@ -63,7 +66,7 @@ def _large(
 
 
 def _companions(record: TrainingRecord, variable: VariableRecord, step: int) -> set[int]:
-    """The weights whose gradients came out of the same calls."""
+    """Return the weights whose gradients came from the same calls."""
     found = calls(record, step, GradientStage.COMPUTED)
     return {index for call in found if variable.index in call.values for index in call.values} - {variable.index}
 

@@ -1,4 +1,4 @@
-"""The learning rate that updates really used, read back from them, against the one that the optimizer shows."""
+"""Compare the learning rate computed back from the updates with the one that the optimizer shows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _EPSILON = 1e-7
 
 
 def outdated(record: TrainingRecord, tolerance: Tolerance) -> tuple[int, float, float, int] | None:
-    """``(step, rate used, rate shown, step whose rate it is)`` of the first update with a rate of the past.
+    """Find the first update with an outdated rate: ``(step, rate used, rate shown, step whose rate it is)``.
 
-    A rate may be set before or after a step, and a schedule counts from the update before, so that the rates
-    shown before and after a step are both right. Only a rate that was shown earlier, and no longer is, is named.
+    A rate may be set before or after a step, and a schedule counts from the update before. So the rates shown before
+    and after a step are both right. A rate is outdated only if it was shown earlier and is not shown any more.
     """
     rates = of_kind(record, VariableKind.LEARNING_RATE)
     shown = [record.value(rates[0].index, step) for step in range(record.num_steps + 1)] if len(rates) == 1 else []
@@ -42,10 +42,10 @@ def outdated(record: TrainingRecord, tolerance: Tolerance) -> tuple[int, float, 
 
 
 def is_of_slots(record: TrainingRecord, step: int, tolerance: Tolerance) -> bool:
-    """Say whether every weight moved as the optimizer's slots and rate say; False if its rule is not known here."""
+    """Return whether every weight moved by the optimizer's slots and rate; False if its rule is not known here."""
     kind, settings = settings_of(record)
     if not kind or (kind == "SGD" and not settings.get("momentum")):
-        return True  # there are no slots: what is read off the weights is the gradient itself
+        return True  # there are no slots: the gradient itself is computed back from the weights
     if kind == "SGD":
         return not settings.get("nesterov") and all(
             _moved_by(record, variable, step, tolerance) for variable in of_kind(record, VariableKind.TRAINABLE)
@@ -61,7 +61,7 @@ def is_of_slots(record: TrainingRecord, step: int, tolerance: Tolerance) -> bool
 
 
 def _moved_by(record: TrainingRecord, variable: VariableRecord, step: int, tolerance: Tolerance) -> bool:
-    """Say whether a weight moved by its momentum, as SGD of Keras moves it."""
+    """Return whether a weight moved by its momentum, as with SGD of Keras."""
     slot, change = first_moment(record, variable), update(record, variable.index, step)
     momentum = record.value(slot.index, step) if slot is not None else None
     if momentum is None or change is None or momentum.shape != change.shape:
@@ -71,14 +71,14 @@ def _moved_by(record: TrainingRecord, variable: VariableRecord, step: int, toler
 
 
 def _sensitivity(record: TrainingRecord) -> float:
-    """By how much rounding the optimizer's constants to float32, as Keras does, changes its bias corrections."""
+    """Return by how much Keras' rounding of the optimizer's constants to float32 changes its bias corrections."""
     _kind, settings = settings_of(record)
     betas = [settings.get(name) for name in ("beta_1", "beta_2")]
     return 1.0 + sum(1.0 / (1.0 - beta) for beta in betas if isinstance(beta, float) and beta < 1)
 
 
 def _used(record: TrainingRecord, step: int, tolerance: Tolerance) -> tuple[float, float] | None:
-    """The rate of a step and what rounding may do to it; ``None`` where no single one explains all weights."""
+    """Return the rate of a step and its rounding error; ``None`` if no single rate explains all weights."""
     kind, settings = settings_of(record)
     unusual = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "amsgrad")
     if any(settings.get(name) for name in unusual) or settings.get("gradient_accumulation_steps"):
@@ -110,7 +110,7 @@ def _used(record: TrainingRecord, step: int, tolerance: Tolerance) -> tuple[floa
 
 
 def _change(record: TrainingRecord, variable: VariableRecord, step: int, momentum: object) -> Float | None:
-    """What a step adds to a weight, or to its momentum: the learning rate times the direction."""
+    """Return the change of a weight, or of its momentum, in a step: the learning rate times the direction."""
     slot = first_moment(record, variable) if momentum else None
     if not momentum or slot is None or not isinstance(momentum, float):
         return None if momentum else update(record, variable.index, step)
@@ -122,7 +122,7 @@ def _change(record: TrainingRecord, variable: VariableRecord, step: int, momentu
 
 
 def _of_adam(record: TrainingRecord, variable: VariableRecord, step: int, kind: str) -> Float | None:
-    """``m_hat / (sqrt(v_hat) + epsilon)`` after a step, as Keras 3 and tf_keras compute it."""
+    """Compute ``m_hat / (sqrt(v_hat) + epsilon)`` after a step, as Keras 3 and tf_keras do."""
     _kind, settings = settings_of(record)
     counters = of_kind(record, VariableKind.ITERATIONS)
     slots = [slot for slot in of_kind(record, VariableKind.SLOT) if slot.slot_of == variable.index]

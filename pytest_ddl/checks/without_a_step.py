@@ -1,4 +1,4 @@
-"""Calls of ``run.steps``, ``run.batches`` and ``run.fit`` that got no step within the limit: nothing compared them."""
+"""Calls of ``run.steps``, ``run.batches`` and ``run.fit`` that got no step because the limit was used up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pytest_ddl.records import CallSite, TrainingRecord
 from pytest_ddl.tracebacks import is_own
 
 _MOST = 3
-"""Calls that are named, and frames of each."""
+"""Maximum number of calls that are named, and of frames that are shown for each."""
 
 
 def without_a_step(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
-    """Say which calls never ran because others had taken all steps, and what to do; ``None`` if there are none."""
+    """Name the calls that never ran because others had taken all steps, with advice; ``None`` if there are none."""
     ranks = (*reference.ranks, *distributed.ranks)
     sites = [site for rank in ranks for site, ran in rank.facts.get("call_sites", {}).items() if not ran]
     if not sites:
@@ -27,7 +27,7 @@ def without_a_step(reference: TrainingRecord, distributed: TrainingRecord) -> st
 
 
 def without_call_sites(record: TrainingRecord) -> TrainingRecord:
-    """Return a record that does not say which calls had a step."""
+    """Remove the facts about which calls had a step from a record."""
     ranks = (
         replace(rank, facts={name: fact for name, fact in rank.facts.items() if name != "call_sites"})
         for rank in record.ranks

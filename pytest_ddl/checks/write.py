@@ -12,12 +12,12 @@ from pytest_ddl.records import TrainingRecord, WriteRecord
 
 CHECK = "WRITE"
 _UNTOLD = ("stopped", "stuck", "died", "deadline")
-"""Errors of ranks whose records end before they do."""
+"""Errors of ranks whose records are incomplete."""
 _FILES = re.compile(r"NotFound|DataLoss|FileExists|BadZipFile|OSError|BlockingIOError|FailedPrecondition|Unknown")
 
 
 def check_write(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare the paths that the ranks wrote; appending to one log counts, as lines and positions then mix."""
+    """Compare the paths that the ranks wrote. Appending to one log counts, because lines and positions mix."""
     ranks = distributed.ranks
     if len(ranks) < 2:
         return not_applicable(CHECK, "one process writes all files")
@@ -36,7 +36,7 @@ def check_write(reference: TrainingRecord, distributed: TrainingRecord, toleranc
 
 
 def _failed_over(path: str, found: dict[int, WriteRecord], distributed: TrainingRecord) -> bool:
-    """Whether a rank failed over a file in the common folder, while others were stopped before they could tell."""
+    """Return whether a rank failed on a file in the common folder, while others were stopped before they reported."""
     rank = next(iter(found))
     private = path.startswith(("/", "rank"))
     errors = {other.rank: error for other, error in distributed.errors}
@@ -49,7 +49,7 @@ def _finding(shared: dict[str, dict[int, WriteRecord]], distributed: TrainingRec
     failed_alone = "" if len(found) > 1 else "; the other ranks were stopped before they told what they wrote"
     calls = ", ".join(f"rank {rank}: {write.api}" for rank, write in sorted(found.items()))
     more = f" and {len(shared) - 1} other path(s)" if len(shared) > 1 else ""
-    # Where a rank fails over a file, this is why.
+    # If a rank failed on one of these files, the shared path is the reason.
     names = [part.rsplit("/", 1)[-1] for part in shared]
     crashed = any(
         (_FILES.search(error.type) and any(name in f"{error.message}{error.traceback}" for name in names))
