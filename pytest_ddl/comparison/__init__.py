@@ -1,1 +1,1 @@
-"""Comparing a training function with one device: what runs where, how often, and in which precision."""
+"""Compare a training function with one device: which runs are made, how often, and in which precision."""

@@ -1,8 +1,8 @@
-"""Making two runs comparable whose global batches hold the same data in another order.
+"""Make two runs comparable whose global batches hold the same data in another order.
 
-A program may shard before it shuffles, or draw at random: on one device it then trains on other
-global batches than under the strategy, and is right on both. The reference is run again on the
-batches that the strategy consumed, and weights are compared with that.
+A program may shard before it shuffles, or draw at random. It then trains on other global batches on one device than
+under the strategy, and is right in both cases. So the reference is run again on the batches that the strategy consumed,
+and weights are compared with that run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 
 FURTHER_STEPS = 200
-"""Steps that are run beyond the limit of a check to see whether a pass over the data is complete."""
+"""Number of steps beyond the limit of a check that are run to see whether a pass over the data is complete."""
 _NEEDS_THE_SAME_DATA = (
     "STEP-EQ",
     "UNEVEN-EQ",
@@ -36,26 +36,26 @@ _NEEDS_THE_SAME_DATA = (
 )
 
 _REFUSED = re.compile(r"(ReplayError|UnknownExampleError): (.*)")
-"""What the replay raised, within the message of the ``tf.data`` operation that it was raised in."""
+"""Error of the replay, inside the message of the ``tf.data`` operation that raised it."""
 
 Runner = Callable[[RunSettings], TrainingRecord]
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Two runs to judge, and what was done to make them comparable."""
+    """Two runs to judge, with notes about what was done to make them comparable."""
 
     reference: TrainingRecord
     distributed: TrainingRecord
     settings: RunSettings
     notes: tuple[str, ...] = ()
     undecided: str | None = None
-    """Why weights cannot be compared, where they cannot."""
+    """Reason why weights cannot be compared, or ``None`` if they can."""
     in_program: bool = False
-    """Whether that reason lies in the program."""
+    """True if that reason lies in the program."""
 
     def told(self, report: Report) -> Report:
-        """The report of these two runs, with what was done and without what cannot be compared."""
+        """Add the notes to the report of these two runs, and remove what cannot be compared."""
         if self.undecided is not None:
             report = _without_numbers(report, self.undecided, self.in_program)
         return replace(report, notes=(*self.notes, *report.notes)) if self.notes else report
@@ -69,7 +69,7 @@ def align(
     run_distributed: Runner,
     run_reference_anew: Runner,
 ) -> Aligned:
-    """Two runs on the same global batches, where the data allows that and no example is lost or repeated."""
+    """Return two runs on the same global batches, if the data allows it and no example is lost or repeated."""
     reference, distributed = data_calls(reference, distributed)
     runs = Aligned(reference, distributed, settings)
     if not _are_comparable(reference, distributed) or _same_contents(reference, distributed):
@@ -130,7 +130,7 @@ def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
 
 
 def _follow_batch_size(runs: Aligned, run_reference: Runner) -> bool:
-    """Whether one device consumes the strategy's examples if its batches have the size of a replica's."""
+    """Return whether one device consumes the strategy's examples if its batches have the size of a replica's."""
     given, replicas = runs.settings, runs.distributed.num_replicas
     if replicas < 2 or given.global_batch_size is None or given.global_batch_size % replicas:
         return False
@@ -140,7 +140,7 @@ def _follow_batch_size(runs: Aligned, run_reference: Runner) -> bool:
 
 
 def _are_comparable(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
-    """Whether both ran to their end, in steps of the same size, and in one go."""
+    """Return whether both runs ended without an error, in as many steps of the same size, one after another."""
     if reference.errors or distributed.errors or reference.num_steps != distributed.num_steps:
         return False
     if any(rank.asynchronous for rank in distributed.ranks):
@@ -157,7 +157,7 @@ def _same_contents(reference: TrainingRecord, distributed: TrainingRecord) -> bo
 
 
 def _without_numbers(report: Report, why: str, in_program: bool) -> Report:
-    """The report less everything that compares numbers which other examples led to."""
+    """Remove from a report all comparisons of numbers that other examples led to."""
 
     def concerns(finding: Finding) -> bool:
         return finding.check in _NEEDS_THE_SAME_DATA or (finding.check == "DATA-COVER" and finding.cause is None)

@@ -1,7 +1,7 @@
 """Join the comparisons that were repeated with high and with low random numbers into one verdict.
 
-A constant leaves out what a program does with other numbers: the other branch, the masked examples. The second
-comparison reaches these.
+With a constant, a program does not do what it does with other numbers: the other branch, the masked examples. The
+second comparison reaches these.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pytest_ddl.records import VariableKind
 
 @dataclass(frozen=True)
 class Level:
-    """One repeated comparison, and what was switched off in it."""
+    """One repeated comparison, with the parts that were switched off in it."""
 
     report: Report
     off: tuple[str, ...]
     told: str
-    """The way the programs were run, in words."""
+    """Description in words of how the programs were run."""
 
     @cached_property
     def moving(self) -> frozenset[int]:
@@ -36,7 +36,7 @@ class Level:
         return frozenset(v.index for v in trainable if any(moved(record, v, step) for step in steps))
 
     def results(self) -> dict[str, CheckResult]:
-        """Return the results by check; each message says how the programs were run."""
+        """Return the results by check. Each message says how the programs were run."""
         return {result.check: self._told(result) for result in self.report.results}
 
     def _told(self, result: CheckResult) -> CheckResult:
@@ -45,7 +45,7 @@ class Level:
 
 
 def joined(levels: Sequence[Level], check: str) -> CheckResult | None:
-    """Return one result of a check: what any level finds, or else the doubt that no other level settles."""
+    """Join the results of a check: the findings of all levels, or else a doubt that no other level settles."""
     given = [(level, level.results()[check]) for level in levels if level.report.result(check) is not None]
     left = [(level, result) for level, result in given if not _is_settled(level, check, levels)]
     if not left:
@@ -55,25 +55,26 @@ def joined(levels: Sequence[Level], check: str) -> CheckResult | None:
     for _level, result in given:
         known = {(finding.cause, finding.approximation) for finding in found}
         found += [finding for finding in result.findings if (finding.cause, finding.approximation) not in known]
-    # What a constant in place of random numbers leaves open is no reason in the program.
+    # A doubt that comes from the constant in place of random numbers is no fault of the program.
     return replace(first, findings=tuple(found), in_program=False)
 
 
 def doubts(level: Level, levels: Sequence[Level]) -> list[str]:
-    """Return why a level gives no verdict, less the checks that another level decides."""
+    """Return why a level gives no verdict, without the checks that another level decides."""
     settled = {f"{r.check}: {r.reason}" for r in level.report.results if _is_settled(level, r.check, levels)}
     return [why for why in level.report.inconclusive if why not in settled]
 
 
 def telling(levels: Sequence[Level]) -> Level:
-    """Return the level that shows most: the one with findings, or else the one in which most variables move."""
+    """Return the level that shows most: one with findings, or else the one in which most variables move."""
     return max(levels, key=lambda level: (bool(level.report.findings), len(level.moving)))
 
 
 def _is_settled(level: Level, check: str, levels: Sequence[Level]) -> bool:
-    """Say whether another level decides what a check leaves open at this one.
+    """Return whether another level decides what a check leaves open at this level.
 
-    It does only if all variables that move here move there, too. If one stands still, its update was not compared.
+    This holds only if all variables that move at this level move at the other one too. If a variable does not move, its
+    update was not compared.
     """
     own = level.report.result(check)
     if own is None or own.outcome is not Outcome.INCONCLUSIVE:

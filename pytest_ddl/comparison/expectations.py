@@ -1,4 +1,4 @@
-"""Read ``expect=``: which causes are declared for the strategy that is compared."""
+"""Read ``expect=``: the causes that are declared for the strategy that is compared."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Expect = Mapping[str, str | Mapping[str, str] | Collection[str]] | Collection[st
 def expectations_for(spec: StrategySpec, expect: Expect, registry: StrategyRegistry) -> dict[str, str]:
     """Return the declared causes that hold under a strategy, each with its reason.
 
-    A reason that is given for a variant outranks that of its strategy, which outranks that of all.
+    A reason for a variant outranks that for its strategy, which outranks that for all strategies.
 
-    :raises ValueError: for a name that is neither a cause nor a strategy, also under a strategy that does not run.
+    :raises ValueError: if a name is neither a cause nor a strategy, even for a strategy that does not run.
     """
     if isinstance(expect, str) or not isinstance(expect, Mapping):
         return parse_expectations(expect)

@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from pytest_ddl.comparison.repeating import CompareOnce
 
 STEPS = 300
-"""State that doubles in every step leaves the range of float64 after 1024 steps, that of float32 after 128; what
-is summed once too often shows in the second step, what drifts slowly needs many."""
+"""Number of steps on one batch.
+
+State that doubles in every step leaves the range of float64 after 1024 steps, and that of float32 after 128. State that
+is summed once too often shows in the second step. State that drifts slowly needs many steps.
+"""
 _JUDGED = ("LIVENESS", "STEP-EQ", CHECK)
 
 
 def wanted(report: Report, names: Collection[str]) -> bool:
-    """Run only if the check is named: it takes as long as 300 steps take, twice."""
+    """Run only if the check is named, because it takes as long as 300 steps, twice."""
     return CHECK in names and not report.findings
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
-    """Run both again on only their first global batch, with learning rates of 0, and judge both like any run."""
+    """Run both again on only their first global batch, with learning rates of 0, and judge them like other runs."""
     again = timed(report, compare_once(replace(settings, constant=True, steps=STEPS), _JUDGED))
     refused = fails_on_one_device(again)
     if refused is not None:
@@ -36,7 +39,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     if reference is not None and not reference.errors and reference.num_steps < STEPS:
         note = f"{CHECK} is judged by few steps: of {STEPS} steps on one batch one device ran {reference.num_steps}"
         report = replace(report, notes=(*report.notes, note))
-    # Weights that stand still decide nothing, as is meant here; weights that differ are findings.
+    # Weights stand still on purpose here, so that is no doubt. Weights that differ are findings.
     doubts = tuple(why for why in again.inconclusive if not why.startswith("STEP-EQ: "))
     findings = [_without_cause(finding) for finding in again.findings]
     what = f"run again for {STEPS} steps on one batch, learning rate 0"
@@ -44,7 +47,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
 
 
 def _without_cause(finding: Finding) -> Finding:
-    """Return a finding on weights without its cause: causes explain updates, and there are none here."""
+    """Return a finding on weights without its cause. Causes explain updates, and there are none here."""
     if finding.check != "STEP-EQ" or not finding.step or finding.variable is None:
         return finding
     told = "it was changed by something else than the optimizer, whose learning rate is 0"

@@ -1,10 +1,10 @@
-"""Compare again with the randomness off and batch normalisation synchronised, in both runs.
+"""Compare again with randomness off and batch normalization synchronized, in both runs.
 
-Dropout with a stream per replica, and batch normalisation by each replica's own statistics, make a correct program
-differ from one device. That excuses nothing else. A difference that remains with both off is a defect. A difference
-that vanishes is understood.
+Dropout with one stream per replica, and batch normalization by each replica's own statistics, make a correct program
+differ from one device. They excuse nothing else. A difference that remains with both off is a defect. A difference that
+vanishes is explained.
 
-Random numbers are replaced by a high constant. If nothing is found so, they are replaced by a low one, too.
+Random numbers are replaced by a high constant. If that shows no defect, they are also replaced by a low one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_ddl.training.settings import RunSettings
 COMPARED = (
     "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE", "STATE-EQ", "METRIC-EQ", "MOVES", "ACCUM", "CLIP",
 )  # fmt: skip
-"""Checks whose numbers are compared with one device, so that draws and statistics count."""
+"""Checks that compare numbers with one device, so that draws and statistics matter."""
 
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
 _DONE = {NORMALIZATION: "batch normalisation synchronised", RANDOM: "every random number replaced by a constant"}
@@ -33,7 +33,7 @@ _BOTH = "every random number replaced by a constant (once by a high one, once by
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
-    """Say whether numbers differ in a program that draws random numbers or normalises per replica."""
+    """Return whether numbers differ in a program that draws random numbers or normalizes per replica."""
     differs = any(
         result.check in COMPARED and result.outcome in (Outcome.FAIL, Outcome.INCONCLUSIVE) for result in report.results
     )
@@ -48,7 +48,7 @@ def kinds(report: Report) -> tuple[str, ...]:
     if "model_parallel" in distributed.strategy or any(rank.asynchronous for rank in distributed.ranks):
         return ()
     found = []
-    # Draws differ under one replica too: of a parameter server's workers, each has generators of its own.
+    # Draws differ with one replica too: each worker of a parameter server has its own generators.
     if distributed.num_replicas > 1 and any(_is_plain(layer) for rank in distributed.ranks for layer in rank.layers):
         found.append(NORMALIZATION)
     if draws_of(reference, distributed) or random_layers(distributed):
@@ -63,7 +63,7 @@ def _is_plain(layer: LayerRecord) -> bool:
 def probe_neutralised(
     report: Report, settings: RunSettings, compare_once: Callable[[RunSettings, Collection[str] | None], Report]
 ) -> Report:
-    """Replace what compares numbers with the verdict of the runs without randomness, and say so."""
+    """Replace the results that compare numbers with those of the runs without randomness, and add a note."""
     reference, distributed = report.reference, report.distributed
     if reference is None or distributed is None:
         return report
@@ -100,7 +100,7 @@ def probe_neutralised(
     return replace(
         report,
         results=results,
-        # Keras itself repeats random streams. What remains without them is the mistake of the program.
+        # Keras itself repeats random streams. A difference that remains without them is a mistake of the program.
         findings=sorted(concluded.findings, key=lambda finding: finding.check == "SEED"),
         approximations=concluded.approximations,
         expected=concluded.expected,
@@ -110,13 +110,13 @@ def probe_neutralised(
             *(note for note in report.notes if not note.startswith(NOT_COMPARED)),
             f"weights, state and losses were compared in runs with {told}",
         ),
-        # What runs after this is run as the comparison that shows most.
+        # Later probes repeat the comparison that shows most.
         neutralised=telling(levels).off,
     )
 
 
 def _switched(report: Report, off: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return what is switched off in each repeated comparison: there is a low one if it gives other numbers."""
+    """Return what is switched off in each repeated comparison. A low constant is added if it gives other numbers."""
     ranks = [rank for record in (report.reference, report.distributed) if record is not None for rank in record.ranks]
     draws = [draw.op for rank in ranks for step in rank.steps for draw in step.draws]
     others = any(map(has_levels, draws)) or not all(rank.draws_observed for rank in ranks)
@@ -128,7 +128,7 @@ def _told(off: tuple[str, ...], random: str) -> str:
 
 
 def _shows_more(report: Report, again: Report) -> bool:
-    """Say whether the repeated runs find what the plain ones did not, or what no random number explains."""
+    """Return whether the repeated runs find something new, or something that no random number explains."""
     known = {finding.cause for result in report.results for finding in result.findings}
     return any(
         finding.check in COMPARED or (finding.cause not in known and finding.symptom != Symptom.SLOW.value)
@@ -141,7 +141,7 @@ def _check_of(reason: str) -> str:
 
 
 def _refusal(report: Report, again: Report) -> str | None:
-    """Return why the repeated runs decide nothing, or ``None`` if both went through as far as the plain ones."""
+    """Return why the repeated runs decide nothing, or ``None`` if both ran as far as the plain ones."""
     plain, records = (report.reference, report.distributed), (again.reference, again.distributed)
     for before, record in zip(plain, records, strict=True):
         if before is None or record is None:
@@ -156,14 +156,15 @@ def _refusal(report: Report, again: Report) -> str | None:
         plain_layers = any(_is_plain(layer) for rank in record.ranks for layer in rank.layers)
         if plain_layers and NORMALIZATION in record.neutralised:
             return f"a layer normalises by its own statistics {where}"
-        # Under the strategy, fewer steps than on one device are a finding of the repeated runs.
+        # Fewer steps under the strategy than on one device are a finding of the repeated runs, so they are no reason
+        # here.
         if record is again.reference and record.num_steps < before.num_steps:
             return f"the program ended after {record.num_steps} of {before.num_steps} steps {where}"
     return None if again.comparable else "nothing could be compared"
 
 
 def _left_open(report: Report, off: tuple[str, ...], why: str) -> Report:
-    """Return a report that keeps only what no random number explains, and says that the rest was not decided."""
+    """Keep only the findings that no random number explains, and report that the rest was not decided."""
     differs = [result.check for result in report.results if result.check in COMPARED and result.findings]
     doubts = (f"{differs[0]}: {why}; what else differs is not known",) if differs else ()
     return replace(
@@ -175,7 +176,7 @@ def _left_open(report: Report, off: tuple[str, ...], why: str) -> Report:
 
 
 def _may_be_random(finding: Finding, off: tuple[str, ...]) -> bool:
-    """Say whether a difference may come from what could not be switched off, and does not have to be declared."""
+    """Return whether a difference may come from something that could not be switched off, and needs no declaration."""
     if not _is_understood(finding) or not is_possible(finding.cause, off):
         return False
     recomputed = finding.exact and finding.cause is not None
@@ -183,12 +184,12 @@ def _may_be_random(finding: Finding, off: tuple[str, ...]) -> bool:
 
 
 def _is_understood(finding: Finding) -> bool:
-    """Say whether the repeated runs judge the same thing; copies that differ are a defect either way."""
+    """Return whether the repeated runs judge the same thing. Copies that differ are a defect in both kinds of runs."""
     return finding.check in COMPARED and finding.cause != "state-not-aggregated"
 
 
 def _tolerated(report: Report, off: tuple[str, ...], told: str) -> list[Finding]:
-    """Return the difference that vanished, once for each thing that was switched off, unless that is a defect."""
+    """Return the vanished difference, once for each thing that was switched off, unless that thing is a defect."""
     gone = [f for result in report.results for f in result.findings if _is_understood(f)]
     if not gone:
         return []
@@ -211,13 +212,13 @@ def _tolerated(report: Report, off: tuple[str, ...], told: str) -> list[Finding]
 
 
 def _result(plain: CheckResult, again: CheckResult | None) -> CheckResult:
-    """Return the result of a check: from the repeated runs if its numbers are compared with one device."""
+    """Return the result of a check, from the repeated runs if it compares numbers with one device."""
     if again is None:
         return plain
     if plain.check in COMPARED:
         kept = [f for f in plain.findings if not _is_understood(f)]
         return replace(plain if kept else again, findings=(*kept, *again.findings))
-    # Slowness is judged by the plain runs; everything else that only the repeated runs show is a defect as well.
+    # The plain runs judge slowness. Everything else that only the repeated runs show is a defect as well.
     known = {f.cause for f in plain.findings}
     new = tuple(f for f in again.findings if f.cause not in known and f.symptom != Symptom.SLOW.value)
     return replace(again, findings=(*plain.findings, *new)) if new else plain

@@ -1,4 +1,4 @@
-"""NONFINITE, run differently: infinities planted in the gradient of one replica, and another initial loss scale."""
+"""NONFINITE, run differently: plant infinities in the gradient of one replica, and change the initial loss scale."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from pytest_ddl.comparison.repeating import CompareOnce
 
 _DECIDES = ("IsFinite", "IsInf", "IsNan")
-"""Operations of programs that look at whether their gradients are finite."""
+"""Operations of programs that test whether their gradients are finite."""
 _ENDS = ("RUN", "LIVENESS")
 _ENOUGH = (*_ENDS, CHECK, "REPLICA-EQ", "STEP-EQ")
 _RUNS = 8
-"""Most pairs of runs where ``checks=`` names the check: each plants in two places."""
+"""Maximum number of pairs of runs if ``checks=`` names the check. Each pair plants in two places."""
 
 
 def wanted(report: Report, names: Collection[str]) -> bool:
-    """Where the check is named, or a program that is right otherwise claims to handle such gradients."""
+    """Return whether the check is named, or an otherwise correct program claims to handle such gradients."""
     record = report.distributed
     if record is None or record.num_replicas < 2 or record.errors or report.findings or not _indices(record):
         return False
@@ -39,7 +39,7 @@ def wanted(report: Report, names: Collection[str]) -> bool:
 
 
 def claims(record: TrainingRecord) -> bool:
-    """Whether the program scales its loss, or asks whether something is finite."""
+    """Return whether the program scales its loss, or tests whether something is finite."""
     return any(
         any("LossScale" in optimizer.type for optimizer in rank.optimizers)
         or any(variable.is_loss_scale for variable in rank.variables)
@@ -49,7 +49,7 @@ def claims(record: TrainingRecord) -> bool:
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
-    """Plant infinities, the first time with half the loss scale as well, and judge what both runs made of them."""
+    """Plant infinities, and judge how both runs handle them. The first pair of runs also halves the loss scale."""
     plain, record = report, report.distributed
     assert record is not None
     plans = list(_plans(plain, record))
@@ -69,7 +69,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
 
 
 def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
-    """Return the report of runs with planted gradients, less what the program does on one device as well."""
+    """Return the report of runs with planted gradients, without what the program does on one device as well."""
     refused = fails_on_one_device(again)
     result = again.result(CHECK)
     assert result is not None
@@ -81,11 +81,11 @@ def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
     if not planted:
         why = "nothing is planted: Keras 3's LossScaleOptimizer decides by one replica; name the check to see it"
         result = not_applicable(CHECK, why)
-    # What the check says explains what follows from it in weights and replicas.
+    # The finding of this check explains the differences of weights and replicas that follow from it.
     findings = [finding for finding in again.findings if finding.check == CHECK]
     if not findings:
         judged = planted and result.outcome is Outcome.PASS
-        # Weights that are not finite on one device either are no measure of those under the strategy.
+        # If weights are not finite on one device either, they are no measure for those under the strategy.
         findings = [finding for finding in again.findings if judged or finding.check in _ENDS]
     return replace(
         again,
@@ -101,21 +101,24 @@ def _described(planted: tuple[Injection, ...], halved: bool, record: TrainingRec
 
 
 def _decided_by_keras(record: TrainingRecord) -> bool:
-    """Whether Keras 3's own ``LossScaleOptimizer`` decides what is done with gradients that are not finite.
+    """Return whether Keras 3's own ``LossScaleOptimizer`` decides about gradients that are not finite.
 
-    It asks the first replica of each process, before gradients are reduced (seen up to Keras 3.15.1): planting on
-    one replica would judge Keras, and leave several workers waiting for each other.
+    It looks at the first replica of each process, before gradients are reduced (seen up to Keras 3.15.1). Planting on
+    one replica would judge Keras, and several workers would wait for each other.
     """
     return any(o.type == "LossScaleOptimizer" and _divides(o) for rank in record.ranks for o in rank.optimizers)
 
 
 def _divides(optimizer: OptimizerRecord) -> bool:
-    """Whether it divides by the scale itself, as in Keras 3; that of tf_keras is handed what has been divided."""
+    """Return whether the optimizer divides by the scale itself, as in Keras 3.
+
+    The one of tf_keras gets gradients that are already divided.
+    """
     return "dynamic_growth_steps" in optimizer.settings and "dynamic" not in optimizer.settings
 
 
 def _indices(record: TrainingRecord) -> list[int]:
-    """Trainable variables that the tape gave a gradient on some replica."""
+    """Return the trainable variables for which the tape gave a gradient on some replica."""
     found = {
         index
         for rank in record.ranks
@@ -129,10 +132,10 @@ def _indices(record: TrainingRecord) -> list[int]:
 
 
 def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[Injection, ...]]:
-    """What to plant in each run: the first variable on the last replica, the last one on the first replica.
+    """Yield the infinities for each run: the first variable on the last replica, the last one on the first replica.
 
-    All others follow where the caller asked for this check alone. The first two steps are left as they are where
-    there are more: they show whether the loss scale is what it is said to be.
+    All other places follow if the caller asked only for this check. If there are more than three steps, the first two
+    stay unchanged, because they show whether the loss scale works as declared.
     """
     steps = record.num_steps
     chosen = (3, 4) if steps > 3 else (steps,)
@@ -149,10 +152,10 @@ def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[Injection, 
 
 
 def _unscaled(plain: Report, again: Report) -> Finding | None:
-    """A gradient that is divided by the loss scale, though the loss does not depend on it.
+    """Find a gradient that is divided by the loss scale although the loss does not depend on the scale.
 
-    With half the scale from the start the tape's gradient must be half as large, and the update the same.
-    The second step is compared: a scale that is made in the first one is not the variable's then.
+    With half the scale from the start, the tape's gradient must be half as large, and the update the same. The second
+    step is compared, because a scale that is created in the first step is not yet the variable's value there.
     """
     ours, theirs = plain.reference, again.reference
     if ours is None or theirs is None or min(ours.num_steps, theirs.num_steps) < 2:
@@ -201,7 +204,7 @@ def _changes(record: TrainingRecord) -> dict[tuple[int, int], Array]:
 
 
 def _ratio(whole: dict[tuple[int, int], Array], half: dict[tuple[int, int], Array]) -> float | None:
-    """Which of the factors 1, 2 and 1/2 fits best for every one of the arrays; ``None`` where they disagree."""
+    """Return which of the factors 1, 2 and 1/2 fits every array best; ``None`` if the arrays disagree."""
     found = set()
     for key in whole.keys() & half.keys():
         left, right = whole[key].astype(np.float64), half[key].astype(np.float64)

@@ -10,16 +10,16 @@ from pytest_ddl.records import TrainingRecord
 
 
 def replaced_policies(record: TrainingRecord) -> list[str]:
-    """The half precision policies of Keras that a run replaced."""
+    """Return the half precision policies of Keras that a run replaced."""
     return sorted({name for rank in record.ranks for name in rank.facts.get("widened", ())})
 
 
 def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report:
-    """Complete the report of a comparison without half precision by that of the program's own precision.
+    """Complete the report of a comparison in a wider type by that of the program's own precision.
 
-    float64 shows whether the program is right, to a single example. So does float32, which is taken if Keras casts to
-    it under the strategy. Only the own precision shows what goes wrong in it: an overflow, a loss scale, a sum in the
-    wrong type. A program passes if both agree with one device.
+    float64 shows whether the program is right, to a single example. float32 shows it too, and is used if Keras casts to
+    it under the strategy. Only the program's own precision shows what goes wrong in it: an overflow, a loss scale, a
+    sum in the wrong type. A program passes if both comparisons agree with one device.
 
     :param run: compares in the program's own precision; not called if the first comparison shows a difference.
     """

@@ -1,4 +1,4 @@
-"""Runs on one device, computed once and shared: by all strategies, and by all processes of pytest-xdist."""
+"""Runs on one device, computed once and shared by all strategies and all processes of pytest-xdist."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 
 class ReferenceStore:
-    """References by what they were computed from, in files that all xdist workers of the session see."""
+    """Store of reference runs, in files that all xdist workers of the session see."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
         self._known: dict[str, TrainingRecord] = {}
 
     def get(self, key: tuple[ship.Job, RunSettings, str, str], compute: Callable[[], TrainingRecord]) -> TrainingRecord:
-        """Return the reference of a job, computed at the first call.
+        """Return the reference of a job. The first call computes it.
 
-        :param key: the job, its settings, its device and the test that asks. Another test may have written other
-            files, or set other variables of the environment: so these are part of the key as well.
+        :param key: the job, its settings, its device and the test that asks. The current directory, environment
+            variables and module values that differ from the session's start are added to the key, because another test
+            may have changed them.
         """
         job, settings, device, test = key
         around = Snapshot.now().since(self._harness.surroundings)
@@ -40,7 +41,7 @@ class ReferenceStore:
         folder = self._harness.folder / "references"
         folder.mkdir(exist_ok=True)
         with (folder / digest).open("ab+") as file:
-            # Whoever comes second waits here for the one that computes.
+            # A second process waits here until the first one has computed the reference.
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             data = file.read()

@@ -1,4 +1,4 @@
-"""What the comparison has the ranks do; imported there by name."""
+"""Function that the ranks run for a comparison. They import it by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_ddl.training.settings import RunSettings
 
 
 def run_training(train: Callable[[Any], Any], settings: RunSettings) -> RankRecord:
-    """Run a training function on this rank and return what it left behind."""
+    """Run a training function on this rank and return its record."""
     context = current_rank()
     assert context is not None
     folder = Path(settings.tmp_path) / f"rank-{context.rank}"

@@ -1,4 +1,4 @@
-"""A comparison that a probe repeats: how long it may take, and what a run without an end means there."""
+"""Repeat a comparison for a probe: limit its time, and judge a repeated run that does not end."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ if TYPE_CHECKING:
     from pytest_ddl.training.settings import RunSettings
 
 PATIENCE = 3.0
-"""A run hangs if it has had this many times as long as its reference makes likely; else the time was too short."""
+"""Factor on the expected duration of a run.
+
+A run that did not end hangs if it had this much time. Otherwise it had too little time.
+"""
 _ENDS = (RUN, "LIVENESS")
 
 
 class CompareOnce(Protocol):
-    """A function that runs both programs once with other settings and judges them by some checks."""
+    """Function that runs both programs once with other settings and judges them by some checks."""
 
     def __call__(self, settings: RunSettings, checks: Collection[str] | None, runs: int = 1) -> Report:
-        """Compare; ``runs`` comparisons, this one included, share the time that is left in equal parts."""
+        """Compare once. ``runs`` comparisons, including this one, share the remaining time in equal parts."""
         ...
 
 
 def timed(plain: Report, again: Report) -> Report:
-    """Return the repeated report; a run without an end becomes a doubt if it had too little time.
+    """Return the repeated report, but turn a run without an end into a doubt if it had too little time.
 
-    The plain runs and the repeated reference say how long the repeated run should take.
+    The plain runs and the repeated reference show how long the repeated run should take.
     """
     reference, distributed = again.reference, again.distributed
     if reference is None or distributed is None or not (_unended(reference) or _unended(distributed)):
@@ -53,7 +56,7 @@ def timed(plain: Report, again: Report) -> Report:
 
 
 def fails_on_one_device(again: Report) -> str | None:
-    """Say why one device cannot be run so, or return ``None`` if it can."""
+    """Explain why one device cannot be run this way, or return ``None`` if it can."""
     reference = again.reference
     if reference is None:
         return "there is no run on one device"
@@ -64,7 +67,7 @@ def fails_on_one_device(again: Report) -> str | None:
 
 
 def _unended(record: TrainingRecord) -> bool:
-    """Say whether the deadline ended the run; waiting that the logs of collectives prove needs no deadline."""
+    """Return whether the deadline ended the run. Waiting that the logs of collectives prove needs no deadline."""
     return any(error.type == "deadline" for _rank, error in record.errors)
 
 

@@ -1,4 +1,4 @@
-"""Two attempts of one rank as one record: the interrupted one, and the one that went on."""
+"""Join the two attempts of one rank into one record: the interrupted attempt and the one that continued."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
-    """One record with the steps of both attempts, the first of which was interrupted after ``step``."""
+    """Return one record with the steps of both attempts. The first attempt was interrupted after ``step``."""
     places = _places(first.variables, second.variables)
     if places is not None:
         second = _moved(second, first.variables, places)
@@ -30,7 +30,7 @@ def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
 
 
 def _call_sites(first: RankRecord, second: RankRecord) -> dict[str, dict[CallSite, bool]]:
-    """Return the calls of both attempts: a loop that ran before the interruption need not run after it."""
+    """Return the calls of both attempts. A loop that ran before the interruption need not run after it."""
     found: dict[CallSite, bool] = {}
     for rank in (first, second):
         for site, ran in rank.facts.get("call_sites", {}).items():
@@ -39,9 +39,9 @@ def _call_sites(first: RankRecord, second: RankRecord) -> dict[str, dict[CallSit
 
 
 def _places(first: tuple[VariableRecord, ...], second: tuple[VariableRecord, ...]) -> dict[int, int] | None:
-    """Index in the second attempt -> index in the first, where both found their variables in another order.
+    """Map indices of the second attempt to those of the first, if both found their variables in different orders.
 
-    A program that builds before it restores creates its variables earlier than one that begins.
+    A program that builds its model before it restores creates variables earlier than a program that begins training.
     """
     wanted = [(item.kind, item.name, item.shape) for item in first]
     given = [(item.kind, item.name, item.shape) for item in second]

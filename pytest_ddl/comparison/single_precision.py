@@ -1,4 +1,4 @@
-"""A float64 comparison that differs by the rounding of float32 alone: the program or the framework casts within."""
+"""Recognize a float64 comparison that differs only by the rounding of float32, because something casts to it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pytest_ddl.checks.tolerance import unit_roundoff
 from pytest_ddl.records import TrainingRecord
 
 _ROUNDINGS = 8
-"""Roundings to float32 on the way to one update, for example Keras' ``1 / num_replicas``, which it casts twice."""
+"""Number of roundings to float32 on the way to one update, for example Keras' ``1 / num_replicas``, cast twice."""
 
 
 def is_of_single_precision(report: Report) -> bool:
-    """Say whether weights and losses first differ by no more than float32 rounds an update, or a loss.
+    """Return whether weights and losses first differ by no more than float32 rounds an update, or a loss.
 
-    No defect does: what is wrong by a replica, an example or a factor is wrong by far more than one in 10**6 of
-    the update. Such a program is compared in its own precision, like one that refuses float64.
+    No defect is so small. A defect of a replica, an example or a factor changes much more than one in 10**6 of the
+    update. Such a program is compared in its own precision, like one that refuses float64.
     """
     reference, distributed = report.reference, report.distributed
     found = [finding for finding in report.findings if finding.check in ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ")]
@@ -46,7 +46,7 @@ def _is_rounding(reference: TrainingRecord, distributed: TrainingRecord, finding
 
 
 def _is_rounding_of_a_final_value(reference: TrainingRecord, finding: Finding, relative: float) -> bool:
-    """Say whether a value that the program changed after its last step is off by the rounding of float32."""
+    """Return whether a value that the program changed after its last step is off only by the rounding of float32."""
     final = reference.ranks[0].final or {}
     index = next(variable.index for variable in reference.variables if variable.name == finding.variable)
     value = final.get(index, reference.ranks[0].steps[-1].snapshot.get(index, ()))

@@ -1,4 +1,4 @@
-"""STEP-EQ, run differently: are gradients those of older weights? The weights of one device are held there."""
+"""STEP-EQ, run differently: hold the weights of one device at an older step, to find gradients of older weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VAGUE = (None, "reported-loss-wrong", "optimizer-state-mismatch")
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
-    """Where weights agree for a step, then differ on all replicas alike, and nothing is known that explains it."""
+    """Return whether weights agree for a step and then differ, and no known cause explains it."""
     step = _step(report)
     if step is None or step < 2 or report.distributed is None or is_asynchronous(report.distributed):
         return False
@@ -33,7 +33,7 @@ def _step(report: Report) -> int | None:
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
-    """Run again with weights held one step before the last right one, and where they were at first."""
+    """Run again with weights held one step before the last right one, and with the initial weights."""
     step, reference, distributed = _step(report), report.reference, report.distributed
     if step is None or reference is None or distributed is None:
         return report

@@ -1,4 +1,4 @@
-"""Sees from the ranks' logs of collectives that they wait for each other for ever, long before the deadline."""
+"""Detect from the ranks' logs of collectives, long before the deadline, that they wait for each other forever."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pytest_ddl.records import CollectiveRecord
 from pytest_ddl.training import collective_log
 
 QUIET = 2.0
-"""Seconds without a new collective on any rank before the logs are judged. What they say is a proof by then
-but for one case: a rank draws the numbers of all collectives of a function, and goes on at once where that
-function skips them in a ``tf.cond``."""
+"""Seconds without a new collective on any rank before the logs are judged.
+
+By then the logs are a proof, except in one case: a rank draws the numbers of all collectives of a function, and
+continues at once if that function skips them in a ``tf.cond``.
+"""
 
 
 class Watchdog:
-    """Asked again and again by the cluster, with the ranks that have answered."""
+    """Callable that the cluster calls repeatedly with the ranks that have answered; True if all others wait."""
 
     def __init__(self, folder: str, attempt: int, num_ranks: int) -> None:
         self._paths = [collective_log.path_of(folder, attempt, rank) for rank in range(num_ranks)]
@@ -35,16 +37,16 @@ class Watchdog:
 
 
 def all_wait(logs: Sequence[Sequence[CollectiveRecord]], answered: Collection[int]) -> bool:
-    """Whether every rank that has not answered waits for one that has, or for one that waits itself.
+    """Return whether every rank that has not answered waits for one that has, or for one that waits itself.
 
-    A rank waits for another where it has executed more collectives of a group: the k-th of one
-    rank meets the k-th of the others.
+    A rank waits for another if it has executed more collectives of a group, because the k-th of one rank meets the k-th
+    of the others.
     """
     counts = [Counter(record.group for record in log) for log in logs]
     waiting = set(range(len(logs))) - set(answered)
     if not waiting:
         return False
-    # The largest set of which each member waits for one in it, or for one that has answered.
+    # Find the largest set in which each member waits for another member, or for a rank that has answered.
     while True:
         held_up = {
             rank
