@@ -1,4 +1,4 @@
-"""One verdict from all checks: runs them, and sets aside what is declared or approximate."""
+"""Make one verdict of all checks: run them, and separate declared and approximate findings."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def judge(
     decided: bool = False,
     repeated: bool = False,
 ) -> Report:
-    """Compare a distributed run with its single-device reference and say what is wrong, and why.
+    """Compare a distributed run with its single-device reference, and report what is wrong and why.
 
-    ``perturbed`` are reference runs moved by one ulp (:func:`needs_noise` says when they help);
-    ``slices`` maps replicas to reference runs that in step ``slice_step`` were given the replica's
-    examples alone: with them the means of replicas can be recomputed instead of guessed.
-    ``decided`` says that the program agrees with one device in float64, so that only gross differences are left.
-    ``repeated`` says that both runs repeat others that were judged: the limit of steps was chosen for those.
+    :param perturbed: reference runs moved by one ulp; :func:`needs_noise` says when they help.
+    :param slices: replica -> a reference run that got only this replica's examples in step ``slice_step``. With these
+        runs the means of replicas can be recomputed instead of guessed.
+    :param decided: True if the program agrees with one device in float64, so that only gross differences are left.
+    :param repeated: True if both runs repeat others that were judged. The limit of steps was chosen for the others.
     """
     expected = parse_expectations(expect)
     if repeated:
@@ -78,7 +78,7 @@ def conclude(
     *,
     strict: bool = False,
 ) -> Report:
-    """Make a report of the results of checks: sort out root causes, and what is declared or approximate."""
+    """Make a report of the results of checks. Sort out root causes and declared or approximate findings."""
     found = [finding for result in results for finding in result.findings]
 
     def is_excused(finding: Finding) -> bool:
@@ -122,7 +122,7 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
     if check.name in DATA and schedules_itself(distributed):
         return not_applicable(check.name, "the program gives every worker data of its own, and schedules its own steps")
     result = check.function(reference, distributed, tolerance)
-    # What was switched off in both runs explains no difference between them, whichever check says so.
+    # A part of the program that was switched off in both runs explains no difference between them.
     possible = [f if is_possible(f.cause, distributed.neutralised) else _without_cause(f) for f in result.findings]
     return replace(result, findings=tuple(possible))
 
@@ -142,7 +142,7 @@ def needs_noise(report: Report) -> bool:
 
 
 def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str, str]:
-    """``expect=`` as cause id -> reason; a bare collection of ids has no reasons."""
+    """Return ``expect=`` as cause id -> reason. A collection of ids has no reasons."""
     if isinstance(expect, str):
         raise ValueError(f"expect={expect!r} must map cause ids to reasons, for example {{{expect!r}: 'why'}}")
     expected = dict(expect) if isinstance(expect, Mapping) else dict.fromkeys(expect, "no reason given")
@@ -171,9 +171,9 @@ def require(report: Report, names: Collection[str]) -> Report:
 def _undecided(
     results: Sequence[CheckResult], excused: Sequence[Finding], distributed: TrainingRecord
 ) -> tuple[str, ...]:
-    """Why a verdict is missing, less what a tolerated finding itself leaves undecided.
+    """Return why a verdict is missing, without the doubts that follow from a tolerated finding.
 
-    Only weights that differ, or a run that failed before, excuse a check; its own doubts stay.
+    A check is excused only if weights differ or the run failed earlier. Its own doubts stay.
     """
     failed = {result.check for result in results if result.outcome is Outcome.FAIL}
     crashed = any(finding.check == "RUN" for finding in excused)
@@ -191,7 +191,7 @@ def _undecided(
 
 
 def _computed_later(results: Sequence[CheckResult], declared: Sequence[Finding]) -> Iterator[str]:
-    """Say that a declared difference of weights leaves values open: another defect may be in what computes them."""
+    """Report values that a declared difference of weights leaves open, because another defect may compute them."""
     if any(finding.check in WEIGHTS for finding in declared):
         for result in results:
             later = [text for text in result.unjudged if "the weights differ" in text]
@@ -207,7 +207,7 @@ def _unjudged(results: Sequence[CheckResult]) -> Iterator[str]:
 
 
 def _unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> Iterator[str]:
-    """Empty replicas after an approximation: the one thing known to go wrong there cannot be judged."""
+    """Report empty replicas after an approximation, because their known defect cannot be judged there."""
     first = min((finding.step or 0 for finding in approximations), default=None)
     for step in range((first or 0) + 1, distributed.num_steps + 1):
         if first is not None and 0 in sizes(distributed, step).values():

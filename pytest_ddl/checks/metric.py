@@ -27,12 +27,12 @@ _TOPOLOGY = re.compile(r"rank|replica|worker|task|device|process", re.IGNORECASE
 
 @dataclass
 class _Seen:
-    """What was compared, what could not be, and what is wrong."""
+    """Values that were compared, values that could not be, and findings."""
 
     compared: int = 0
     skipped: list[str] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
-    """What only one side recorded."""
+    """Values that only one side recorded."""
     findings: list[Finding] = field(default_factory=list)
     taken_over: tuple[int, ...] = ()
     """Steps after which one device took over the weights of the strategy."""
@@ -40,16 +40,17 @@ class _Seen:
     def judge(
         self, actual: Array, desired: Array, bound: Bound, what: str, keeps_since: int | None = None
     ) -> float | None:
-        """The error of a value where it is wrong; a value that no bound can decide on is skipped.
+        """Return the error of a wrong value, ``None`` otherwise. A value that no bound can decide on is skipped.
 
-        :param keeps_since: the step of a value that may hold what the program kept of earlier steps.
+        :param keeps_since: step of a value that may hold what the program kept from earlier steps.
         """
         error = difference(actual, desired).error
         if error == 0.0 and not np.any(np.isfinite(desired)):
             self.skipped.append(f"{what} (not finite on one device)")
             return None
         if bound.measured and bound.value > bound.effect and not math.isinf(error):
-            # The same program on one device gives another value each time: time, free randomness, chaos.
+            # The same program on one device gives another value each time, for example a time or an unseeded random
+            # number.
             self.skipped.append(f"{what} (not reproducible on one device)")
             return None
         self.compared += 1
@@ -90,7 +91,7 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     _values(reference, distributed, tolerance, sound, seen)
     told = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
     if seen.findings:
-        # The earliest place of each name; a wrong history says more than the steps it is made of.
+        # Report the earliest place of each name first. A wrong history says more than its single steps.
         return failed(CHECK, sorted(seen.findings, key=lambda finding: finding.step or 0))
     seen.alone += lone_results(reference, distributed, sound) + lone_values(reference, distributed, sound)
     if seen.alone:
@@ -112,7 +113,7 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
 
 
 def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -> list[str]:
-    """Name what both sides computed with weights that differ by then: results of calls, and named values."""
+    """Name the results and named values that both sides computed after the weights began to differ."""
     ours, theirs = returned(reference.ranks[0]), returned(distributed.ranks[0])
     names = [one.name for key, one in theirs.items() if key in ours and one.kind != "fit" and one.step > sound]
     for step in range(sound + 1, shared_steps(reference, distributed) + 1):
@@ -184,7 +185,7 @@ def _missing_rows(rank: RankRecord, name: str, actual: Array, desired: Array, st
 
 
 def _order_of_rows(actual: Array, desired: Array, bound: Bound) -> str | None:
-    """Whether the rows are those of one device in another order."""
+    """Return a text if the rows are those of one device in another order, else ``None``."""
     if actual.shape != desired.shape or actual.ndim == 0:
         return None
     left, right = (rows.reshape(len(rows), -1) for rows in (actual, desired))
@@ -195,7 +196,7 @@ def _order_of_rows(actual: Array, desired: Array, bound: Bound) -> str | None:
 def _state(
     reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
 ) -> None:
-    """What reading a metric's variables gives, by their declared aggregation."""
+    """Compare the variables of metrics, read by their declared aggregation."""
     found = pairs(reference, distributed)
     for step in range(1, sound + 1):
         wrong = []
@@ -238,7 +239,7 @@ def _state(
 def _values(
     reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
 ) -> None:
-    """The first wrong step of each named value, on the first rank that shows it."""
+    """Compare named values, and report the first wrong step of each on the first rank that shows it."""
     done: set[str] = set()
     for step in range(1, sound + 1):
         ours = reference.ranks[0].steps[step - 1].values
@@ -281,7 +282,7 @@ def _values(
 
 
 def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankRecord) -> bool:
-    """Say whether a value is an index or a number of replicas, which differs from one device as it must."""
+    """Return whether a value is an index or a number of replicas, which must differ from one device."""
     share = (record.global_batch_size or 0) / record.num_replicas
     known = (rank.rank, record.num_replicas, len(record.ranks), len(rank.replicas), share)
     return bool(_TOPOLOGY.search(name)) and value in known

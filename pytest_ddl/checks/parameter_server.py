@@ -48,15 +48,15 @@ def is_asynchronous(record: TrainingRecord) -> bool:
 
 
 def schedules_itself(record: TrainingRecord) -> bool:
-    """Say whether the program scheduled several steps at a time by itself.
+    """Return whether the program scheduled several steps at a time by itself.
 
-    What it records between them belongs to no step, and how often it records is its own choice.
+    Its records between them belong to no step, and it chooses itself how often to record.
     """
     return any(rank.facts.get("own_schedule") for rank in record.ranks)
 
 
 def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Count the updates by the variables that grow alike in every step of one device."""
+    """Count the updates by the variables that grow equally in every step of one device."""
     if not is_asynchronous(distributed):
         return not_applicable(CHECK, "no steps ran concurrently")
     if distributed.errors or reference.errors:
@@ -131,7 +131,7 @@ def _not_finite(reference: TrainingRecord, rank: RankRecord) -> list[Finding]:
 
 
 def _counters(reference: TrainingRecord) -> list[_Counter]:
-    """Variables whose change is the same, exactly, in each of at least two steps."""
+    """Find variables whose change is exactly the same in each of at least two steps."""
     found = []
     for variable in reference.variables:
         if variable.kind is VariableKind.LEARNING_RATE:
@@ -147,7 +147,7 @@ def _counters(reference: TrainingRecord) -> list[_Counter]:
             continue
         growth = numbers[-1] - numbers[-2]
         whole = all(np.array_equal(number, np.round(number * 1024) / 1024) for number in numbers)
-        # A variable that a step built has no initial value: what it holds at the start is that of step 1.
+        # A variable that a step built has no initial value. Its value at the start is that of step 1.
         late = np.array_equal(numbers[0], numbers[1])
         first = numbers[1] - growth if late else numbers[0]
         steady = all(np.array_equal(first + growth * at, number) for at, number in enumerate(numbers) if at or not late)
@@ -157,16 +157,16 @@ def _counters(reference: TrainingRecord) -> list[_Counter]:
 
 
 def _closures(distributed: TrainingRecord) -> int:
-    """How many closures ran: the recorded steps, or what the program scheduled by itself."""
+    """Return the number of closures that ran: the recorded steps, or those that the program scheduled by itself."""
     rank = distributed.ranks[0]
     return int(rank.facts["scheduled"]) if schedules_itself(distributed) else rank.num_steps
 
 
 def _expected_steps(reference: TrainingRecord, distributed: TrainingRecord, counter: _Counter) -> tuple[int, int]:
-    """Return the fewest and the most updates there ought to be.
+    """Return the smallest and the largest number of updates that is right.
 
-    A program that schedules its own steps may record them as it likes, and may schedule evaluations in addition:
-    there are as many updates as on one device, or as closures.
+    A program that schedules its own steps may record them freely, and may schedule evaluations in addition. So both the
+    number of updates on one device and the number of closures are possible.
     """
     if schedules_itself(distributed):
         last = reference.value(counter.variable.index, reference.num_steps)
@@ -233,9 +233,9 @@ def _judge(counter: _Counter, actual: Float, expected: tuple[int, int]) -> list[
 
 
 def _stale(rank: RankRecord) -> list[Finding]:
-    """A staleness that the program records itself, held against the number of closures in flight.
+    """Report a staleness that the program records, if it exceeds the number of closures in flight.
 
-    TensorFlow promises no bound: a worker may be held up for as long as it likes. So it is told, and not judged.
+    TensorFlow promises no bound, because a worker may be delayed for any time. So the finding is only an approximation.
     """
     workers = int(rank.facts.get("workers", 0))
     told = [

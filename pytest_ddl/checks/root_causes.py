@@ -1,4 +1,4 @@
-"""Which findings are root causes, and in which order: consequences of an earlier cause are not told twice."""
+"""Find the root causes among findings, and their order. Consequences of an earlier cause are not reported again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUMERIC = ("REPLICA-EQ", "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE")
 """Checks that compare numbers with one device, step by step."""
 WEIGHTS = tuple(check for check in NUMERIC if check != "LOSS-EQ")
 
-# Named where nothing more specific is known; explained by any specific cause at the same step or before.
+# Causes that are named if nothing more specific is known. A specific cause at the same step or before explains them.
 _UNSPECIFIC = (
     None,
     "replicas-diverged",
@@ -37,7 +37,7 @@ _CHANGES_THE_FORWARD_PASS = (
     "random-stream-repeated-across-replicas",
     "batch-coupled-loss",
 )
-"""Causes by which the loss of the very step differs as well."""
+"""Causes that make the loss differ in the same step."""
 
 
 def root_causes(
@@ -74,17 +74,17 @@ def _must_follow(earlier: Finding, later: Finding) -> bool:
     if later.check == "DATA-COVER":
         return earlier.check == "BATCH"
     if earlier.check not in ("STEP-EQ", "UNEVEN-EQ", *DATA, "RESUME", "NONFINITE"):
-        # A counter, a slot, state or a loss that is declared leaves the weights as they are.
+        # A declared difference of a counter, a slot, state or a loss does not change the weights.
         of_weights = earlier.check == "REPLICA-EQ" and earlier.cause != "state-not-aggregated"
         return of_weights and later.check in NUMERIC and (later.step or 0) > (earlier.step or 0)
     return later.check in (*NUMERIC, "STATE-EQ", "METRIC-EQ", "MOVES")
 
 
 def _rank(finding: Finding) -> tuple[int, int, int, int]:
-    """What stopped the run, then the earliest step (there a specific cause, and data, first); slowness last."""
+    """Sort by what stopped the run, then by step (with a specific cause, and data, first); slowness is last."""
     tier = 2 if finding.symptom == Symptom.SLOW.value else 1 if finding.check not in _STOPS else 0
     if finding.check == "WRITE":
-        # It breaks what is read later; where a rank failed over the file, it is why.
+        # Shared files damage what is read later. If a rank failed on the file, that is the reason.
         tier = 0 if finding.symptom == Symptom.CRASH.value else 2
     position = _ORDER.index(finding.check) if finding.check in _ORDER else len(_ORDER)
     vague = 0 if finding.check in DATA else (finding.cause in _UNSPECIFIC) + (finding.cause is None)
@@ -95,7 +95,7 @@ def _explains(earlier: Finding, later: Finding) -> bool:
     """Say whether a finding is the same defect as, or a consequence of, one that is kept."""
     shown = ("LOSS-EQ", "METRIC-EQ")
     if earlier.check in shown and later.check == "METRIC-EQ" and earlier.approximation > later.approximation:
-        return False  # what is shown within an epoch and tolerated there does not excuse a result that is wrong
+        return False  # a tolerated value that fit shows within an epoch does not excuse a wrong result
     if earlier.cause is not None and earlier.cause == later.cause:
         return True
     if earlier.check == "LINT":
@@ -107,16 +107,16 @@ def _explains(earlier: Finding, later: Finding) -> bool:
     if earlier.check == "WRITE" and earlier.symptom == Symptom.CRASH.value:
         return later.check in _STOPS
     if earlier.check in ("COLL-LOG", "COLL-VALUE"):
-        # Wrong numbers out of a collective make all numbers wrong that follow.
+        # If a collective gives wrong numbers, all later numbers are wrong.
         numbers = (*NUMERIC, "STATE-EQ", "METRIC-EQ", "MOVES")
         return later.check in numbers and (later.step or 0) >= (earlier.step or 0)
     if earlier.check == "RESUME":
-        # Training that went on from elsewhere is compared with one that did not.
+        # Training that continued from another point is compared with training that did not.
         return (later.step or 0) > (earlier.step or 0)
     if earlier.check == later.check == "DATA-COVER":
         return False
     if later.check in DATA:
-        # Data that is wrong is wrong whatever the weights are; a wrong batch size contains its duplicates.
+        # Wrong data does not depend on the weights. A wrong batch size explains its duplicates.
         return earlier.check == "BATCH" and later.check == "DATA-COVER"
     if later.check == "LOSS-EQ" and earlier.check == "DATA-COVER" and (later.step or 0) >= (earlier.step or 0):
         return True  # it is the loss of other examples
@@ -130,10 +130,10 @@ def _explains(earlier: Finding, later: Finding) -> bool:
             else (later.step or 0) > (earlier.step or 0)
         )
     if earlier.check == "NONFINITE":
-        # Who skipped and who did not decides all that the step left behind, and what came after it.
+        # The replicas that skipped or updated determine all later values of the run.
         return later.check not in DATA and (later.step or 0) >= (earlier.step or 0)
     if later.check == "REPLICA-EQ":
-        # What is wrong alike on all replicas (and perhaps declared) does not explain why they differ.
+        # An error that is the same on all replicas (and perhaps declared) does not explain why they differ.
         return later.cause != "state-not-aggregated" and earlier.cause in (
             *DIVERGING,
             "initial-weights-differ",
@@ -144,7 +144,7 @@ def _explains(earlier: Finding, later: Finding) -> bool:
         same_state = earlier.check == "LOSS-EQ" and later.cause in earlier.also
         return weights_differ or same_state or earlier.check in (*DATA, "SEED", "STATE-EQ")
     if later.check == "STATE-EQ":
-        # State of a step follows from the weights before it; unless its own rule is known to be wrong.
+        # State after a step follows from the weights before it, unless its own rule is known to be wrong.
         follows = weights_differ and (later.step or 0) >= (earlier.step or 0) and later.cause in _UNSPECIFIC
         return follows or earlier.check in DATA
     if later.check in NUMERIC and (weights_differ or earlier.check in DATA):

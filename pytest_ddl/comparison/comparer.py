@@ -1,7 +1,7 @@
-"""Comparing a training function under a strategy with the same function on one device.
+"""Compare a training function under a strategy with the same function on one device.
 
-The reference runs once and is shared by all strategies (by all xdist workers too). float64 is tried
-first where ``precision="auto"``; rounding noise is measured only where it could change the verdict.
+The reference runs once and is shared by all strategies (by all xdist workers too). With ``precision="auto"``, float64
+is tried first. Rounding noise is measured only if it could change the verdict.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SEED = 20_201
 PRECISIONS = ("auto", "float64", "native")
 NOISE_RUNS = 3
-"""Perturbed references from which rounding noise is taken; see :mod:`pytest_ddl.checks.tolerance`."""
+"""Number of perturbed references that measure rounding noise; see :mod:`pytest_ddl.checks.tolerance`."""
 TrainFunction = Callable[[Any], Any]
 
 
@@ -84,7 +84,7 @@ class Comparer:
         from pytest_ddl.comparison.probes import PROBES
 
         _validate(train, global_batch_size, steps, precision, timeout, seed)
-        # Wrong names are the caller's mistake: say so before anything runs.
+        # A wrong name is a mistake of the caller. Report it before anything runs.
         declared = expectations_for(spec, expect, self._harness.registry)
         select(checks, self._checks)
         deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
@@ -121,7 +121,7 @@ class Comparer:
         decide: Callable[..., Report],
         deadline: float,
     ) -> Report:
-        """One reference and one distributed run, and what more is needed to judge the difference."""
+        """Run one reference and one distributed run, and whatever else is needed to judge the difference."""
         for tried in ("float64", "native") if precision == "auto" else (precision,):
             settings = replace(base, precision=tried)
             reference = self._reference(train, settings, mark, deadline)
@@ -176,9 +176,10 @@ class Comparer:
     def _tried_without_strategy(
         self, train: TrainFunction, reference: TrainingRecord, settings: RunSettings, mark: DdlMark, deadline: float
     ) -> tuple[TrainingRecord, RunSettings]:
-        """Run a reference that raised once more without a strategy, before the program is blamed for it.
+        """Run a reference that raised once more without a strategy, before the program is blamed.
 
-        What raises under every strategy may train in a script that uses none. The result is then the reference.
+        A program that raises under every strategy may still train in a script that uses none. The new run is then the
+        reference.
         """
         if not _raised(reference):
             return reference, settings
@@ -200,7 +201,7 @@ class Comparer:
     def _run(
         self, train: TrainFunction, spec: StrategySpec, mark: DdlMark, settings: RunSettings, deadline: float
     ) -> TrainingRecord:
-        """Run a training function on a cluster; what goes wrong there is part of the record."""
+        """Run a training function on a cluster. Errors there become part of the record."""
         started = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix="run-", dir=self._harness.folder))
         plain = settings.is_reference and settings.without_strategy
@@ -253,7 +254,7 @@ class Comparer:
 
 
 def _alone(rank: RankRecord) -> RankRecord:
-    """A rank that left the program by ``run.restart()`` while others went on."""
+    """Return the record of a rank that called ``run.restart()`` while others continued, with that error."""
     message = "run.restart() was called on this rank and not on all; interrupt the program on every rank or on none"
     return replace(rank, error=ErrorRecord("RuntimeError", message, "", rank.num_steps))
 
@@ -276,7 +277,7 @@ def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
         output = answer.stdout + answer.stderr
         return replace(record, error=replace(record.error, output=output[-4000:])) if record.error else record
     failure = answer.failure
-    # What it executed is all that is left of a rank that gave no answer.
+    # The log of executed collectives is all that is left of a rank that gave no answer.
     executed = collective_log.read(collective_log.path_of(settings.tmp_path, settings.attempt, answer.rank))
     fates = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped", Fate.STUCK: "stuck"}
     kind = fates.get(answer.fate)
@@ -295,14 +296,14 @@ def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
 
 
 def _is_float64(record: TrainingRecord) -> bool:
-    """Whether a float64 run went through in float64: the program allows the precision, and casts to no half of it."""
+    """Return whether a run computed in float64: no error, float64 weights, and nothing in half precision."""
     trainable = [variable for variable in record.variables if variable.kind == "trainable"]
     wide = bool(trainable) and all(variable.dtype == "float64" for variable in trainable)
     return not record.errors and wide and half_precision(record) is None
 
 
 def _raised(record: TrainingRecord) -> bool:
-    """Decide whether the program raised an exception, which it may do because of the precision or the strategy."""
+    """Return whether the program raised an exception, perhaps because of the precision or the strategy."""
     return any(error.type not in ("died", "deadline", "stopped", "stuck") for _rank, error in record.errors)
 
 

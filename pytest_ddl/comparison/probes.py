@@ -1,7 +1,7 @@
-"""Checks that need the program run differently: which ones, when, and what they do.
+"""Probes: checks that need the program run differently.
 
-A probe runs where the report of the plain run says that it has something to find out, or where
-``checks=`` names its check. It adds to the report what it found, and says what it did.
+A probe runs if the report of the plain run shows that there is something to find out, or if ``checks=`` names its
+check. It adds its findings to the report, and a note about what it did.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Probe:
     """One way to run a program differently."""
 
     check: str
-    """The check that its findings belong to."""
+    """Name of the check that its findings belong to."""
     wanted: Callable[[Report, Collection[str]], bool]
-    """Whether to run, given the report so far and the checks that the caller named."""
+    """Function that decides whether to run, from the report so far and the checks that the caller named."""
     run: Callable[[Report, RunSettings, CompareOnce], Report]
 
 
 def named(check: str) -> Callable[[Report, Collection[str]], bool]:
-    """Run only where ``checks=`` names the check."""
+    """Return a condition that holds only if ``checks=`` names the check."""
     return lambda _report, names: check in names
 
 
@@ -44,7 +44,7 @@ _NEEDED = ("LIVENESS", "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "REPLICA-EQ")
 
 
 def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
-    """UNEVEN-EQ: run again with a global batch that does not divide, and with one smaller than the replicas."""
+    """Run UNEVEN-EQ again, with a global batch that does not divide and with one smaller than the replicas."""
     replicas = report.distributed.num_replicas if report.distributed is not None else 1
     if settings.global_batch_size is None or replicas < 2:
         return report
@@ -57,7 +57,7 @@ def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnc
 
 
 PROBES: tuple[Probe, ...] = (
-    # First: what it switches off stays off for the others.
+    # This probe comes first, because what it switches off stays off for the others.
     Probe("STEP-EQ", neutralised_probe.wanted, neutralised_probe.probe_neutralised),
     Probe("STEP-EQ", follow_probe.wanted, follow_probe.probe),
     Probe(stale_probe.CHECK, stale_probe.wanted, stale_probe.probe),
