@@ -25,7 +25,7 @@ _NO_STEPS = (
     "updates arrived (check PS)"
 )
 NOT_COMPARED = "weights are not compared after step"
-"""How the note begins that names the step of a tolerated difference."""
+"""Start of the note that names the step of a tolerated difference."""
 
 
 def judge(
@@ -132,10 +132,9 @@ def _without_cause(finding: Finding) -> Finding:
 
 
 def needs_noise(report: Report) -> bool:
-    """Say whether measuring rounding noise may change the verdict.
+    """Return whether measuring rounding noise may change the verdict.
 
-    It may where a numeric difference exceeds a bound that was not measured; a wide bound only
-    grows wider by measuring.
+    It may if a numeric difference exceeds a bound that was not measured. Measuring a wide bound only makes it wider.
     """
     told = (*report.findings, *report.approximations, *(finding for finding, _reason in report.expected))
     return any((finding.origin or "").startswith(UNMEASURED) for finding in told)

@@ -48,7 +48,7 @@ class Rule:
 
 
 def settings_of(record: TrainingRecord) -> tuple[str, Mapping[str, Any]]:
-    """Return type and settings of the watched optimizer, also inside a loss scaling wrapper; empty unless just one."""
+    """Return type and settings of the only watched optimizer, also inside a loss scaling wrapper; empty otherwise."""
     optimizers = record.ranks[0].optimizers if record.ranks else ()
     if len(optimizers) != 1:
         return "", {}

@@ -24,7 +24,7 @@ _OF_WEIGHTS = ("STEP-EQ", "UNEVEN-EQ")
 def unlike_before(
     reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, excused: Sequence[Finding]
 ) -> Iterator[str]:
-    """Yield a reason if the steps after an excused difference of weights cannot be judged by its formula.
+    """Yield a reason if steps after an excused difference of weights cannot be judged, or differ by something else.
 
     After a tolerated approximation, only steps that show something else are a reason.
     """

@@ -127,7 +127,7 @@ def _is_of_a_replica(
 def _repeated_state(
     reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
 ) -> list[VariableRecord]:
-    """Find state whose change on one device was made once by every replica of a process."""
+    """Find state to which every replica of a process added the change that one device makes."""
     if all(len(rank.replicas) == 1 for rank in distributed.ranks):
         return []
     found = []

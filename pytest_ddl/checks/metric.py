@@ -49,8 +49,8 @@ class _Seen:
             self.skipped.append(f"{what} (not finite on one device)")
             return None
         if bound.measured and bound.value > bound.effect and not math.isinf(error):
-            # The same program on one device gives another value each time, for example a time or an unseeded random
-            # number.
+            # The same program on one device gives another value each time, for example a time, an unseeded random
+            # number or the result of a chaotic training.
             self.skipped.append(f"{what} (not reproducible on one device)")
             return None
         self.compared += 1

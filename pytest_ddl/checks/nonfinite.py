@@ -1,7 +1,6 @@
 """NONFINITE: if a replica's gradient is not finite, all replicas decide alike, and like one device.
 
-The check judges gradients that were not finite by themselves, and the run in which ``comparison/nonfinite_probe.py``
-planted such gradients.
+The check judges the plain run, and the run in which ``comparison/nonfinite_probe.py`` planted such gradients.
 """
 
 from __future__ import annotations

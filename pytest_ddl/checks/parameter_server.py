@@ -43,7 +43,7 @@ class _Counter:
 
 
 def is_asynchronous(record: TrainingRecord) -> bool:
-    """Say whether steps ran concurrently, so that in between variables belong to no step."""
+    """Return whether steps ran concurrently, so that variables between them belong to no step."""
     return any(rank.asynchronous for rank in record.ranks)
 
 

@@ -118,7 +118,7 @@ def _findings(distributed: TrainingRecord, lost: list[_Loss], shift: int | None,
 
 
 def _step_with(lost: list[_Loss], step: int) -> int | None:
-    """Return the earlier step whose values equal all differing values with which training continues."""
+    """Return the earlier step after which all differing variables had the values with which training continues."""
     for candidate in range(step - 1, 0, -1):
         values = [_before(loss.rank, candidate).get(loss.variable.index, ()) for loss in lost]
         pairs = zip(lost, values, strict=True)

@@ -65,7 +65,7 @@ def root_causes(
 
 
 def _must_follow(earlier: Finding, later: Finding) -> bool:
-    """Say whether a finding is the consequence of an excused one that explains it, whatever else is wrong."""
+    """Return whether a finding is the consequence of an excused one that explains it, whatever else is wrong."""
     if earlier.symptom in (Symptom.CRASH.value, Symptom.HANG.value):
         return True
     if earlier.verified:
@@ -81,7 +81,7 @@ def _must_follow(earlier: Finding, later: Finding) -> bool:
 
 
 def _rank(finding: Finding) -> tuple[int, int, int, int]:
-    """Sort by what stopped the run, then by step (with a specific cause, and data, first); slowness is last."""
+    """Return a sort key: what stopped the run, then the step (a specific cause, and data, first), then slowness."""
     tier = 2 if finding.symptom == Symptom.SLOW.value else 1 if finding.check not in _STOPS else 0
     if finding.check == "WRITE":
         # Shared files damage what is read later. If a rank failed on the file, that is the reason.
@@ -92,7 +92,7 @@ def _rank(finding: Finding) -> tuple[int, int, int, int]:
 
 
 def _explains(earlier: Finding, later: Finding) -> bool:
-    """Say whether a finding is the same defect as, or a consequence of, one that is kept."""
+    """Return whether a finding is the same defect as, or a consequence of, one that is kept."""
     shown = ("LOSS-EQ", "METRIC-EQ")
     if earlier.check in shown and later.check == "METRIC-EQ" and earlier.approximation > later.approximation:
         return False  # a tolerated value that fit shows within an epoch does not excuse a wrong result

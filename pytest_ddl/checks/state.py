@@ -38,7 +38,7 @@ CHECK = "STATE-EQ"
 
 
 def check_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare the state besides weights that a step may change: statistics, averages, counters, own buffers."""
+    """Compare the state besides weights that a step may change: statistics, averages, counters, program buffers."""
     structure = unmatched(CHECK, reference, distributed, (VariableKind.STATE,), "state-not-aggregated")
     if structure:
         return failed(CHECK, structure)

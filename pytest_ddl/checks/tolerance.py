@@ -73,7 +73,7 @@ UNMEASURED = "a-priori rounding bound, noise not measured"
 
 
 class Decision(Enum):
-    """Decision of a bound about a difference."""
+    """Verdict of a bound on a difference."""
 
     WITHIN = "within the bound"
     UNDECIDED = "the bound is too wide"

@@ -52,7 +52,7 @@ TrainFunction = Callable[[Any], Any]
 
 
 class Comparer:
-    """Compares training functions with their references on the clusters of a harness."""
+    """Comparison of training functions with their references, on the clusters of a harness."""
 
     def __init__(self, harness: Harness, checks: Sequence[Check] = CHECKS) -> None:
         self._harness = harness
@@ -78,7 +78,7 @@ class Comparer:
     ) -> Report:
         """Run ``train`` on one device and under ``spec``, and judge the difference.
 
-        :param test: what a reference is shared within: the comparisons of one test.
+        :param test: name of the test; references are shared only by the comparisons of one test.
         :raises ValueError: for an argument that cannot be used, naming it.
         """
         from pytest_ddl.comparison.probes import PROBES
@@ -254,7 +254,7 @@ class Comparer:
 
 
 def _alone(rank: RankRecord) -> RankRecord:
-    """Return the record of a rank that called ``run.restart()`` while others continued, with that error."""
+    """Return the record of a rank that called ``run.restart()`` while others continued, which is an error."""
     message = "run.restart() was called on this rank and not on all; interrupt the program on every rank or on none"
     return replace(rank, error=ErrorRecord("RuntimeError", message, "", rank.num_steps))
 
@@ -340,18 +340,17 @@ def check_training(
     """Compare ``train(run)`` under a strategy with the same function on one device, outside pytest.
 
     :param strategy: a name or variant, for example ``"mirrored[replicas=4]"``.
-    :param global_batch_size: examples per step over all replicas, given to the function as
-        ``run.global_batch_size``.
+    :param global_batch_size: examples per step over all replicas, given to the function as ``run.global_batch_size``.
     :param steps: steps after which the loops of the function end; ``None`` for the end of its data.
-    :param precision: ``"auto"`` compares in float64 where the program allows it; ``"float64"``, ``"native"``.
-    :param expect: cause ids -> reason, for differences that are meant to be; under the name of a strategy or
-        variant, for that one only: ``{"mirrored": {"cause-id": "reason"}}``.
+    :param precision: ``"auto"`` compares in float64 if the program allows it; ``"float64"``, ``"native"``.
+    :param expect: cause ids -> reason, for differences that are intended; under the name of a strategy or variant, only
+        for that one: ``{"mirrored": {"cause-id": "reason"}}``.
     :param strict: fail on named approximations too.
     :param checks: names of the checks to run, all by default. A named check that does not apply is inconclusive.
     :param timeout: seconds for everything.
-    :param seed: what Python, NumPy, TensorFlow and Keras are seeded with in every run, and ``run.seed``.
+    :param seed: seed of Python, NumPy, TensorFlow and Keras in every run, given to the function as ``run.seed``.
     :raises ValueError: for an argument that cannot be used.
-    :raises ClusterError: when the strategy cannot be built on this machine.
+    :raises ClusterError: if the strategy cannot be built on this machine.
     """
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark

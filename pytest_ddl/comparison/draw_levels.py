@@ -1,6 +1,6 @@
 """Join the comparisons that were repeated with high and with low random numbers into one verdict.
 
-With a constant, a program does not do what it does with other numbers: the other branch, the masked examples. The
+With a constant, a program skips what only other numbers reach, for example the other branch or the masked examples. The
 second comparison reaches these.
 """
 

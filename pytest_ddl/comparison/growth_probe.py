@@ -24,7 +24,7 @@ _JUDGED = ("LIVENESS", "STEP-EQ", CHECK)
 
 
 def wanted(report: Report, names: Collection[str]) -> bool:
-    """Run only if the check is named, because it takes as long as 300 steps, twice."""
+    """Return whether the check is named and nothing was found. The probe is slow: it runs 300 steps, twice."""
     return CHECK in names and not report.findings
 
 

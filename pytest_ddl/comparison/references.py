@@ -27,9 +27,9 @@ class ReferenceStore:
     def get(self, key: tuple[ship.Job, RunSettings, str, str], compute: Callable[[], TrainingRecord]) -> TrainingRecord:
         """Return the reference of a job. The first call computes it.
 
-        :param key: the job, its settings, its device and the test that asks. The current directory, environment
-            variables and module values that differ from the session's start are added to the key, because another test
-            may have changed them.
+        :param key: the job, its settings, its device and the test that asks. The test is included because another test
+            may have written other files. Changes of the environment, the current directory, the import path and the
+            globals of modules are added to the key.
         """
         job, settings, device, test = key
         around = Snapshot.now().since(self._harness.surroundings)

@@ -20,7 +20,7 @@ _VAGUE = (None, "reported-loss-wrong", "optimizer-state-mismatch")
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
-    """Return whether weights agree for a step and then differ, and no known cause explains it."""
+    """Return whether weights agree for a step, then differ alike on all replicas, and no known cause explains it."""
     step = _step(report)
     if step is None or step < 2 or report.distributed is None or is_asynchronous(report.distributed):
         return False

@@ -75,7 +75,7 @@ def _received_whole(case: Case, source: Source) -> bool:
 
 
 def unlimited(case: Case) -> Fit | None:
-    """Test for an update by the whole gradient that one device cuts."""
+    """Test for an update by the whole, uncut gradient, if one device cuts it."""
     if not case.pulls:
         return None
     for source in case.sources:
@@ -106,7 +106,7 @@ def another_limit(case: Case) -> Fit | None:
 
 
 def equal_sizes(case: Case) -> Fit | None:
-    """Test for replicas' gradients with weights in inverse proportion to their norms, as after clipping.
+    """Test for replicas' gradients whose weights are inversely proportional to their norms, as after clipping.
 
     This finds clipping in an update by hand.
     """
@@ -201,7 +201,7 @@ def _reproduced(case: Case, predicted: dict[int, Float], scale: float) -> bool:
 
 
 def by_updates(case: Case) -> Fit | None:
-    """Test an optimizer that clips by its updates only, without gradients."""
+    """Test by the updates only, without gradients, if the optimizer clips parts of the batch or not at all."""
     clip = configured_limit(case)
     if clip is None or case.replicas == 1 or not case.weights:
         return None

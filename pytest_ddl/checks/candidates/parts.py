@@ -27,7 +27,7 @@ def empty_replica(case: Case) -> Fit | None:
 
 
 def shares_of_examples(case: Case) -> Fit | None:
-    """Test for equal weights of replicas in the update, if the true gradient weights them by their contents."""
+    """Test for equal weights of replicas in the update, if the true gradient weights them by amount of data."""
     source = _used(case)
     if source is None or 0 in case.sizes:
         return None
