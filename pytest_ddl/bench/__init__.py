@@ -1,6 +1,6 @@
-"""How fast is distributed training: from a training function to numbers that can be trusted.
+"""Benchmarks of distributed training: measure a training function and compute metrics from the result.
 
-The names below are loaded on first use, so that importing this package costs nothing.
+The names below are imported on first use, so that importing this package is cheap.
 """
 
 from __future__ import annotations

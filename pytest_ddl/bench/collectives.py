@@ -1,4 +1,4 @@
-"""How fast are collectives alone: all-reduces and all-gathers over message sizes, on a cluster of a variant."""
+"""Time all-reduces and all-gathers of several message sizes on the cluster of a variant, without training."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from pytest_ddl.bench.records import Launch
 from pytest_ddl.cluster.worker import current_rank
 
 KINDS = ("all_reduce", "all_gather")
-"""What ``tf.distribute`` lets a program ask for by itself."""
+"""Collectives that a program can request directly through ``tf.distribute``."""
 SIZES = tuple(4**power for power in range(2, 13))
-"""16 B to 16 MiB."""
+"""Default message sizes: powers of 4 from 16 B to 16 MiB."""
 BYTES_PER_CALL = 2**24
 FEWEST_PER_CALL, MOST_PER_CALL = 5, 100
 ITEM = 4
-"""Bytes of a float32."""
+"""Bytes of one float32."""
 
 
 @dataclass(frozen=True)
 class CollectiveTiming:
-    """How long collectives of one kind and size took, one after the other, in one launch."""
+    """Times of collectives of one kind and size that ran one after the other in one launch."""
 
     strategy: str
     kind: str
     size: int
-    """Bytes of the operation, as nccl-tests count: of an all-reduce each replica's tensor, of an all-gather the
-    whole that is gathered."""
+    """Bytes of the operation, as nccl-tests counts them. For an all-reduce, this is the tensor of each replica. For an
+    all-gather, it is the whole gathered tensor."""
     replicas: int
     samples: tuple[float, ...]
-    """Seconds of one collective, one for each call of a graph with ``per_call`` of them; of the slowest rank."""
+    """Seconds of one collective on the slowest rank. Each sample is one call of a graph that runs ``per_call``
+    collectives."""
     per_call: int
     device: str = "cpu"
     pinned: bool = False
@@ -45,17 +46,17 @@ class CollectiveTiming:
 
     @property
     def seconds(self) -> float:
-        """Of one collective: the median."""
+        """Seconds of one collective: the median of the samples."""
         return statistics.median(self.samples)
 
     @property
     def algorithm_bandwidth(self) -> float:
-        """Bytes/s; see :func:`~pytest_ddl.bench.metrics.bandwidth.algorithm_bandwidth`."""
+        """Algorithm bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.bandwidth.algorithm_bandwidth`."""
         return algorithm_bandwidth(self.size, self.seconds)
 
     @property
     def bus_bandwidth(self) -> float:
-        """Bytes/s; see :func:`~pytest_ddl.bench.metrics.bandwidth.bus_bandwidth`."""
+        """Bus bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.bandwidth.bus_bandwidth`."""
         return bus_bandwidth(self.kind, self.size, self.seconds, self.replicas)
 
     def as_json(self) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class CollectiveTiming:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CollectiveTiming:
-        """The timing that :meth:`as_json` wrote."""
+        """Return the timing that :meth:`as_json` wrote."""
         given = {key: value for key, value in data.items() if key != "derived"}
         return cls(**{**given, "samples": tuple(given["samples"])})
 
@@ -85,22 +86,24 @@ def measure_collectives(
     pin: bool = False,
     timeout: float = 300.0,
 ) -> list[CollectiveTiming]:
-    """Time collectives alone, in fresh processes of a variant.
+    """Time collectives in fresh processes of a variant that do nothing else.
 
-    Each call runs a graph that loops over many collectives, each of which needs the one before, so that Python is
-    not measured; the loop and its dispatch (tens of µs) are, and show in small sizes. Calls before the samples
-    are warm-up. Before anything is timed, the sum over replicas is checked: a collective that does not happen is
-    fast. Source of the formulas: nccl-tests.
+    Each call runs a graph that loops over many collectives, so that the time of Python is not measured. Each collective
+    needs the result of the one before. The loop and its dispatch (tens of µs) are measured, and they matter for small
+    sizes. The first two calls of each size are warm-up.
 
-    :param variant: of a synchronous strategy with two replicas or more.
-    :param sizes: bytes, see :attr:`CollectiveTiming.size`; rounded up to whole float32 on every replica.
-    :param kinds: of ``all_reduce``, ``all_gather``.
-    :param samples: calls that are timed, of each size.
+    Before timing, the results of each kind are checked, because a collective that does not take place looks fast.
+    Source of the formulas: nccl-tests.
+
+    :param variant: variant of a synchronous strategy with two replicas or more.
+    :param sizes: bytes, see :attr:`CollectiveTiming.size`; rounded up to whole float32 values on every replica.
+    :param kinds: any of ``all_reduce``, ``all_gather``.
+    :param samples: number of timed calls for each size.
     :param device: ``cpu``, ``gpu``, or ``auto``.
-    :param pin: give every replica cores of its own.
-    :param timeout: seconds for everything.
-    :raises BenchError: where the variant cannot run here, or a rank fails.
-    :raises ValueError: for an argument that cannot be used.
+    :param pin: give every replica its own cores.
+    :param timeout: seconds for the whole measurement.
+    :raises BenchError: if the variant cannot run here, or a rank fails.
+    :raises ValueError: if an argument is invalid.
     """
     from pytest_ddl.bench.launching.answers import BenchError, all_of
     from pytest_ddl.cluster import ship
@@ -123,7 +126,7 @@ def measure_collectives(
     with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
         job = ship.pack(time_collectives, (tuple(sizes), tuple(kinds), samples, cores))
         answers = cluster.ask(Kind.CALL, job, deadline=deadline)
-        # A lease that another user could get would not be fresh.
+        # Retire the cluster: its processes are no longer fresh for another user.
         cluster.retired = cluster.retired or "collectives were measured in it"
         used = harness.device_for(spec, mark)
     ranks: list[dict[tuple[str, int], list[float]]] = all_of(answers, "while collectives were timed")
@@ -141,9 +144,9 @@ def measure_collectives(
 def time_collectives(
     sizes: Sequence[int], kinds: Sequence[str], samples: int, cores: int
 ) -> dict[tuple[str, int], list[float]]:
-    """Time collectives on this rank: kind and size in bytes -> seconds of one collective, call by call.
+    """Time collectives on this rank and return (kind, size in bytes) -> seconds of one collective, call by call.
 
-    :raises AssertionError: where a collective does not give what it has to.
+    :raises AssertionError: if a collective gives a wrong result.
     """
     context = current_rank()
     assert context is not None
@@ -165,14 +168,15 @@ def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) 
     collective = _collective(kind)
 
     def loop(value: Any, count: Any) -> Any:
-        # As strategy.run gives it: of a single local replica without a PerReplica around it.
+        # For a single local replica, strategy.run returns a plain tensor and no PerReplica. A loop variable needs the
+        # same structure before the first pass.
         value = strategy.run(tf.identity, args=(value,))
         for _ in tf.range(count):
             value = strategy.run(collective, args=(value,))
         return value
 
     many = tf.function(loop)
-    # Sums of zeros stay what they are, however many.
+    # Zeros, because their sum stays zero for any number of collectives.
     value = strategy.experimental_distribute_values_from_function(lambda _: tf.zeros([elements]))
     count = tf.constant(per_call)
     seconds = []
@@ -186,7 +190,7 @@ def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) 
 
 
 def _prove(strategy: Any, kind: str, replicas: int) -> None:
-    """Let the collective meet different values, and look at what comes out."""
+    """Run the collective on a different value for each replica and check the results."""
     import tensorflow as tf
 
     collective = _collective(kind)
@@ -207,19 +211,19 @@ def _collective(kind: str) -> Any:
     import tensorflow as tf
 
     def all_reduce(value: Any) -> Any:
-        # What comes around in a loop has no device, by which MultiWorkerMirroredStrategy knows where to put the sum.
+        # MultiWorkerMirroredStrategy places the sum on the device of the value, and a loop variable has no device.
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(value))
 
     def all_gather(value: Any) -> Any:
         whole = tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
-        # The same shape as before, so that the loop can go on with it.
+        # A loop variable must keep its shape.
         return tf.ensure_shape(whole[: tf.shape(value)[0]], value.shape)
 
     return {"all_reduce": all_reduce, "all_gather": all_gather}[kind]
 
 
 def _elements(kind: str, size: int, replicas: int) -> int:
-    """float32 of one replica for an operation of ``size`` bytes."""
+    """Return the number of float32 values of one replica for an operation of ``size`` bytes."""
     return max(1, -(-size // (ITEM * (replicas if kind == "all_gather" else 1))))
 
 
@@ -238,17 +242,19 @@ def _validate(sizes: Sequence[int], kinds: Sequence[str], samples: int) -> None:
 
 
 def replayed_communication_time(launch: Launch, timings: Sequence[CollectiveTiming]) -> float:
-    """Seconds per step that the launch's own all-reduces take where nothing else runs: count times the time of one.
+    """Estimate the seconds per step of a launch's all-reduces from collectives that were timed separately.
 
-    A proxy for communication besides ``communication_time``, from sizes that were counted in the graph: the bytes
-    per all-reduce are the mean ``reduced_bytes / all-reduces``, whose time is interpolated (log-log) between measured
-    sizes. It says more than is exposed where transfers overlap with computation; and less, as waiting for the slowest
-    rank, packing and contention for memory are not in it. ``communication_time`` errs the other way.
+    The estimate is the number of all-reduces times the time of one. The mean bytes of one are ``reduced_bytes /
+    all-reduces``, as counted in the graph. Their time is interpolated (log-log) between the measured sizes.
 
-    Source: tf_cnn_benchmarks, all_reduce_benchmark.py (a model's own reductions, timed alone).
+    This is a second proxy for communication, in addition to ``communication_time``. It is too high if transfers overlap
+    with computation. It is too low in that it omits waiting for the slowest rank, packing, and contention for memory.
+    ``communication_time`` errs in the opposite directions.
 
-    :param timings: of all-reduces with the same number of replicas and the same device.
-    :raises NoNumberError: where no all-reduce was counted, or the sizes do not enclose the launch's.
+    Source: tf_cnn_benchmarks, all_reduce_benchmark.py (it times the reductions of a model separately).
+
+    :param timings: timings of all-reduces with the same number of replicas and the same device.
+    :raises NoNumberError: if no all-reduce was counted, or the sizes do not enclose those of the launch.
     """
     count = launch.counters.collectives.get("all_reduce", 0)
     if not count or not launch.counters.reduced_bytes:

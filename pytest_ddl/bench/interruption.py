@@ -1,4 +1,4 @@
-"""One KeyboardInterrupt for all that ends a command: Ctrl-C, a CI that cancels its job, a closed terminal."""
+"""Turn every signal that ends a command (Ctrl-C, a canceled CI job, a closed terminal) into one KeyboardInterrupt."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130
-"""Exit status of a command that was interrupted, as shells have it for Ctrl-C."""
+"""Exit status of an interrupted command; shells use the same status for Ctrl-C."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Meanwhile the first of ``SIGNALS`` raises KeyboardInterrupt, and the others do nothing any more."""
-    # Under nohup a closed terminal is to be survived.
+    """Raise KeyboardInterrupt on the first of ``SIGNALS`` in this context, and ignore later ones until it ends."""
+    # An ignored signal stays ignored: under nohup, the command must survive a closed terminal.
     heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, _interrupt) for number in heard}
     try:
@@ -26,8 +26,8 @@ def interruptible() -> Iterator[None]:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    # Once: a second Ctrl-C, or a CI that cancels a job by one signal after the other, must not keep processes
-    # and folders from being removed.
+    # Ignore later signals: a second Ctrl-C, or a CI that cancels a job with several signals, must not stop the removal
+    # of processes and folders.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Where numbers come from: what is said about the machine beside every measurement."""
+"""Describe the machine on which a measurement runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from functools import cache
 from pathlib import Path
 
 CALM = 0.5
-"""1-minute load per usable core above which others use a machine as well."""
+"""1-minute load per usable core above which other programs are assumed to use the machine."""
 
 
 def business() -> str:
-    """How busy this machine is with other work, in words; empty where it is calm. To be asked before measuring."""
+    """Describe how busy this machine is with other work; return an empty text if it is calm.
+
+    Call this before a measurement, because the measurement itself adds load.
+    """
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     return f"load {load:.1f} on {cores} cores" if load > CALM * cores else ""
 
 
 def machine_facts() -> dict[str, str]:
-    """``host``, ``os``, ``cpu``, ``cores`` (usable ones), ``gpu`` and ``load`` (1-minute average), as text."""
+    """Return ``host``, ``os``, ``cpu``, ``cores`` (usable ones), ``gpu`` and ``load`` (1-minute average) as text."""
     return {**_fixed(), "load": f"{os.getloadavg()[0]:.2f}"}
 
 
@@ -42,7 +45,7 @@ def _cpu() -> str:
 
 
 def _gpus() -> list[str]:
-    """Names of NVIDIA GPUs, from the driver's own files; empty where there is no driver."""
+    """Return the names of NVIDIA GPUs from the driver's files; empty if there is no driver."""
     found = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         lines = path.read_text(encoding="utf-8").splitlines()

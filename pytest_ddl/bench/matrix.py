@@ -1,4 +1,4 @@
-"""A training function under several variants, launch by launch: what benchmarks and gates read."""
+"""Measure a training function under several variants, and keep the launches for benchmarks and gates."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Matrix:
 
     launches: tuple[Launch, ...]
     skipped: dict[str, str]
-    """Variant -> why it was not measured."""
+    """Variant -> reason why it was not measured."""
     scaling: str = "none"
-    """``weak``, ``strong`` or ``none``: which batch size was kept; see :class:`BenchSpec`."""
+    """``weak``, ``strong`` or ``none``: the batch size that was kept fixed; see :class:`BenchSpec`."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Variant -> why its launch failed, where :func:`measure` was told to go on."""
+    """Variant -> reason why its launch failed. Empty unless :func:`measure` was called with ``go_on``."""
 
     @property
     def variants(self) -> list[str]:
         return list(dict.fromkeys(item.strategy for item in self.launches))
 
     def of(self, variant: str) -> list[Launch]:
-        """The launches of a variant.
+        """Return the launches of a variant.
 
-        :raises KeyError: naming the variants that there are, or why this one was not measured.
+        :raises KeyError: if there are none; it names the measured variants, or the reason.
         """
         found = [item for item in self.launches if item.strategy == variant]
         if not found:
@@ -71,15 +71,15 @@ def measure(
 ) -> Matrix:
     """Measure ``train(run)`` under each variant; the variants take turns launch by launch.
 
-    :param variants: strategies or variants, for example ``"mirrored[replicas=4]"``. A variant that cannot
-        run on this machine is skipped with the reason; it is an error if none can.
-    :param spec: how to measure; or give the fields of :class:`BenchSpec` by name.
-    :param launches: launches of each variant, the unit of statistics.
-    :param go_on: measure the other variants where a launch of one fails; ``Matrix.failed`` says why it did.
-    :raises BenchError: when a launch fails, or no variant can run.
-    :raises ValueError: for an argument that cannot be used.
+    :param variants: strategies or variants, for example ``"mirrored[replicas=4]"``. A variant that cannot run on this
+        machine is skipped with the reason. It is an error if none can run.
+    :param spec: settings of the measurement; or give the fields of :class:`BenchSpec` by name.
+    :param launches: launches of each variant; statistics treat each launch as one sample.
+    :param go_on: if a launch of one variant fails, measure the others; ``Matrix.failed`` has the reason.
+    :raises BenchError: if a launch fails without ``go_on``, or no variant can run.
+    :raises ValueError: if an argument is invalid.
     """
-    # Here, as it brings NumPy: what reads a matrix, in each of asv's many processes, does without.
+    # Imported here because these modules load NumPy. Each of asv's many processes reads a matrix and does not need it.
     from pytest_ddl.bench.launching.answers import BenchError
     from pytest_ddl.bench.launching.launch import launch
     from pytest_ddl.harness import process_harness
@@ -113,6 +113,6 @@ def measure(
                 if not go_on:
                     raise
                 failed[str(one)] = str(error)
-    # Half of a variant's launches is not what was asked for.
+    # A failed variant has fewer launches than requested, so they are all dropped.
     kept = tuple(item for item in found if item.strategy not in failed)
     return Matrix(kept, skipped, bench.scaling, failed)

@@ -1,4 +1,4 @@
-"""Processes that a command starts: ended together, with all that they have started, whatever happens."""
+"""Start processes for a command, and always end them together with everything that they started."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 TAG = "DDL_STARTED_BY"
-"""Environment variable that marks them all, those that left their process group included."""
+"""Environment variable that marks these processes, including those that left their process group."""
 GRACE = 3.0
-"""Seconds that a process has for ending its own in order."""
+"""Seconds that a process gets to end its own processes before it is killed."""
 _PR_SET_PDEATHSIG = 1
 
 
 class Processes:
-    """A context manager: leaving it ends them.
+    """Processes of one command; a context manager that ends them on exit.
 
-    :param tag: a text that nothing else on this machine has.
+    :param tag: a text that nothing else on this machine uses.
     """
 
     def __init__(self, tag: str) -> None:
@@ -38,10 +38,10 @@ class Processes:
         *,
         stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
-        """Start a process in a session of its own: a Ctrl-C is for the command, which ends it in order.
+        """Start a process in its own session, so that Ctrl-C reaches only the command, which then ends the process.
 
-        :param log: the file for what it prints, which is shown by default.
-        :param stdin: as of :class:`subprocess.Popen`.
+        :param log: file for the output of the process; by default the output is shown.
+        :param stdin: as for :class:`subprocess.Popen`.
         """
         with log.open("ab") if log is not None else contextlib.nullcontext() as output:
             process = subprocess.Popen(
@@ -58,11 +58,11 @@ class Processes:
         return process
 
     def pids(self) -> list[int]:
-        """Those that live, descendants included."""
+        """Return the ids of the processes that are alive, including descendants."""
         return tagged(f"{TAG}={self._tag}")
 
     def end(self) -> None:
-        """End them: in order where they do so soon, else by force."""
+        """End all processes: first ask them to end, then kill those that are left after ``GRACE`` seconds."""
         try:
             self._ask_to_end()
         finally:
@@ -80,7 +80,7 @@ class Processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
 
     def _kill(self) -> None:
-        # What is started while others are ended is found at the next look.
+        # Look again after each round, because a process may start another one before it is killed.
         for _ in range(10):
             left = self.pids()
             for pid in left:
@@ -102,7 +102,7 @@ class Processes:
 
 
 def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies (Linux)."""
+    """Ask the kernel to send this process a signal when its parent dies (Linux); exit if the parent is already gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
@@ -110,10 +110,10 @@ def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def tagged(mark: str) -> list[int]:
-    """Processes whose environment held ``NAME=value`` when they were started; empty where there is no /proc."""
+    """Return the processes whose environment held ``NAME=value`` at their start; empty if there is no /proc."""
     wanted, found = mark.encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
-        # Gone by now, or somebody else's.
+        # The process has ended, or it belongs to another user.
         with contextlib.suppress(OSError):
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))

@@ -1,4 +1,4 @@
-"""Exposed communication out of a profile of GPUs: when a collective ran and nothing was computed."""
+"""Compute exposed communication from a profile of GPUs: the time in which only collectives ran."""
 
 from __future__ import annotations
 
@@ -14,44 +14,48 @@ Span = tuple[float, float]
 """Begin and end in seconds."""
 
 COMMUNICATION = re.compile(r"nccl|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|memcpy ?p2p", re.IGNORECASE)
-"""Names of kernels and copies that communicate: NCCL's, XLA's own, and copies from GPU to GPU."""
+"""Pattern for kernels and copies that communicate: NCCL's, XLA's own, and copies from GPU to GPU."""
 COPY = re.compile(r"^mem(cpy|set)", re.IGNORECASE)
-"""Other copies, which neither compute nor communicate."""
+"""Pattern for other copies, which neither compute nor communicate."""
 
 
 @dataclass(frozen=True)
 class ExposedCommunication:
-    """What a profile says of one step; of the GPU on which the most is exposed, as a step ends with it."""
+    """Communication in one step according to a profile, on the GPU with the most exposed communication.
+
+    A step ends only when that GPU has finished.
+    """
 
     seconds: float
-    """Per step, in which a collective ran and no computation did."""
+    """Seconds per step in which a collective ran and no computation did."""
     communication: float
-    """Per step, in which a collective ran."""
+    """Seconds per step in which a collective ran."""
     busy: float
-    """Per step, in which anything ran."""
+    """Seconds per step in which a collective or a computation ran."""
     devices: int
 
     @property
     def share(self) -> float:
-        """Of the time in which the GPU was busy."""
+        """Exposed communication as a share of the time in which the GPU was busy."""
         return self.seconds / self.busy
 
 
 def exposed_communication(folder: Path, steps: int) -> ExposedCommunication:
-    """Seconds per step in which a GPU communicated and did not compute.
+    """Compute the seconds per step in which a GPU communicated and did not compute.
 
-    ``|union(communication) - union(computation)| / steps`` over the kernels of a GPU's streams. Where a profile can
-    be had, it beats the proxies: what overlaps is not counted. A collective that waits for a slower peer runs, so
-    that waiting is counted; and profiling itself slows a step down, so take the share rather than the seconds.
+    The formula is ``|union(communication) - union(computation)| / steps`` over the kernels of a GPU's streams. Prefer
+    it to the proxies if a profile is available, because it excludes communication that overlaps with computation. A
+    collective that waits for a slower peer is running, so this waiting is included. Profiling itself makes a step
+    slower, so use the share rather than the seconds.
 
-    On CPUs there is no such number: TensorFlow's profiler sees there when a collective was started, and not
-    how long it took. Source: communication computation overlap of Holistic
-    Trace Analysis (its complement); kernels as the TensorFlow profiler writes them (XPlane).
+    On CPUs there is no such number. TensorFlow's profiler records there when a collective was started, but not how long
+    it took. Source: communication computation overlap of Holistic Trace Analysis (its complement); kernels as the
+    TensorFlow profiler writes them (XPlane).
 
-    :param folder: given to ``tf.profiler.experimental.start``.
-    :param steps: that were taken between its start and stop.
-    :raises NoNumberError: where the folder has no profile, or the profile no GPU.
-    :raises ValueError: for a number of steps below 1.
+    :param folder: folder that was given to ``tf.profiler.experimental.start``.
+    :param steps: number of steps between the start and the stop of the profiler.
+    :raises NoNumberError: if the folder has no profile, or the profile has no GPU.
+    :raises ValueError: if the number of steps is below 1.
     """
     if steps < 1:
         raise ValueError(f"steps={steps!r} must be at least 1")
@@ -80,7 +84,7 @@ def exposed_communication(folder: Path, steps: int) -> ExposedCommunication:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The union, as spans that do not touch, in order."""
+    """Return the union of spans as ordered spans that do not touch."""
     found: list[Span] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
@@ -91,18 +95,18 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def length(spans: Sequence[Span]) -> float:
-    """Seconds that spans of a union take."""
+    """Return the seconds that the spans of a union take in total."""
     return sum(end - begin for begin, end in spans)
 
 
 def _devices(data: bytes) -> Iterator[list[tuple[str, Span]]]:
-    """Kernels by name, of each GPU in a profile that ran any."""
+    """Yield the names and spans of all kernels, for each GPU in a profile that ran any."""
     for plane in read_xspace(data).planes:
         if not plane.name.startswith("/device:GPU"):
             continue
         kernels = []
         for line in plane.lines:
-            # Other lines show the same time again, by step, module and scope.
+            # The other lines repeat the same time by step, module and scope.
             if line.name.startswith("Stream"):
                 for event in line.events:
                     begin = line.timestamp_ns / 1e9 + event.offset_ps / 1e12

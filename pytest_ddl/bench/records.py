@@ -1,4 +1,4 @@
-"""What one launch of a training function left behind: times, counters, memory, energy. Plain data that goes to JSON."""
+"""Records of one launch of a training function: times, counters, memory and energy, as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class EnergyReading:
-    """Energy that was used while steady steps ran; either ``joules`` or the ``reason`` why there are none."""
+    """Energy that was used while steady steps ran: either ``joules`` or the ``reason`` why there is no number."""
 
     joules: float | None
-    """Joules over ``seconds``, of every device that the source covers; ``None`` where nothing could be read."""
+    """Joules over ``seconds`` of all devices that the source covers; ``None`` if nothing could be read."""
     seconds: float = 0.0
     source: str = ""
-    """``nvml`` or ``rapl``, with what it covers: ``nvml: 2 GPUs``."""
+    """``nvml`` or ``rapl``, with what it covers, for example ``nvml: 2 GPUs``."""
     reason: str = ""
-    """Why there is no number, in words for the user."""
+    """Reason why there is no number, in words for the user."""
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What a steady step does, counted in the graphs that ran: the same on every machine, however busy.
+    """Counters of a steady step, taken from the graphs that ran. They do not depend on the machine or its load.
 
-    Counts are those of one replica in one step; of a program with several traced functions, their sum.
+    Counts are those of one replica in one step. For a program with several traced functions, they are the sum.
     """
 
     collectives: Mapping[str, int] = field(default_factory=dict)
@@ -41,89 +41,90 @@ class Counters:
     traces: int = 0
     """Traces up to the first steady step."""
     retraces: int = 0
-    """Traces within the steady steps; of a correct program 0."""
+    """Traces within the steady steps; 0 for a correct program."""
     steady_steps: int = 0
-    """The steady steps that ``retraces`` counts over."""
+    """Number of steady steps in which ``retraces`` are counted."""
     parameter_bytes: int = 0
-    """Bytes of the watched trainable variables, one replica's copy; 0 where nothing was watched."""
+    """Bytes of the watched trainable variables in one replica's copy; 0 if nothing was watched."""
     reduced_dtypes: Mapping[str, int] = field(default_factory=dict)
-    """dtype -> bytes of it in ``reduced_bytes``."""
+    """dtype -> its bytes in ``reduced_bytes``."""
     copies: Mapping[str, int] | None = None
-    """``host_to_device``, ``device_to_host``, ``device_to_device`` (also between virtual CPUs) and ``between_tasks``
-    -> tensors that one step of this process copies; ``None`` where not counted."""
+    """Direction -> tensors that one step of this process copies; ``None`` if they were not counted. Directions are
+    ``host_to_device``, ``device_to_host``, ``device_to_device`` (also between virtual CPUs) and ``between_tasks``."""
     host_calls: int = 0
-    """Python functions, summaries and prints that one step of this process calls: each is a stop at the host."""
+    """Python functions, summaries and prints that one step of this process calls; devices wait for each of them."""
     misplaced: tuple[str, ...] = ()
     """Variables that are not on a device of their replica, as ``name: device``."""
     eager: bool = False
-    """Whether steps ran eagerly: their collectives are in no graph and were not counted."""
+    """True if steps ran eagerly: their collectives are in no graph and were not counted."""
     notes: tuple[str, ...] = ()
-    """What could not be counted, and why; where ranks differ, and how."""
+    """Remarks on the counters: what could not be counted and why, and how ranks differ."""
     uncounted: tuple[str, ...] = ()
-    """Why counts of graphs are too small to compare with: a loop of unknown length, steps that run elsewhere."""
+    """Reasons why the counts are too small to compare: a loop of unknown length, steps that run elsewhere."""
     conditional: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> of ``collectives``, those in a branch that may not be taken; they are counted as if it were."""
+    """Kind -> number of its ``collectives`` in branches that may not be taken; they are counted as if they were."""
     gathered_bytes: int = 0
-    """Bytes that collectives other than reductions hand to one replica in one step."""
+    """Bytes that one replica receives from collectives other than reductions in one step."""
 
 
 @dataclass(frozen=True)
 class RankTiming:
-    """What one rank measured. Seconds are of a monotonic clock, read after all devices had finished."""
+    """Measurements of one rank. Seconds are of a monotonic clock, which is read after all devices have finished."""
 
     rank: int
     task: str
     blocks: tuple[float, ...]
     """Seconds of each block of ``Launch.steps_per_block`` steady steps."""
     build_seconds: float
-    """From the call of ``train(run)`` to the first step: models, data, placement."""
+    """Seconds from the call of ``train(run)`` to the first step: models, data, placement."""
     first_step_seconds: float
-    """The first step, tracing and compiling included."""
+    """Seconds of the first step, including tracing and compiling."""
     warm_up_seconds: float
-    """The steps between the first and the first steady one."""
+    """Seconds of the steps between the first step and the first steady step."""
     peak_memory_bytes: int
-    """Largest resident set of the process (``VmHWM``)."""
+    """Largest resident set of the process in bytes (``VmHWM``)."""
     device_peak_bytes: Mapping[str, int] = field(default_factory=dict)
     """GPU -> peak bytes allocated by TensorFlow; empty without GPUs."""
     energy: EnergyReading = EnergyReading(None, reason="not asked for")
     loss: float | None = None
-    """Of the last steady step, where the program tells one."""
+    """Loss of the last steady step, if the program reports one."""
     program: str = ""
     """File that the training function was imported from."""
     remarks: tuple[str, ...] = ()
-    """What the times do not tell of, as that of several loops only some were measured."""
+    """Limits of the times, for example that only some of several loops were measured."""
     examples: int | None = None
-    """Rows that this rank's replicas took in a step: of its batches, seen after the last; ``None`` where not seen."""
+    """Rows that this rank's replicas take in a step, from batches that were read after the last step. ``None`` if no
+    batch was read."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: fresh processes, one variant of a strategy, blocks of steady steps. The unit of statistics.
+    """One launch: fresh processes that run blocks of steady steps under one variant of a strategy.
 
-    Blocks of one launch share its memory layout and placement, so that their spread understates the spread
-    between launches (Kalibera and Jones 2013, arXiv 2007.10899).
+    Statistics treat each launch as one sample. Blocks of one launch share its memory layout and placement, so their
+    spread understates the spread between launches (Kalibera and Jones 2013, arXiv 2007.10899).
     """
 
     strategy: str
-    """The variant: ``mirrored[replicas=2]``."""
+    """Variant of the strategy, for example ``mirrored[replicas=2]``."""
     replicas: int
     ranks: tuple[RankTiming, ...]
     counters: Counters
     global_batch_size: int | None
-    """Examples per step over all replicas, as declared: what the program was asked to take."""
+    """Examples per step over all replicas that the program was asked to take."""
     steps_per_block: int
     wall_seconds: float
-    """From asking for processes to having their answers, everything included."""
+    """Seconds from the request for processes to their answers, including everything."""
     device: str = "cpu"
     pinned: bool = False
-    """Whether every replica had cores of its own."""
+    """True if every replica had its own cores."""
     machine: Mapping[str, str] = field(default_factory=dict)
-    """``host``, ``cpu``, ``cores``, ``gpu``, ``os``, ``load``: where the numbers come from."""
+    """Description of the machine: ``host``, ``cpu``, ``cores``, ``gpu``, ``os``, ``load``."""
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def step_seconds(self) -> list[float]:
-        """Seconds per step, one sample per block: of the slowest rank, as a synchronous step ends with it."""
+        """Seconds per step of the slowest rank, one sample per block. A synchronous step ends with its slowest rank."""
         blocks = zip(*(rank.blocks for rank in self.ranks), strict=True)
         return [max(block) / self.steps_per_block for block in blocks]
 
@@ -133,20 +134,26 @@ class Launch:
 
     @property
     def throughput(self) -> float | None:
-        """Examples per second, from the median step; ``None`` where there is no time, or a :attr:`batch_problem`."""
+        """Examples per second from the median step.
+
+        ``None`` if no time was measured or there is a :attr:`batch_problem`.
+        """
         if self.global_batch_size is None or self.batch_problem or not self.median_step_seconds > 0:
             return None
         return self.global_batch_size / self.median_step_seconds
 
     @property
     def examples_per_step(self) -> int | None:
-        """Rows that all replicas took in a step, as counted; ``None`` where a rank did not see its batches."""
+        """Rows that all replicas took in a step, as counted; ``None`` if a rank did not see its batches."""
         seen = [rank.examples for rank in self.ranks]
         return None if None in seen else sum(rows or 0 for rows in seen)
 
     @property
     def batch_problem(self) -> str:
-        """Why it is not known how many examples a step takes: none were declared, or another number was counted."""
+        """Reason why the examples per step are not known: none were declared, or another number was counted.
+
+        Empty if they are known.
+        """
         declared, counted = self.global_batch_size, self.examples_per_step
         if declared is None:
             return "the global batch size is not known: give batch_per_replica= or global_batch_size="
@@ -160,11 +167,11 @@ class Launch:
 
     @property
     def measured_seconds(self) -> float:
-        """Wall time within steady steps."""
+        """Wall time of the steady steps in seconds."""
         return sum(self.step_seconds) * self.steps_per_block
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers, strings, lists and dicts alone, with what is derived besides."""
+        """Return numbers, strings, lists and dicts only; values that follow from the others are under ``derived``."""
         derived = {
             "step_seconds": self.step_seconds,
             "median_step_seconds": self.median_step_seconds,
@@ -174,9 +181,10 @@ class Launch:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
-        """The launch that :meth:`as_json` wrote, of this version or another: fields that are not known are left out.
+        """Return the launch that :meth:`as_json` of any version of pytest-ddl wrote; unknown fields are ignored.
 
-        Each version of pytest-ddl is gated by its own, and one may have a counter that the other has not.
+        Versions differ if pytest-ddl itself is gated: each version writes its own records, and one may have a counter
+        that the other lacks.
         """
         ranks = tuple(
             RankTiming(

@@ -1,4 +1,4 @@
-"""What is to be measured, and how long: the declaration of a benchmark."""
+"""Settings of a benchmark: what is measured, and for how long."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from dataclasses import dataclass
 
 SEED = 20_201
 LONGEST = 1_000_000.0
-"""Seconds: what waits for processes counts milliseconds in 32 bits, which is twice as much."""
+"""Largest number of seconds. Waiting for processes counts milliseconds in 32 bits, which allows twice as much."""
 
 
 @dataclass(frozen=True)
 class BenchSpec:
-    """How a training function is measured.
+    """Settings for measuring a training function.
 
-    :raises ValueError: for a value that cannot be used, naming it.
+    :raises ValueError: if a value is invalid; it names the value.
     """
 
     batch_per_replica: int | None = None
-    """Examples per step and replica: weak scaling. Give either this or ``global_batch_size``."""
+    """Examples per step and replica, for weak scaling. Give either this or ``global_batch_size``."""
     global_batch_size: int | None = None
-    """Examples per step over all replicas: strong scaling."""
+    """Examples per step over all replicas, for strong scaling."""
     warm_up: int = 10
-    """Steps before the clock counts, the first (traced) one included; more follow while the program still traces."""
+    """Steps before timing starts, including the first (traced) one. More follow while the program still traces."""
     steps_per_block: int = 20
     """Steady steps between two readings of the clock."""
     blocks: int = 10
-    """Blocks that are measured at least."""
+    """Minimum number of measured blocks."""
     seconds: float = 1.0
-    """Blocks are added until they took so long."""
+    """Minimum total seconds of the measured blocks; blocks are added until it is reached."""
     timeout: float = 120.0
-    """Seconds for one launch, everything included."""
+    """Seconds for one launch, including everything."""
     pin: bool = False
-    """Give every replica cores of its own: as many as the largest variant leaves each."""
+    """True to give every replica its own cores: as many as the largest variant leaves for each."""
     device: str = "auto"
-    """``cpu``, ``gpu``, ``tpu``, or ``auto``: GPUs where there are any."""
+    """``cpu``, ``gpu``, ``tpu``, or ``auto``, which uses GPUs if there are any."""
     energy: bool = False
-    """Read energy counters around the steady steps."""
+    """True to read energy counters around the steady steps."""
     seed: int = SEED
 
     def __post_init__(self) -> None:
@@ -60,11 +60,11 @@ class BenchSpec:
 
     @property
     def scaling(self) -> str:
-        """``weak`` (batch per replica fixed), ``strong`` (global batch fixed) or ``none``."""
+        """Scaling rule: ``weak`` (batch per replica fixed), ``strong`` (global batch fixed) or ``none``."""
         if self.batch_per_replica is not None:
             return "weak"
         return "strong" if self.global_batch_size is not None else "none"
 
     def batch_for(self, replicas: int) -> int | None:
-        """The global batch size for a number of replicas."""
+        """Return the global batch size for a number of replicas."""
         return self.batch_per_replica * replicas if self.batch_per_replica is not None else self.global_batch_size

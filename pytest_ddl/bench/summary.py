@@ -1,4 +1,4 @@
-"""A matrix as text: what a user sees after a measurement."""
+"""Format a matrix as the text that a user sees after a measurement."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pytest_ddl.bench.metrics.estimates import Estimate, baseline_of, estimate, 
 WIDTH = 100
 NAME = 25
 OVERLOAD = 2.0
-"""Load per core in the minute before a launch, earlier launches included, beyond which others were at work."""
+"""1-minute load per core before a launch above which other programs were running. It includes earlier launches."""
 
 
 def summary(matrix: Matrix) -> str:
-    """Variants by metrics, at most 100 columns wide; numbers that are absent say why below the table."""
+    """Return a table of variants and metrics, at most 100 columns wide, with reasons for missing numbers below it."""
     if not matrix.launches:
         return "\n".join(["nothing was measured", *_not_measured(matrix)])
     efficiency, overhead = scaling_names(matrix)
@@ -69,7 +69,7 @@ def summary(matrix: Matrix) -> str:
 
 
 def _wrapped(variant: str) -> list[str]:
-    """The name in lines of the column's width, its shape below."""
+    """Split a variant into lines of the column's width, with its shape below its name."""
     if len(variant) <= NAME:
         return [variant]
     name, bracket, shape = variant.partition("[")
@@ -78,7 +78,7 @@ def _wrapped(variant: str) -> list[str]:
 
 
 def _digits(value: float) -> str:
-    """Four significant digits, without an exponent where there need not be one."""
+    """Format four significant digits; a whole number from 1000 on; three digits and an exponent from 10 million on."""
     if value >= 1000:
         return f"{value:.0f}" if value < 1e7 else f"{value:.3g}"
     return f"{value:.4g}"
@@ -100,7 +100,7 @@ def _uncertainty(matrix: Matrix) -> str:
 
 
 def _warnings(matrix: Matrix) -> list[str]:
-    """What makes the numbers worth less."""
+    """Return the remarks on what makes the numbers less reliable."""
     return [*_eager(matrix), *_remarks(matrix), *_tracing(matrix), *_overload(matrix)]
 
 
@@ -114,7 +114,7 @@ def _eager(matrix: Matrix) -> list[str]:
 
 
 def _remarks(matrix: Matrix) -> list[str]:
-    """The same of all variants, as loops are the program's, is told once."""
+    """Return each remark once, without variants if all of them share it. Remarks on the program's loops often do."""
     told: dict[str, dict[str, None]] = {}
     for item in matrix.launches:
         for remark in (remark for rank in item.ranks for remark in rank.remarks):

@@ -1,4 +1,4 @@
-"""Training to a target loss with several global batch sizes: how many steps each takes at its best learning rate."""
+"""Count the steps to a target loss for several global batch sizes, each at its best learning rate."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
 
 ONE_PROCESS = ("one_device", "mirrored", "central_storage")
-"""Strategies whose one process can end a run when the target is reached: ranks would have to agree on it."""
+"""Strategies with a single process, which can end a run at the target. Several ranks would have to agree on it."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training to the target."""
+    """Result of one training to the target loss."""
 
     batch: int
     """Global batch size."""
     learning_rate: float
     steps: int | None
-    """Steps until the smoothed loss was at the target; ``None`` where it never was."""
+    """Steps until the smoothed loss reached the target; ``None`` if it never did."""
     taken: int
-    """Steps that were made."""
+    """Number of steps that were run."""
     last: float
-    """The last smoothed loss; not finite where training diverged."""
+    """Last smoothed loss; not finite if training diverged."""
 
 
 @dataclass(frozen=True)
 class StepsToTarget:
-    """Steps to a target against the global batch size, each at the best of its learning rates."""
+    """Trials with several global batch sizes and learning rates, and the steps that each batch size needs at best."""
 
     target: float
     trials: tuple[Trial, ...]
 
     @property
     def best(self) -> dict[int, Trial]:
-        """Batch size -> its trial with the fewest steps; without batches that never reached the target."""
+        """Batch size -> its trial with the fewest steps; without batch sizes that never reached the target."""
         found: dict[int, Trial] = {}
         for trial in self.trials:
             if trial.steps is not None:
@@ -63,15 +63,15 @@ class StepsToTarget:
 
     @property
     def scaling(self) -> BatchScaling:
-        """The three regimes.
+        """Regimes of the batch sizes; see :func:`~pytest_ddl.bench.metrics.batch_size.batch_regimes`.
 
-        :raises NoNumberError: where fewer than 3 batch sizes reached the target.
+        :raises NoNumberError: if fewer than 3 batch sizes reached the target.
         """
         return batch_regimes([(batch, trial.steps or 0) for batch, trial in self.best.items()])
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What limits the numbers: batches that never arrived, best rates at the edge of those tried."""
+        """Limits of the numbers: batch sizes that never reached the target, and best rates at the edge of those tried."""
         notes = []
         for batch in sorted({trial.batch for trial in self.trials}):
             rates = sorted(trial.learning_rate for trial in self.trials if trial.batch == batch)
@@ -111,33 +111,33 @@ def steps_to_target(
     device: str = "auto",
     timeout: float = 600.0,
 ) -> StepsToTarget:
-    """Train to a target loss with several global batch sizes and learning rates, and count steps.
+    """Train to a target loss with several global batch sizes and learning rates, and count the steps.
 
-    The steps are those until the training loss, as a mean over the last ``window`` examples, is at the target: the
-    same examples for every batch size, so that small batches do not get there by luck. The window lags by half its
-    steps; before it is full, nothing counts.
+    Steps are counted until the mean training loss over the last ``window`` examples is at the target. The window has as
+    many examples for each batch size, so that small batches do not reach the target by luck. The window lags by half
+    its steps. Before it is full, nothing counts.
 
-    Metaparameters have to be tuned for every batch size: with one learning rate, or one that is scaled by a rule,
-    the steps say more of the rate than of the batch (Shallue et al. found no rule that holds for all).
-    So give several rates, and widen them where :attr:`StepsToTarget.notes` says that the best was the last. This
-    driver tunes the learning rate alone: schedules and momentum are yours. One seed is one draw: near calls
-    between rates are noise.
+    Metaparameters must be tuned for every batch size. With one learning rate, or one that is scaled by a rule, the
+    steps depend more on the rate than on the batch (Shallue et al. found no rule that holds for all). So give several
+    rates, and widen them if :attr:`StepsToTarget.notes` reports that the best one was at the edge. This function tunes
+    only the learning rate; tune schedules and momentum yourself. Each trial uses one seed, so small differences between
+    rates are noise.
 
-    Steps depend on the global batch, not on the number of replicas, so that one device will do.
+    Steps depend on the global batch and not on the number of replicas, so one device is enough.
 
     Source: Shallue et al. 2019, JMLR 20(112).
 
-    :param train: ``train(run, learning_rate)``, with the loss of each step told by ``run.steps`` or ``run.record``.
-    :param target: loss.
+    :param train: ``train(run, learning_rate)``; it reports the loss of each step with ``run.steps`` or ``run.record``.
+    :param target: target loss.
     :param batch_sizes: global batch sizes.
-    :param learning_rates: for every batch size, or batch size -> its own.
-    :param variant: of a strategy with a single process.
-    :param max_steps: after which a trial is given up.
-    :param window: examples; by default the largest batch.
+    :param learning_rates: rates for every batch size, or batch size -> its rates.
+    :param variant: variant of a strategy with a single process.
+    :param max_steps: steps after which a trial is given up.
+    :param window: number of examples (default: the largest batch size).
     :param device: ``cpu``, ``gpu`` or ``auto``.
-    :param timeout: seconds for everything.
-    :raises BenchError: where a trial fails.
-    :raises ValueError: for an argument that cannot be used.
+    :param timeout: seconds for all trials together.
+    :raises BenchError: if a trial fails.
+    :raises ValueError: if an argument is invalid.
     """
     from pytest_ddl.bench.launching.answers import BenchError, all_of
     from pytest_ddl.cluster import ship
@@ -178,7 +178,10 @@ def steps_to_target(
 def run_trial(
     train: Callable[[Any], Any], settings: RunSettings, target: float, window: int
 ) -> tuple[int | None, int, float]:
-    """Train on this rank until the target: steps to it or ``None``, steps made, the last smoothed loss."""
+    """Train on this rank until the target.
+
+    Return the steps to the target or ``None``, the number of steps that were run, and the last smoothed loss.
+    """
     context = current_rank()
     assert context is not None
     assert settings.global_batch_size is not None
@@ -193,14 +196,14 @@ def run_trial(
 
 
 class LossCurve(Recorder):
-    """Keeps the loss of every step, and says stop at the target."""
+    """Recorder that keeps the loss of every step and stops the run at the target."""
 
     def __init__(self, settings: RunSettings, context: RankContext, target: float, window: int) -> None:
         super().__init__(settings, context)
         self._target, self._window = target, window
         self.losses: list[float] = []
         self.reached: int | None = None
-        """The step in which the smoothed loss was at the target."""
+        """Step at which the smoothed loss reached the target."""
 
     @property
     def completed(self) -> int:
@@ -208,7 +211,7 @@ class LossCurve(Recorder):
 
     @property
     def smoothed(self) -> float:
-        """Mean loss over the window."""
+        """Mean loss over the window; NaN if a loss in it is not finite."""
         last = self.losses[-self._window :]
         return math.fsum(last) / len(last) if all(map(math.isfinite, last)) else math.nan
 
@@ -218,7 +221,7 @@ class LossCurve(Recorder):
         return self.reached is not None or diverged or super().reached_limit
 
     def look_for_new(self) -> None:
-        """Variables are of no interest here."""
+        """Do nothing: variables are not needed here."""
 
     def end_step(
         self,
