@@ -71,7 +71,7 @@ class StepsToTarget:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Limits of the numbers: batch sizes that never reached the target, and best rates at the edge of those tried."""
+        """Limits of the numbers: batch sizes that never reached the target, best rates at the edge of those tried."""
         notes = []
         for batch in sorted({trial.batch for trial in self.trials}):
             rates = sorted(trial.learning_rate for trial in self.trials if trial.batch == batch)

@@ -1,6 +1,6 @@
-"""asv: benchmarks of a training function in one line, and the command that runs them commit by commit.
+"""Benchmarks for asv: declare those of a training function in one line, and run them commit by commit.
 
-The names below are loaded on first use: asv imports this in every process that it starts.
+The names below are imported on first use, because asv imports this package in every process that it starts.
 """
 
 from __future__ import annotations

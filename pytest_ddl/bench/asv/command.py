@@ -1,11 +1,14 @@
-"""``pytest-ddl asv``: set asv up for a training function, describe this machine, measure a commit and keep the result.
+"""``pytest-ddl asv``: set up asv for a training function, describe this machine, and measure a commit.
 
-asv alone does all of this too; the command avoids what it does in silence: results of an existing environment that
-are not saved without ``--set-commit-hash`` (asv 0.6.6, exit status 0), a machine file without GPUs, a
-``build_command`` that stops at the first dependency, gains that are listed as regressions.
+You can do all of this with asv itself. This command avoids four problems that asv 0.6.6 does not report:
 
-Exit status of ``run``: asv's own, 2 where a benchmark failed; 1 where nothing was saved, or it cannot be run; 130
-where it was interrupted.
+* Results of an existing environment are not saved without ``--set-commit-hash``, and the exit status is 0.
+* The machine file does not describe GPUs.
+* The ``build_command`` stops at the first dependency.
+* Gains are listed as regressions.
+
+Exit status of ``run``: that of asv, which is 2 if a benchmark failed; 1 if asv cannot run or saved nothing; 130 if it
+was interrupted.
 """
 
 from __future__ import annotations
@@ -60,11 +63,11 @@ Gate, Dash = training_suite("{train}", ["one_device", "mirrored"], replicas=[1, 
 
 
 _MADE_OTHERWISE = re.compile(r"import \*|__getattr__|globals\(|setattr\(")
-"""How a module comes to names that its text does not show."""
+"""Pattern for code that gives a module names which its text does not show."""
 
 
 class AsvError(RuntimeError):
-    """asv cannot be run, or kept nothing; the message says why and what to do."""
+    """Error if asv cannot run or kept nothing; the message says why and what to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,14 +113,14 @@ def print_out(text: str) -> None:
 
 
 def init(train: str, folder: Path) -> list[Path]:
-    """Write a configuration and one file of benchmarks; gives what was written.
+    """Write a configuration and one file of benchmarks; return the paths that were written.
 
-    :raises AsvError: for a file that exists, or a function that is not named as ``module:function`` or not there.
+    :raises AsvError: if a file exists already, or the function is not named as ``module:function`` or does not exist.
     """
     module, colon, function = train.partition(":")
     if not (module and colon and function) or module.endswith(".py"):
         raise AsvError(f"{train!r} must be of the form module:function")
-    if not module.startswith("."):  # one of the benchmarks that are yet to be written
+    if not module.startswith("."):  # relative to the benchmarks, which do not exist yet
         _check_there(Target(module, function.split(".")[0]), folder)
     branch = _git(folder, "symbolic-ref", "--short", "HEAD")
     values = {"project": json.dumps(folder.resolve().name), "branch": json.dumps(branch), "asv_runner": ASV_RUNNER}
@@ -136,9 +139,11 @@ def init(train: str, folder: Path) -> list[Path]:
 
 
 def _check_there(target: Target, folder: Path) -> None:
-    """Look for the function in the text of its module, as importing it may take long; not in what is installed.
+    """Look for the function in the text of its module, because an import may take long.
 
-    :raises AsvError: where its file lacks it, or nothing has the name of its module.
+    The text of an installed module is not searched.
+
+    :raises AsvError: if the module's file lacks the function, or there is no module of that name.
     """
     paths = (folder, folder / "src")
     file = target.find(folder, paths)
@@ -160,12 +165,12 @@ def _check_there(target: Target, folder: Path) -> None:
 
 
 def describe_machine(name: str) -> dict[str, str]:
-    """Describe this machine in asv's ``~/.asv-machine.json``, with what asv does not know: GPUs and their driver.
+    """Describe this machine in asv's ``~/.asv-machine.json``, and add GPUs and their driver, which asv does not detect.
 
-    asv copies the fields to the results, and its pages show them (0.6.6). Fields that are there stay as they are: asv
-    makes a graph of its own for each combination.
+    asv copies the fields to the results and shows them on its pages (0.6.6). Existing fields stay unchanged, because
+    asv makes a separate graph for each combination.
 
-    :raises AsvError: where asv is not installed.
+    :raises AsvError: if asv is not installed.
     """
     try:
         from asv.machine import Machine, MachineCollection
@@ -181,15 +186,15 @@ def describe_machine(name: str) -> dict[str, str]:
 
 
 def _driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """The line of the NVIDIA driver about itself; empty without one."""
+    """Return the version line of the NVIDIA driver; empty if there is no driver."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("NVRM version")), "")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run asv on this environment; gives its exit status.
+    """Run asv on this environment and return its exit status.
 
-    :raises AsvError: where there is no configuration or commit, and where asv saved nothing.
+    :raises AsvError: if there is no configuration or commit, or asv saved nothing.
     """
     config = options.config or next((Path(name) for name in CONFIGURATIONS if Path(name).exists()), None)
     if config is None or not config.exists():
@@ -211,9 +216,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(source: Source, commit: str, options: argparse.Namespace) -> None:
-    """Refuse to keep what other files do as the commit's result.
+    """Refuse to keep a result for a commit if the measured files differ from it.
 
-    :raises AsvError: naming the files.
+    :raises AsvError: if they differ; it names the files.
     """
     measured, measuring = source.differences(commit)
     shown = ", ".join(measured[:5]) + (" …" if len(measured) > 5 else "")
@@ -228,7 +233,7 @@ def _check(source: Source, commit: str, options: argparse.Namespace) -> None:
 
 
 def command(config: Path, commit: str, options: argparse.Namespace) -> list[str]:
-    """asv's arguments for the options of ``run``."""
+    """Return asv's arguments for the options of ``run``."""
     words = ["run", "--config", config.name, "-E", f"existing:{options.python}"]
     words += ["--set-commit-hash", commit, "--machine", options.machine, "--launch-method", "spawn", "--show-stderr"]
     words += [word for regex in options.bench for word in ("--bench", regex)]
@@ -236,19 +241,19 @@ def command(config: Path, commit: str, options: argparse.Namespace) -> list[str]
 
 
 def _paths(options: argparse.Namespace) -> list[Path]:
-    """Folders that modules are imported from."""
+    """Return the folders from which modules are imported."""
     return [Path(path).resolve() for path in options.path or (path for path in (".", "src") if Path(path).is_dir())]
 
 
 def _environment(options: argparse.Namespace, commit: str, source: Source) -> dict[str, str]:
     paths = os.pathsep.join(map(str, _paths(options)))
-    # asv takes PYTHONPATH away, and honours this one. Benchmarks are not told the commit of an environment that exists.
+    # asv removes PYTHONPATH but uses ASV_PYTHONPATH. With an existing environment, asv does not set ASV_COMMIT.
     environment = {**os.environ, "ASV_PYTHONPATH": paths, "ASV_COMMIT": commit, **source.tell()}
     return {**environment, QUICK: "1"} if options.quick else environment
 
 
 def _folders(config: Path) -> tuple[str, str, str]:
-    """Of benchmarks, of results and of pages, as asv is configured."""
+    """Return the folders of benchmarks, results and pages from asv's configuration."""
     from asv.config import Config
 
     found = Config.load(str(config))
@@ -256,7 +261,7 @@ def _folders(config: Path) -> tuple[str, str, str]:
 
 
 def _saved(folder: Path, commit: str) -> float:
-    """When results of a commit were last written, in seconds since the epoch; 0 where there are none."""
+    """Return when results of a commit were last written, in nanoseconds since the epoch; 0 if there are none."""
     return max((path.stat().st_mtime_ns for path in folder.glob(f"{commit[:8]}-*.json")), default=0)
 
 

@@ -1,4 +1,4 @@
-"""That ``pytest-ddl asv run`` measures the code of the commit under which its result is kept, and no other."""
+"""Check that ``pytest-ddl asv run`` measures the code of the commit under which it keeps the result."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from typing import Any
 from pytest_ddl.bench.gate.origin import foreign_modules, lies_in
 
 SOURCE = "DDL_BENCH_SOURCE"
-"""Environment variable that tells the benchmarks which source they are to measure, as JSON. asv alone does not set it:
-in an environment of its own for each commit, it measures what is installed there."""
+"""Environment variable that names the source to be measured, as JSON. asv itself does not set it. In an environment of
+its own for each commit, asv measures what is installed there."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The work trees that hold what is measured."""
+    """Work trees that hold the measured code."""
 
     trees: tuple[str, ...]
-    """Their top-level folders."""
+    """Top-level folders of the work trees."""
     paths: tuple[str, ...]
-    """Folders that modules are imported from."""
+    """Folders from which modules are imported."""
     benchmarks: str
-    """asv's folder of benchmarks, which may be newer than the commit: asv measures old commits by it as well."""
+    """asv's folder of benchmarks. It may be newer than the commit, because asv measures old commits with it too."""
     written: tuple[str, ...] = ()
-    """Folders that asv writes to: whoever keeps them in git has changes in them after each run."""
+    """Folders that asv writes to. They are not compared, because each run changes them and they may be in git."""
 
     @classmethod
     def of(cls, commit: str, paths: Iterable[Path], folder: Path, benchmarks: Path, written: Iterable[Path]) -> Source:
-        """The work trees of these paths that know the commit; where none does, that of ``folder``."""
+        """Return the work trees of these paths that contain the commit; if none does, the work tree of ``folder``."""
         given = _texts(paths)
         trees = [_git(path, "rev-parse", "--show-toplevel") for path in given if _knows(path, commit)]
         trees = trees or [_git(folder, "rev-parse", "--show-toplevel")]
@@ -42,18 +42,18 @@ class Source:
 
     @classmethod
     def told(cls, environ: Mapping[str, str] = os.environ) -> Source | None:
-        """What the environment tells; ``None`` where it tells nothing."""
+        """Return the source that the environment names; ``None`` if it names none."""
         if not environ.get(SOURCE):
             return None
         said = json.loads(environ[SOURCE])
         return cls(tuple(said["trees"]), tuple(said["paths"]), said["benchmarks"], tuple(said["written"]))
 
     def tell(self) -> dict[str, str]:
-        """For the environment of the benchmarks."""
+        """Return the variables that name this source in the environment of the benchmarks."""
         return {SOURCE: json.dumps(asdict(self))}
 
     def differences(self, commit: str) -> tuple[list[str], list[str]]:
-        """Tracked files that are not as in the commit: those that are measured, and those that measure."""
+        """Return tracked files that differ from the commit: first the measured files, then those of the benchmarks."""
         files = [
             Path(tree, name)
             for tree in self.trees
@@ -64,10 +64,10 @@ class Source:
         return [str(file) for file in files if file not in measuring], [str(file) for file in measuring]
 
     def strangers(self, modules: Iterable[ModuleType]) -> dict[str, Path]:
-        """Modules that were imported from a copy that differs from the source: name -> file.
+        """Return modules that were imported from a copy that differs from the source: name -> file.
 
-        What the gate takes for code from elsewhere, but for a copy that was made from this very source. Of what has
-        no source of its kind there, such as a compiled extension, nothing can be proven.
+        These are the modules that the gate considers foreign, without identical copies of a source file. A module that
+        has no such file in the source, for example a compiled extension, cannot be checked and is left out.
         """
         places = [Path(self.benchmarks), *map(Path, self.trees)]
         loaded = [module for module in list(modules) if getattr(module, "__file__", None)]
@@ -93,7 +93,10 @@ class Source:
 
 
 class FromSource:
-    """A training function that fails where what it imported is not of the source; pickles where the function does."""
+    """Training function that fails if it imported modules that differ from the source.
+
+    It can be pickled if the function can.
+    """
 
     def __init__(self, func: Callable[[Any], Any], source: Source) -> None:
         self.func, self.source = func, source
@@ -106,7 +109,7 @@ class FromSource:
 
 
 class StrangerError(RuntimeError):
-    """What was measured is not the code of the commit."""
+    """Error if the measured code is not that of the commit."""
 
 
 def _told(strangers: dict[str, Path], source: Source) -> str:
@@ -124,7 +127,7 @@ def _texts(paths: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _content(path: Path) -> bytes | None:
-    """Of text without what a checkout or a wheel may do to the ends of lines; ``None`` where it cannot be read."""
+    """Return the content with LF line ends, because a checkout or wheel may change them; ``None`` if unreadable."""
     try:
         return path.read_bytes().replace(b"\r\n", b"\n")
     except OSError:

@@ -1,4 +1,4 @@
-"""asv as a process that ends, with all that it has started, when the command that runs it ends."""
+"""Run asv in a process that ends, with everything that it started, when the command that runs it ends."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _START = f"from {__name__} import main; sys.exit(main())"
 
 
 def call(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> int:
-    """Run asv with these arguments, printing where this process does; gives its exit status.
+    """Run asv with these arguments and the output of this process; return its exit status.
 
-    :raises KeyboardInterrupt: see :mod:`pytest_ddl.bench.interruption`; nothing that asv started is left by then.
+    :raises KeyboardInterrupt: see :mod:`pytest_ddl.bench.interruption`; everything that asv started has ended by then.
     """
-    # Where this package is not installed it was found in a working folder that is not asv's.
+    # If this package is not installed, it was imported from a working folder that asv's process does not search.
     start = f"import sys; sys.path.append({str(Path(pytest_ddl.__file__).parents[1])!r}); {_START}"
     command = [sys.executable, "-c", start, str(os.getpid()), *words]
     with Processes(f"asv-{os.getpid()}") as processes:
@@ -37,10 +37,10 @@ def call(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> int:
 
 
 def main() -> int:
-    """Be asv: the first argument is the process that this one is to end with, the others are asv's."""
+    """Run asv in this process; the first argument is the parent process with which it ends, the others are asv's."""
     parent = int(sys.argv.pop(1))
-    # asv ends the benchmark that it runs at this signal, and leaves it running at others. What a shell starts in the
-    # background would ignore it.
+    # asv ends the running benchmark on SIGINT, but not on other signals. A process that a shell starts in the
+    # background ignores SIGINT by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         die_with(parent, signal.SIGINT)

@@ -1,7 +1,7 @@
-"""Building blocks of an asv suite: the metrics of a training function over strategies and replicas, in one line.
+"""Create asv benchmarks for the metrics of a training function over strategies and replicas, in one line.
 
-asv imports this in every process that it starts, several hundred in a run: nothing heavy is imported before
-something is measured.
+asv imports this module in every process that it starts, several hundred in a run. So heavy imports wait until something
+is measured.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pytest_ddl.bench.asv.tracked import Tracked
 
 QUICK = "DDL_BENCH_QUICK"
-"""Set to 1, a run measures shortly: it shows that everything works, and nothing that could be compared."""
+"""Environment variable; 1 makes the run short. This shows only that everything works; numbers are not comparable."""
 RECORDS = "DDL_BENCH_RECORDS"
-"""A folder where the launches of each suite are written to as well, one JSON file for a suite and commit."""
+"""Environment variable with a folder to which each suite writes its launches too, one JSON file per commit."""
 _OVERHEAD = 60.0
-"""Seconds for everything that is not a launch: importing TensorFlow once, above all."""
+"""Seconds for everything except launches, mainly one import of TensorFlow."""
 _made: dict[str, tuple[object, dict[str, int]]] = {}
-"""Module -> its spec, which is a new one where it is imported again, and the line that the cache of each suite has."""
+"""Module -> its spec, which is new if the module is imported again, and suite name -> line of the suite's cache."""
 
 
 def training_suite(
@@ -39,26 +39,27 @@ def training_suite(
     metrics: Sequence[str] | None = None,
     **how: Any,
 ) -> tuple[type, type]:
-    """Classes for a file of benchmarks: ``Gate, Dash = training_suite("my.module:train", …)``.
+    """Create the classes for a file of benchmarks: ``Gate, Dash = training_suite("my.module:train", …)``.
 
-    Their ``track_`` methods have the parameters ``strategy`` and ``replicas``. One ``setup_cache`` measures
-    all cells in turns; both classes read it. ``Gate`` has what is better when lower (step time, scaling overhead,
-    memory, counters), ``Dash`` what is for people (throughput, efficiency, communication, energy). A
-    cell that cannot run here is skipped with the reason; a launch that fails makes the benchmarks of its cell fail.
+    Their ``track_`` methods have the parameters ``strategy`` and ``replicas``. One ``setup_cache`` measures all cells
+    in turns, and both classes read it. ``Gate`` has the metrics that are better when lower (step time, scaling
+    overhead, memory, joules per example, counters). ``Dash`` has metrics for people (throughput, efficiency,
+    communication, examples per joule). A cell that cannot run here is skipped with the reason. If a launch fails, the
+    benchmarks of its cell fail.
 
-    :param train: where the training function ``train(run)`` is, as ``"module:name"`` (a leading dot: from the
-        package of the calling module). It is imported only where it is measured: asv starts a process for every
-        number, and importing TensorFlow in each would take minutes. A function is taken too.
-    :param strategies: names, each with every number of replicas, or variants such as
-        ``"multi_worker_mirrored[workers=2,replicas=4]"``, each with its own number.
-    :param name: a second suite in the same file needs one; classes are then ``GateName`` and ``DashName``, and
-        asv finds them faster where they are assigned to variables of the same names.
-    :param launches: launches of each cell; 1 is right for a history, as asv makes one run per commit.
-    :param version: change it to start the history anew; edits of the suite's source do not.
-    :param metrics: names of those to track, all by default; see :func:`pytest_ddl.bench.asv.tracked.tracked`.
+    :param train: location of the training function ``train(run)``, as ``"module:name"`` (a leading dot: from the
+        package of the calling module). It is imported only if it is measured, because asv starts a process for every
+        number, and importing TensorFlow in each would take minutes. A function is accepted too.
+    :param strategies: names, each measured with every number of replicas, or variants such as
+        ``"multi_worker_mirrored[workers=2,replicas=4]"``, each measured with its own number.
+    :param name: required for a second suite in the same file. The classes are then ``GateName`` and ``DashName``. asv
+        finds them faster if they are assigned to variables of the same names.
+    :param launches: launches of each cell; 1 is right for a history, because asv makes one run per commit.
+    :param version: change it to start a new history; edits of the suite's source do not start one.
+    :param metrics: names of the metrics to track (default: all); see :func:`pytest_ddl.bench.asv.tracked.tracked`.
     :param how: fields of :class:`~pytest_ddl.bench.BenchSpec`: ``batch_per_replica=`` or ``global_batch_size=``,
         ``seconds=``, ``pin=`` …
-    :raises ValueError: for an argument that cannot be used, or a second suite of that name in one module.
+    :raises ValueError: if an argument is invalid, or the module already has a suite of that name.
     """
     from pytest_ddl.bench.asv.tracked import tracked
     from pytest_ddl.bench.spec import BenchSpec
@@ -104,17 +105,17 @@ def training_suite(
 
 
 def is_quick() -> bool:
-    """Whether this run only shows that everything works (``pytest-ddl asv run --quick``)."""
+    """Return True if this run only shows that everything works (``pytest-ddl asv run --quick``)."""
     return os.environ.get(QUICK, "0") not in ("", "0")
 
 
 def measure_cells(
     train: Callable[[Any], Any], cells: Sequence[tuple[str, int]], spec: Any, launches: int = 1, title: str = "suite"
 ) -> dict[str, Any]:
-    """Measure each (strategy, replicas); plain data for a ``setup_cache``, see :func:`read`.
+    """Measure each (strategy, replicas) and return plain data for a ``setup_cache``; see :func:`read`.
 
-    :param spec: a :class:`~pytest_ddl.bench.BenchSpec`; with ``DDL_BENCH_QUICK=1`` a short version of it.
-    :raises BenchError: where none of the cells can run here.
+    :param spec: a :class:`~pytest_ddl.bench.BenchSpec`; ``DDL_BENCH_QUICK=1`` makes it shorter.
+    :raises BenchError: if none of the cells can run here.
     """
     from dataclasses import replace
 
@@ -139,10 +140,10 @@ def measure_cells(
 
 
 def read(cache: dict[str, Any], metric: Tracked, strategy: str, replicas: int) -> Any:
-    """What a ``track_`` method returns for a cell, from what :func:`measure_cells` returned.
+    """Return the result of a ``track_`` method for a cell, from the data of :func:`measure_cells`.
 
-    :raises BenchError: where a launch of the cell failed.
-    :raises NoNumberError: where the cell cannot run here, or does not exist, or has no such metric: the reason.
+    :raises BenchError: if a launch of the cell failed.
+    :raises NoNumberError: if the cell cannot run here, does not exist, or has no such metric; it gives the reason.
     """
     from pytest_ddl.bench.launching.answers import BenchError
     from pytest_ddl.bench.matrix import Matrix
@@ -179,15 +180,15 @@ def _track(metric: Tracked, module: str, name: str, launches: int) -> Callable[.
         except NoNumberError as reason:
             from asv_runner.benchmarks.mark import SkipNotImplemented
 
-            # asv keeps what is printed with the result: the reason for its n/a.
+            # asv stores this output with the result, where it explains the n/a.
             sys.stderr.write(f"skipped: {reason}\n")
             raise SkipNotImplemented(str(reason)) from None
 
     function: Any = track
     function.__name__ = name.rpartition(".")[2]
     function.__qualname__, function.__module__, function.__doc__ = name, module, metric.meaning
-    # asv reads the first two. The others go to its benchmarks.json: it does not know a direction yet (asv#1617), and
-    # `pytest-ddl history` reads how samples are to be divided and what is counted.
+    # asv reads the first two. It stores the others in its benchmarks.json: asv has no notion of direction yet
+    # (asv#1617), and `pytest-ddl history` needs to know how to divide samples and which metrics are exact.
     function.unit, function.pretty_source = metric.unit, metric.meaning
     function.higher_is_better, function.deterministic = metric.higher_is_better, metric.exact
     function.launches = launches
@@ -196,13 +197,13 @@ def _track(metric: Tracked, module: str, name: str, launches: int) -> Callable[.
 
 
 def _variant(registry: Any, strategy: str, replicas: int) -> str | None:
-    """The variant of a strategy with so many replicas; ``None`` where there is none."""
+    """Return the variant of a strategy with this number of replicas; ``None`` if there is none."""
     spec = registry.parse_variant(strategy)
     definition = registry[spec.name]
     sizes = [key for key in ("workers", "replicas") if key in definition.defaults]
     if "[" not in strategy and sizes:
         return str(registry.parse_variant(f"{strategy}[{sizes[0]}={replicas}]"))
-    # A TPU's replicas are known only to the TPU (0); it is in the column of the first number.
+    # A TPU's number of replicas is known only to the TPU (0 here), so its variant is accepted for any number.
     return str(spec) if definition.num_replicas(spec) in (replicas, 0) else None
 
 
@@ -211,9 +212,9 @@ def _key(strategy: str, replicas: int) -> str:
 
 
 def _line_of_cache(caller: FrameType, name: str) -> int:
-    """The line at which asv is to find the ``setup_cache`` of a suite: of each suite in a module another.
+    """Return the line at which asv finds the ``setup_cache`` of a suite; it differs for each suite in a module.
 
-    :raises ValueError: where the module has made a suite of that name.
+    :raises ValueError: if the module already has a suite of that name.
     """
     module, spec = str(caller.f_globals["__name__"]), caller.f_globals.get("__spec__")
     if module not in _made or _made[module][0] is not spec:
@@ -227,18 +228,17 @@ def _line_of_cache(caller: FrameType, name: str) -> int:
         )
     line = caller.f_lineno
     if line in lines.values():
-        # Of a loop; nothing else of the file can be past its end.
+        # In a loop, several suites have the same line. Lines after the end of the file are not used by anything else.
         line = max(*lines.values(), len(linecache.getlines(caller.f_code.co_filename))) + 1
     lines[name] = line
     return line
 
 
 def _found_by_asv(measured: Callable[[], dict[str, Any]], module: str, line: int) -> Any:
-    """A ``setup_cache`` method whose source is in a line of the suite's own module.
+    """Return a ``setup_cache`` method whose source is at a line of the suite's own module.
 
-    asv keeps one cache for each (module, line) of a ``setup_cache``. Were it the line of a function of this file, all
-    suites would read the cache of whichever came first. So the function gets source of its own, as ``attrs``
-    does for methods that it generates.
+    asv keeps one cache for each (module, line) of a ``setup_cache``. If it were a function of this file, all suites
+    would read the cache of the first one. So the function gets its own source, as ``attrs`` does for generated methods.
     """
     file = f"<pytest-ddl suite {module}:{line}>"
     source = "\n" * (line - 1) + "def setup_cache(self):\n    return measured()\n"

@@ -1,4 +1,4 @@
-"""What an asv suite tracks of a measured matrix: each metric with its unit, its direction and its samples."""
+"""Metrics that an asv suite tracks for a measured matrix, each with its unit, its direction and its samples."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from pytest_ddl.bench.records import Counters, Launch
 from pytest_ddl.bench.spec import BenchSpec
 
 SAMPLES = 10
-"""Samples of one launch, so that ``samples[i * 10 : (i + 1) * 10]`` are those of launch ``i`` in a stored result."""
+"""Samples of one launch: in a stored result, ``samples[i * 10 : (i + 1) * 10]`` are those of launch ``i``."""
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """One ``track_`` method: what it reads of one variant of a matrix."""
+    """One ``track_`` method: the metric that it reads for one variant of a matrix."""
 
     name: str
     unit: str
-    """As asv shows it; ``seconds`` and ``bytes`` are scaled for people."""
+    """Unit as asv shows it; asv scales ``seconds`` and ``bytes`` for display."""
     higher_is_better: bool
     gated: bool
-    """Whether it is better when lower, on a ratio scale: asv 0.6.6 has no notion of direction."""
+    """True if the metric is better when lower and on a ratio scale; asv 0.6.6 has no notion of direction."""
     meaning: str
-    """What asv shows as the code of the benchmark: the formula, and its source."""
+    """Text that asv shows as the code of the benchmark: the formula and its source."""
     exact: bool
-    """Whether it is the same in every launch, so that any change is real."""
+    """True if the value is the same in every launch, so that any change is real."""
     read: Callable[[Matrix, str], Any]
-    """The samples in the form that asv keeps, launch by launch, or a number that is the same in every launch.
+    """Function that returns samples in asv's format, launch by launch, or one number that is the same in every launch.
 
-    asv_runner documents ``{"samples": [...], "number": 1}`` for ``time_`` benchmarks only; ``asv/runner.py`` (0.6.6)
-    reads it from every kind.
+    asv_runner documents ``{"samples": [...], "number": 1}`` only for ``time_`` benchmarks, but ``asv/runner.py``
+    (0.6.6) reads it from every kind.
 
-    :raises NoNumberError: where the metric cannot be had of this variant.
+    :raises NoNumberError: if the variant does not have the metric.
     """
 
 
 def tracked(spec: BenchSpec) -> tuple[Tracked, ...]:
-    """What is tracked of a training function that is measured so."""
+    """Return what is tracked for a training function that is measured with these settings."""
     names = [*_BY_BLOCKS, *_BY_LAUNCH]
     if spec.scaling != "none":
         names += [f"{spec.scaling}_scaling_overhead", f"{spec.scaling}_scaling_efficiency"]
@@ -54,7 +54,7 @@ def tracked(spec: BenchSpec) -> tuple[Tracked, ...]:
 
 
 _BY_BLOCKS = ("step_time", "throughput")
-"""Metrics with a sample for every block; of the others in a launch there is one number."""
+"""Metrics with several samples per launch, one for each piece of its blocks; other launch metrics have one number."""
 _BY_LAUNCH = ("time_to_first_step", "peak_memory", "peak_device_memory")
 
 
@@ -68,7 +68,7 @@ def _of_metric(name: str) -> Tracked:
         assert metric.of is not None
         given: list[tuple[Launch, ...]] = [()] * len(matrix.of(variant))
         if metric.scope == "pair":
-            # Launch by launch: variants take turns, so that a pair was made under the same conditions.
+            # Pair by launch: variants take turns, so both launches of a pair ran under the same conditions.
             given = [(one,) for one in _baseline(matrix)]
         samples = [
             metric.of(*one, piece)
@@ -89,7 +89,7 @@ def _baseline(matrix: Matrix) -> list[Launch]:
 
 
 def pieces(launch: Launch, number: int = SAMPLES) -> list[Launch]:
-    """The launch in consecutive pieces of its blocks, as equal as they can be; fewer where it has fewer blocks."""
+    """Split a launch into consecutive pieces with nearly equal numbers of blocks; fewer if it has too few blocks."""
     blocks = len(launch.ranks[0].blocks)
     number = min(number, blocks)
     edges = [blocks * index // number for index in range(number + 1)]
@@ -108,10 +108,10 @@ def _count(
     exact: bool = True,
     of_eager: bool = False,
 ) -> Tracked:
-    """A counter, of which one number says all; of launches that differ, the largest.
+    """Create a metric for a counter with a single number; if launches differ, it is the largest.
 
-    :param exact: whether it is the same in every launch.
-    :param of_eager: whether steps that ran eagerly have it.
+    :param exact: True if the number is the same in every launch.
+    :param of_eager: True if the counter exists for steps that ran eagerly.
     """
 
     def read(matrix: Matrix, variant: str) -> int:
@@ -124,7 +124,7 @@ def _count(
 
 
 def _traces_on(counters: Counters) -> int:
-    """Whether a program may trace at any time, so that its ``retraces`` are up to chance: it has not settled."""
+    """Return 1 if a program may trace at any time: it has not settled, so its ``retraces`` are up to chance."""
     return int(counters.retraces > 0 or counters.traces > SETTLED)
 
 
@@ -139,12 +139,12 @@ _COUNTS = (
     _count(
         "reduced_bytes", "bytes", "bytes that one replica puts into reductions per step", lambda one: one.reduced_bytes
     ),
-    # What more reduced bytes may be explained by.
+    # More parameters may explain more reduced bytes.
     _count("parameter_bytes", "bytes", "bytes of trainable variables", lambda one: one.parameter_bytes),
     _count("unpacked", "", "reductions per step that carry a single tensor", lambda one: one.unpacked),
     _count("nodes", "", "operations in the graphs of a step", lambda one: one.nodes),
     _count("traces", "", "functions traced up to the first steady step", lambda one: one.traces),
-    # Of ragged batches they are up to chance; whether there are any at all is not.
+    # With ragged batches, their number is up to chance, but not whether there are any.
     _count(
         "retraces", "", "traces within the steady steps; of a correct program 0", lambda one: one.retraces, exact=False
     ),
@@ -154,7 +154,7 @@ _COUNTS = (
         f"1 where functions were traced within the steady steps, or more than {SETTLED} before them; else 0",
         _traces_on,
     ),
-    # Every cell that was measured has it: where a step is no longer compiled, the other counters end.
+    # This counter exists for every measured cell, while the others end if a step is no longer compiled.
     _count("eager", "", "1 where steps ran eagerly, else 0", lambda one: int(one.eager), of_eager=True),
     _count("copies", "", "tensors per step that are copied between host and devices", _copies),
     _count("misplaced", "", "variables that are not on a device of their replica", lambda one: len(one.misplaced)),

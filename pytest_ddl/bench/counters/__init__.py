@@ -1,6 +1,6 @@
-"""Counters of what a step does, exact on any machine: counted in the graphs that ran, and compared.
+"""Counters of what a step does: count in the graphs that ran, and compare versions exactly on any machine.
 
-The names below are loaded on first use.
+The names below are imported on first use.
 """
 
 from __future__ import annotations

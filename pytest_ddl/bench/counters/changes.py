@@ -1,4 +1,4 @@
-"""The gate on counters: what a steady step of HEAD does more than one of BASE. Exact, on any machine, without noise."""
+"""Compare the counters of a steady step of HEAD with those of BASE; the result is exact on any machine."""
 
 from __future__ import annotations
 
@@ -27,39 +27,40 @@ NAMES = (
     ),
     *(f"copies.{direction}" for direction in DIRECTIONS),
 )
-"""What may be accepted by name."""
+"""Counters whose change may be accepted by name."""
 REFUSED = {
     "steady_steps": "a gate that measured nothing has nothing to say",
     "eager": "what an eager step reduces is in no graph, so that accepting it would accept any number of collectives",
     "nodes": "it is only told; where graphs were not counted, there is nothing to compare",
 }
-"""What may not be accepted, and why."""
+"""Counter whose change may not be accepted -> the reason."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A counter that is not what it was."""
+    """Change of one counter from BASE to HEAD."""
 
     counter: str
-    """As in :data:`NAMES` or :data:`REFUSED`: ``collectives.all_reduce``, ``reduced_bytes``, ``retraces`` …"""
+    """Name as in :data:`NAMES` or :data:`REFUSED`: ``collectives.all_reduce``, ``reduced_bytes``, ``retraces`` …"""
     base: Any
     head: Any
     is_regression: bool
-    """``False`` for an improvement, for what is only told, and for what was accepted."""
+    """``False`` for an improvement, for a change that is only reported, and for an accepted change."""
     message: str
-    """What changed, by how much, the likeliest cause, and what to do."""
+    """Description of the change, its size, the likeliest cause, and what to do."""
 
 
 def compare(base: Counters, head: Counters, accept: Mapping[str, str] | None = None) -> list[Change]:
-    """What changed between two versions of a program, regressions first.
+    """List the counters that changed between two versions of a program, regressions first.
 
-    Regressions: more collectives of a kind; more reduced bytes than the parameters explain; more reductions
-    of a single tensor; retraces in steady steps; more copies; variables on a wrong device; steps that run
-    eagerly; nothing measured. Only told: nodes, packs, traces of the warm-up, parameters, and all that
-    became less. Whether the two could be compared at all is what :func:`uncounted` says.
+    Regressions are more collectives of a kind, more reduced or gathered bytes than the parameters explain, and more
+    reductions of a single tensor. So are retraces in steady steps, more copies, more calls to the host, more variables
+    on a wrong device, steps that now run eagerly, and a version without measured steps. Only reported are nodes, packs,
+    traces of the warm-up, parameters, and every decrease. :func:`uncounted` says if the two versions could be compared
+    at all.
 
-    :param accept: counter -> why its change is wanted; that change is told and is no regression.
-    :raises ValueError: for a name in ``accept`` that is no counter, that cannot be accepted, or that has no reason.
+    :param accept: counter -> reason why its change is wanted. Such a change is reported and is no regression.
+    :raises ValueError: if a name in ``accept`` is no counter, cannot be accepted, or has no reason.
     """
     return compare_launches([(base, head)], accept)
 
@@ -67,10 +68,10 @@ def compare(base: Counters, head: Counters, accept: Mapping[str, str] | None = N
 def compare_launches(
     pairs: Sequence[tuple[Counters, Counters]], accept: Mapping[str, str] | None = None
 ) -> list[Change]:
-    """As :func:`compare`, of several launches, each as ``(base, head)``; of none, nothing changed.
+    """Compare several launches, each as ``(base, head)``, like :func:`compare`; without launches, nothing changed.
 
-    Counters are exact: those of the launch count that is worst. Only retraces may be up to chance, as where batches
-    are ragged: they are pooled over the launches (:mod:`pytest_ddl.bench.counters.retraces`).
+    Counters are exact, so only the launch with the most regressions counts. Retraces may be up to chance, for example
+    with ragged batches, so they are pooled over the launches (:mod:`pytest_ddl.bench.counters.retraces`).
 
     :raises ValueError: as :func:`compare`.
     """
@@ -87,9 +88,10 @@ def compare_launches(
 
 
 def uncounted(base: Counters, head: Counters) -> str:
-    """Why the graphs of two versions cannot be compared, in words for the user; empty where they can.
+    """Explain why the graphs of two versions cannot be compared, in words for the user; empty if they can.
 
-    Counters that are worse are worse all the same. But that none is says nothing then.
+    A counter that is worse is a regression in any case. But if the graphs cannot be compared, no regressions means
+    nothing.
     """
     reasons = []
     for name, one in (("BASE", base), ("HEAD", head)):
@@ -145,7 +147,8 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
             f"The graphs of {' and '.join(lacking)} were not counted: nothing is known of what they reduce and copy.",
         )  # fmt: skip
     elif base.eager == head.eager:
-        # What an eager step reduces is in no graph: one version cannot be held against the other.
+        # The reductions of an eager step are in no graph, so a version with eager steps cannot be compared with one
+        # without.
         yield from _collectives(base, head)
         yield from _reduced(base, head)
         yield from _gathered(base, head)
@@ -197,7 +200,7 @@ def _branches(kind: str, head: Counters) -> str:
 
 
 def _acceptable(kind: str, base: Counters, head: Counters) -> str:
-    """A collective moves several counters: who wants it accepts each."""
+    """Name every counter that a collective changes, because each must be accepted separately."""
     moved = [f"collectives.{kind}"]
     moved += ["reduced_bytes"] if head.reduced_bytes > explained_bytes(base, head) else []
     moved += ["gathered_bytes"] if head.gathered_bytes > base.gathered_bytes else []
@@ -227,12 +230,12 @@ def _why_more(kind: str, base: Counters, head: Counters) -> str:
 
 
 def explained_bytes(base: Counters, head: Counters) -> int:
-    """What HEAD may reduce per step, given what BASE does and how their parameters differ.
+    """Return the bytes that HEAD may reduce per step, given those of BASE and how their parameters differ.
 
-    BASE reduces ``r`` bytes per byte of parameters and a rest ``c`` (losses, flags) that does not grow with the
-    model. Which ``r`` is not known where dtypes are mixed: the larger of two readings counts, all of it
-    proportional (``c = 0``), and ``r`` a power of two between ¼ and what there is (bytes of one dtype over those
-    of another).
+    BASE reduces ``r`` bytes per byte of parameters, and a rest ``c`` (losses, flags) that does not grow with the model.
+    With mixed dtypes, ``r`` is not known, so the larger of two estimates is used. The first assumes that everything is
+    proportional (``c = 0``). The second assumes that ``r`` is a ratio of dtype sizes: the largest power of two from ¼
+    up to the observed ratio.
     """
     if not base.parameter_bytes or not head.parameter_bytes or base.parameter_bytes == head.parameter_bytes:
         return base.reduced_bytes
@@ -288,7 +291,7 @@ def _gathered(base: Counters, head: Counters) -> Iterator[Change]:
     if before == after:
         return
     amount = f"{_bytes(before)} -> {_bytes(after)} gathered and broadcast per step and replica"
-    # In proportion to the parameters, as where these are what is gathered.
+    # Gathered bytes may grow with the parameters, because parameters may be what is gathered.
     larger = base.parameter_bytes > 0 and after * base.parameter_bytes <= before * head.parameter_bytes
     if after > before and not larger:
         yield Change(
@@ -368,7 +371,7 @@ def _host_calls(base: Counters, head: Counters) -> Iterator[Change]:
 
 
 def _misplaced(base: Counters, head: Counters) -> Iterator[Change]:
-    # By number: a variable that was misplaced before may have another name.
+    # Compare numbers, because a variable that was misplaced before may have another name.
     before, after = base.misplaced, head.misplaced
     if len(after) > len(before):
         new = [item for item in after if item not in before]

@@ -1,4 +1,4 @@
-"""Tensors that a step copies from device to device, read off the graphs that each device was given."""
+"""Count the tensors that a step copies between devices, from the graph that each device received."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 
 def copies_of(partitions: Iterable[Any]) -> Counter[str]:
-    """Direction -> tensors in one execution of a function; a loop's body counts once.
+    """Count the copied tensors in one execution of a function, by direction; the body of a loop counts once.
 
-    TensorFlow cuts a graph into one per device and puts a ``_Send`` and a ``_Recv`` where a tensor crosses over; with
-    ``_HostSend`` and ``_HostRecv`` the tensor is in host memory at that end (Abadi et al. 2016, TensorFlow: a system
-    for large-scale machine learning, section 3.3). ``host_to_device`` and ``device_to_host`` have a CPU at one
-    end, ``device_to_device`` has none or, as between replicas on virtual CPUs, two; ``between_tasks`` leaves the
-    process. A pair that only orders operations carries nothing and is not counted.
+    TensorFlow splits a graph into one per device, with a ``_Send`` and a ``_Recv`` for each tensor that crosses over.
+    With ``_HostSend`` and ``_HostRecv``, the tensor is in host memory at that end (Abadi et al. 2016, TensorFlow: a
+    system for large-scale machine learning, section 3.3). ``host_to_device`` and ``device_to_host`` have a CPU at one
+    end. ``device_to_device`` has none, or two, as between replicas on virtual CPUs. ``between_tasks`` leaves the
+    process. A pair that only orders operations carries no tensor and is not counted.
 
     :param partitions: the ``GraphDef`` of each device.
     """
     nodes = [node for graph in partitions for node in _all_nodes(graph)]
-    # A tensor that is sent to itself in host memory, as GPUs have small integers, is not copied.
+    # GPUs keep small integers in host memory; a tensor that moves from host memory to host memory is not copied.
     in_host = {_key(node) for node in nodes if node.op == "_HostRecv"}
     sent = [node for node in nodes if node.op in ("_Send", "_HostSend") and _carries(node)]
     directions = (_direction(node, _key(node) in in_host) for node in sent)
@@ -35,12 +35,12 @@ def _key(node: Any) -> tuple[bytes, ...]:
 
 
 def _carries(node: Any) -> bool:
-    """Whether what is sent is a value: a dummy that orders operations is named after what it waits for."""
+    """Return True if a value is sent; a dummy that only orders operations is named after the one that it waits for."""
     return not any("/ctrl/_" in name for name in node.input)
 
 
 def _direction(node: Any, to_host: bool) -> str:
-    """A name, empty where nothing is copied."""
+    """Return the name of a direction; empty if nothing is copied."""
     sender, receiver = (node.attr[name].s.decode() for name in ("send_device", "recv_device"))
     if sender == receiver:
         return ""

@@ -1,4 +1,4 @@
-"""The counters of a measured run: what the graphs of one step hold, how often they were traced, what lies where."""
+"""Collect the counters of a measured run: content of the graphs of one step, traces, and places of variables."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from pytest_ddl.training.coordinator import uses_coordinator
 
 
 def wire_bytes(parameter_bytes: int, replicas: int) -> float:
-    """Bytes that each replica has to send per step of data-parallel training: ``2 (n - 1) / n * parameter_bytes``.
+    """Return the bytes that each replica must send per step of data-parallel training.
 
-    The least that any all-reduce can do, and what a ring does (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce
-    algorithms for clusters of workstations; the factor of "bus bandwidth" in nccl-tests, doc/PERFORMANCE.md).
+    The formula is ``2 (n - 1) / n * parameter_bytes``. This is the minimum for any all-reduce, and a ring reaches it
+    (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations; the factor of "bus
+    bandwidth" in nccl-tests, doc/PERFORMANCE.md).
     """
     return 2 * (replicas - 1) / replicas * parameter_bytes if replicas > 1 else 0.0
 
 
 def reduction_ratio(counters: Counters) -> float | None:
-    """Bytes reduced over bytes that data-parallel training needs to reduce, those of the trainable variables.
+    """Return reduced bytes divided by the bytes of trainable variables, which data-parallel training must reduce.
 
-    1 where gradients have the dtype of their variables; ½ where they are reduced in half the precision; above 1
-    something else is reduced, or something twice. ``None`` where no model was watched.
+    It is 1 if gradients have the dtype of their variables, and ½ if they are reduced in half the precision. Above 1,
+    something else is reduced, or something is reduced twice. ``None`` if no model was watched.
     """
     return counters.reduced_bytes / counters.parameter_bytes if counters.parameter_bytes else None
 
 
 def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
-    """Count what one steady step does on one replica: the last of the warm-up stands for them."""
+    """Count what one steady step does on one replica; the last step of the warm-up represents all steady steps."""
     ran = [(graphs.executed(graph), times, parts) for graph, times, parts in watch.executions.last_step]
     steps = _steps_of_call(ran, watch)
     found = collectives(ran, watch, steps)
@@ -82,19 +83,22 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
 
 
 Ran = Sequence[tuple[graphs.Executed, int, list[Any]]]
-"""What a graph does, how often the step executed it, and its parts on the devices."""
+"""Graphs of a step: the content of each, how often the step executed it, and its parts on the devices."""
 
 
 def _steps_of_call(ran: Ran, watch: Stopwatch) -> int:
-    """Steps that the graphs of one call hold: Keras loops there over steps_per_execution, and may unroll that."""
-    # A loop of unknown length counts as one pass.
+    """Return the number of steps in the graphs of one call.
+
+    Keras loops over steps_per_execution in the graph and may unroll this loop.
+    """
+    # A loop of unknown length counts as one pass, so only the unrolled steps are in the counts.
     return watch.unrolled_steps if any(one.unknown for one, _times, _parts in ran) else watch.steps_per_call
 
 
 def collectives(ran: Ran, watch: Stopwatch, steps: int) -> Counter[CollectiveRecord]:
-    """Of one step and one replica.
+    """Count the collectives of one step and one replica.
 
-    :param steps: how many the graphs hold one after the other, or in a loop.
+    :param steps: number of steps that the graphs hold, one after the other or in a loop.
     """
     found: Counter[CollectiveRecord] = Counter()
     for one, times, parts in ran:
@@ -117,12 +121,13 @@ def _conditional(ran: Ran, steps: int) -> dict[str, int]:
     kinds: Counter[str] = Counter()
     for one, times, _parts in ran:
         kinds.update({kind: number * times for kind, number in one.conditional.items()})
-    # Keras' own loop has each of its steps in a branch, in case that data ends.
+    # For several steps per call, Keras has each step in a branch, in case the data ends. These branches are normally
+    # taken.
     return {kind: number for kind, number in kinds.items() if number} if steps == 1 else {}
 
 
 def _tell_of_other_steps(watch: Stopwatch) -> None:
-    """Say so where a step of the warm-up did more than the last, which stands for all."""
+    """Add a note if a step of the warm-up had more collectives than the last one, which represents all."""
     known: dict[int, Counter[str]] = {}
 
     def kinds(step: Mapping[int, int]) -> Counter[str]:
@@ -152,7 +157,7 @@ def _uncounted(ran: Ran, watch: Stopwatch, context: RankContext) -> Iterator[str
             "steps of parameter_server run on workers, which tell no graphs: what a step sends, copies and calls was "
             "not counted"
         )
-    # Keras 2 has the number of its steps in a variable.
+    # Keras 2 keeps the number of steps per call in a variable, so the length of its loop is never known.
     if watch.steps_per_call == 1:
         names = sorted({name for one, _times, _parts in ran for name in one.unknown})
         if names:
@@ -163,7 +168,7 @@ def _uncounted(ran: Ran, watch: Stopwatch, context: RankContext) -> Iterator[str
 
 
 def _inserted(parts: list[Any]) -> list[CollectiveRecord]:
-    """Collectives that came into a function after it was traced: DTensor cuts it up when it is called."""
+    """Return collectives that are not in the traced function: DTensor inserts them when the function is called."""
     return max((graphs.collectives_of(part.node) for part in parts), key=len, default=[])
 
 

@@ -1,4 +1,4 @@
-"""Which graphs the steps of the warm-up ran, and how often: what the counters are counted in."""
+"""Record which graphs the steps of the warm-up ran, and how often; counters are taken from these graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_ddl.training import adapter
 
 
 class Executions:
-    """Watches the calls of traced functions up to the end of the warm-up, and traces until the run ends."""
+    """Record of the calls of traced functions until the end of the warm-up, and of traces until the run ends."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
@@ -25,44 +25,47 @@ class Executions:
         self._running_eagerly = self._was_eager = False
         self._seen: WeakSet[Any] = WeakSet()
         self._batches: Counter[int] = Counter()
-        """Of each graph, by its key: the batches that it takes."""
+        """Key of a graph -> number of batches that it takes."""
         self._unclear: set[int] = set()
         """Keys of graphs that take batches in a loop or a branch."""
         self._running_batches = 0
         self._batches_of_steps: list[int | None] = []
         self._watching = ExitStack()
         self.is_possible = False
-        """Whether this TensorFlow release lets executions be watched."""
+        """True if executions can be watched in this TensorFlow release."""
         self.traces = 0
-        """Graphs that were traced for a function that calls ``strategy.run``."""
+        """Graphs that were traced for functions that call ``strategy.run``."""
         self.functions = 0
-        """Functions that were traced at all, TensorFlow's own and those of the input pipeline included."""
+        """All functions that were traced, including TensorFlow's own and those of the input pipeline."""
 
     @property
     def last_step(self) -> list[tuple[Any, int, list[Any]]]:
-        """Of the last step of the warm-up: each graph, how often it ran, and its parts on the devices."""
+        """Graphs of the last step of the warm-up: each graph, how often it ran, and its parts on the devices."""
         last = self._steps[-1] if self._steps else Counter()
         return [(self._graphs[key], times, self._partitions.get(key, [])) for key, times in last.items()]
 
     @property
     def steps(self) -> list[Counter[int]]:
-        """Of each step of the warm-up but the first: the keys of its graphs, and how often they ran."""
+        """Key of a graph -> how often it ran, for each step of the warm-up.
+
+        The first step is left out unless it is the only one.
+        """
         return self._steps[1:] or self._steps
 
     def graph(self, key: int) -> Any:
-        """The graph of a key in :attr:`steps`."""
+        """Return the graph that has a key in :attr:`steps`."""
         return self._graphs[key]
 
     @property
     def was_eager(self) -> bool:
-        """Whether ``strategy.run`` was called outside any ``tf.function`` in the last step of the warm-up."""
+        """True if the last step of the warm-up called ``strategy.run`` outside any ``tf.function``."""
         return self._was_eager
 
     @property
     def batches_of_step(self) -> int | None:
-        """Batches that a step takes from its iterators; ``None`` where steps differ, or loops and branches take them.
+        """Batches that a step takes from its iterators; 1 if none was seen to be taken.
 
-        1 where none was seen to be taken.
+        ``None`` if steps differ, or if loops or branches take batches.
         """
         found = set(self._batches_of_steps[1:] or self._batches_of_steps)
         number = found.pop() if len(found) == 1 else None if found else 1
@@ -70,11 +73,11 @@ class Executions:
 
     @contextmanager
     def watched(self, strategy: Any) -> Iterator[None]:
-        """Watch a program from here on; :meth:`finish` ends what a steady step would pay for."""
+        """Watch a program in this context; :meth:`finish` ends the part that would slow down steady steps."""
         import tensorflow as tf
 
         original = strategy.run
-        # AutoGraph would convert it, and all that it calls.
+        # Otherwise AutoGraph would convert the method and everything that it calls.
         before = tf.autograph.experimental.do_not_convert(self._dispatched)
 
         def run(fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +98,7 @@ class Executions:
             self.finish()
 
     def end_step(self) -> None:
-        """A step of the warm-up has ended."""
+        """Record the end of a step of the warm-up."""
         with self._lock:
             self._steps.append(self._running)
             in_graphs = sum(self._batches[key] * times for key, times in self._running.items())
@@ -105,13 +108,13 @@ class Executions:
             self._was_eager, self._running_eagerly = self._running_eagerly, False
 
     def finish(self) -> None:
-        """Let functions run unwatched."""
+        """Stop watching the calls of functions."""
         self._watching.close()
 
     def _executed(self, graph: Any, partitions: list[Any]) -> None:
         with self._lock:
             key = id(graph)
-            self._graphs[key] = graph  # kept alive: ids are used again
+            self._graphs[key] = graph  # keep it alive, because ids are reused
             self._partitions.setdefault(key, []).extend(partitions)
             self._running[key] += 1
 

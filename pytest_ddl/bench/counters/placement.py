@@ -1,4 +1,4 @@
-"""Variables that are not where their replica computes: every step moves their values."""
+"""Find variables that are not on the device of their replica, so that every step moves their values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pytest_ddl.training.watching import Watched
 
 
 def misplaced(strategy: Any, watched: Iterable[Watched]) -> tuple[str, ...]:
-    """Watched variables on a device that their strategy does not keep variables on, as ``name: device``.
+    """List watched variables on devices where their strategy does not keep variables, as ``name: device``.
 
-    Right are the strategy's own parameter devices: those of the replicas, the one device of ``central_storage``,
-    the servers of ``parameter_server``. Where every replica has its own device for parameters, a variable that is
-    not distributed lies with one of them, and the others fetch it. DTensor variables lie by their layout, which
-    the LAYOUT check judges. Integers beside GPUs are passed over: TensorFlow has many of their kernels for the
-    host alone.
+    Right devices are the strategy's own parameter devices: those of the replicas, the one device of
+    ``central_storage``, the servers of ``parameter_server``. If every replica has its own device for parameters, a
+    variable that is not distributed lies on only one of them, and the others fetch it. So it is listed too. DTensor
+    variables are placed by their layout, which the LAYOUT check verifies. Integer variables are skipped if replicas are
+    on GPUs, because TensorFlow has many integer kernels only for the host.
     """
     extended = getattr(strategy, "extended", None)
     if extended is None:
@@ -46,13 +46,13 @@ def misplaced(strategy: Any, watched: Iterable[Watched]) -> tuple[str, ...]:
 def _devices(strategy: Any, variable: Any) -> list[str]:
     if values.is_distributed(variable):
         return [str(part.device) for part in strategy.experimental_local_results(variable)]
-    # A variable that a partitioner split has several, and no device of its own.
+    # A partitioned variable has several parts and no device of its own.
     parts = getattr(variable, "variables", None) or [variable]
     return [str(part.device) for part in parts if getattr(part, "device", None)]
 
 
 def _canonical(device: str) -> str:
-    """``CPU:0`` and ``/job:localhost/replica:0/task:0/device:CPU:0`` alike: type and number within the task."""
+    """Return type and number within the task: ``CPU:0`` for ``/job:localhost/replica:0/task:0/device:CPU:0`` too."""
     import tensorflow as tf
 
     spec = tf.DeviceSpec.from_string(device if device.startswith("/") else f"/device:{device}")

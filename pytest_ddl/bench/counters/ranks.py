@@ -1,4 +1,4 @@
-"""The counters of all ranks as those of one: a synchronous step waits for the rank that does most."""
+"""Merge the counters of all ranks into one record: a synchronous step waits for the rank that does the most."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ _TOLD = ("notes", "uncounted")
 
 
 def of_all_ranks(counters: Sequence[Counters]) -> Counters:
-    """The largest of each counter over the ranks, with a note that names those that differ.
+    """Return the largest value of each counter over the ranks, with a note that names the counters that differ.
 
-    Of ``steady_steps`` the smallest; ``misplaced`` is the longest, ``copies`` is ``None`` where no rank counted.
+    For ``steady_steps``, it is the smallest value. For ``misplaced``, it is the longest tuple. ``copies`` is ``None``
+    if no rank counted them.
 
-    :param counters: one for each rank, at least one.
+    :param counters: counters of each rank, at least one.
     """
     values = {item.name: [getattr(one, item.name) for one in counters] for item in fields(Counters)}
     merged = {name: _one_of(name, found) for name, found in values.items()}

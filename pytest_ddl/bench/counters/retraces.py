@@ -1,4 +1,4 @@
-"""Whether a version of a program traces more often while it trains: exact, or a test where that is up to chance."""
+"""Decide if HEAD traces more often than BASE while it trains: exactly, or with a test if traces are up to chance."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from pytest_ddl.bench.records import Counters
 
 SETTLED = 2
-"""Traces that a program has which does not trace later: of whole batches, and of the last, smaller one."""
+"""Most traces of a program that does not trace later: one for whole batches, one for the last, smaller batch."""
 FALSE_ALARMS = 0.01
-"""Share of programs that retrace at random, and no more than before, which are called worse, over all launches."""
+"""Share of false regressions, over all launches, among programs that retrace at random and no more than before."""
 CLUMP = 8
-"""One new shape may have several functions traced, up to so many: these are one event."""
+"""Most functions that one new shape may have traced again; all of them count as one event."""
 
 
 def retraces_more(pairs: Sequence[tuple[Counters, Counters]]) -> bool:
-    """Whether HEAD retraces more in steady steps than BASE, each pair a launch as ``(base, head)``.
+    """Return True if HEAD retraces more in steady steps than BASE; each pair is one launch, ``(base, head)``.
 
-    Where BASE has settled, any retrace is more. Where BASE traces on too, when it does may be up to chance: then
-    the totals over all launches are compared by the conditional test of two Poisson rates (Przyborowski and
-    Wilenski 1940, Biometrika 31, 313: given their sum, HEAD's is binomial by its share of the steps), at
-    ``FALSE_ALARMS / (n (n + 1))`` after ``n`` launches, which adds up to ``FALSE_ALARMS`` over however many looks.
+    If BASE has settled, any retrace of HEAD is more. If BASE still traces, the times of its traces may be up to chance.
+    Then the totals over all launches are compared by the conditional test of two Poisson rates (Przyborowski and
+    Wilenski 1940, Biometrika 31, 313). Given their sum, the total of HEAD is binomial with HEAD's share of the steps.
+    The level after ``n`` launches is ``FALSE_ALARMS / (n (n + 1))``, which adds up to ``FALSE_ALARMS`` over any number
+    of tests.
     """
     from scipy import stats
 
