@@ -1,4 +1,4 @@
-"""Metrics: formulas over launches, each with its source, listed in one registry.
+"""Metrics of launches: formulas with their sources, listed in one registry.
 
 >>> from pytest_ddl.bench.metrics import METRICS, estimate
 >>> METRICS["throughput"].dual

@@ -1,4 +1,4 @@
-"""What is raised where a metric has no number, or no statistics: the reason, in words for a user."""
+"""Errors for metrics and statistics that cannot be computed; each gives the reason in words for a user."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 class NoNumberError(ValueError):
-    """A metric that cannot be had from what was measured; the message says why, and what would give it."""
+    """Error if a metric cannot be computed from the measurement; the message says why, and what would provide it."""
 
 
 class MissingPackageError(ImportError):
-    """A package for statistics that is not installed; the message says how to install it."""
+    """Error if a package for statistics is not installed; the message says how to install it."""
 
 
 def statistics_package(name: str) -> Any:
-    """A module of the packages that statistics are taken from.
+    """Import a module of an optional statistics package.
 
-    :raises MissingPackageError: where it is not installed.
+    :raises MissingPackageError: if the package is not installed.
     """
     try:
         return import_module(name)

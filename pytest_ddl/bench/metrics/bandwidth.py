@@ -1,4 +1,4 @@
-"""Bandwidth of a collective, by the formulas of nccl-tests."""
+"""Compute the bandwidth of a collective by the formulas of nccl-tests."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ KINDS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda n: 1.0,
     "reduce": lambda n: 1.0,
 }
-"""Kind of collective -> bus bandwidth over algorithm bandwidth, on n ranks (nccl-tests, doc/PERFORMANCE.md)."""
+"""Kind of collective -> bus bandwidth divided by algorithm bandwidth on n ranks (nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def algorithm_bandwidth(size: int, seconds: float) -> float:
-    """Bytes/s that a program gets: ``S / t``.
+    """Return the bytes/s that a program gets: ``S / t``.
 
     Source: nccl-tests, doc/PERFORMANCE.md. For small sizes it shows latency, not bandwidth.
 
-    :param size: bytes of the operation: of an all-reduce or broadcast, each replica's tensor; of an all-gather
-        or reduce-scatter, the whole of which each replica has a part.
-    :raises ValueError: for a time or size that is not positive.
+    :param size: bytes of the operation. For an all-reduce or broadcast: the tensor of each replica. For an all-gather
+        or reduce-scatter: the whole tensor, of which each replica has a part.
+    :raises ValueError: if the time or the size is not positive.
     """
     if not seconds > 0 or not size > 0:
         raise ValueError(f"size={size!r} and seconds={seconds!r} must be positive")
@@ -30,14 +30,14 @@ def algorithm_bandwidth(size: int, seconds: float) -> float:
 
 
 def bus_bandwidth(kind: str, size: int, seconds: float, replicas: int) -> float:
-    """Bytes/s that the links carry: ``S / t`` times ``2 (n-1)/n`` for an all-reduce, ``(n-1)/n`` for a
-    reduce-scatter, all-gather or all-to-all, 1 for a broadcast or reduce.
+    """Return the bytes/s that the links carry: ``S / t`` times a factor.
 
-    Comparable over numbers of replicas, and with the hardware's peak. The factor is what the best algorithm has
-    to move per rank; one that moves more (a tree without pipelining, say) shows a lower number.
-    Source: nccl-tests, doc/PERFORMANCE.md.
+    The factor is ``2 (n-1)/n`` for an all-reduce, ``(n-1)/n`` for a reduce-scatter, all-gather or all-to-all, and 1 for
+    a broadcast or reduce. It is what the best algorithm must move per rank. An algorithm that moves more (for example a
+    tree without pipelining) shows a lower number. Bus bandwidths can be compared across numbers of replicas, and with
+    the hardware's peak. Source: nccl-tests, doc/PERFORMANCE.md.
 
-    :raises ValueError: for a kind without a factor, or a single replica, which moves nothing.
+    :raises ValueError: if the kind has no factor, or there is a single replica, which moves nothing.
     """
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} has no bus bandwidth; there are {', '.join(KINDS)}")

@@ -1,4 +1,4 @@
-"""Steps to a target against the global batch size: where a larger batch still pays."""
+"""Steps to a target as a function of the global batch size, to find the sizes at which a larger batch still helps."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
 
 FEWEST_BATCHES = 3
 PERFECT = -0.9
-"""d log(steps) / d log(batch) up to here is called perfect scaling: doubling the batch saves 46 % of the steps."""
+"""Slope ``d log(steps) / d log(batch)`` up to which scaling is perfect: doubling the batch saves 46 % of the steps."""
 USELESS = -0.1
-"""From here on, maximal data parallelism: doubling the batch saves 7 % of the steps or less."""
+"""Slope from which data parallelism is maximal: doubling the batch saves 7 % of the steps or less."""
 
 
 class Regime(str, Enum):
-    """What doubling the global batch brings."""
+    """Effect of doubling the global batch."""
 
     PERFECT_SCALING = "perfect scaling"
     DIMINISHING_RETURNS = "diminishing returns"
@@ -31,15 +31,15 @@ class BatchScaling:
     """Steps to a target as a function of the batch: ``steps(B) = fewest (1 + critical / B)``."""
 
     points: tuple[tuple[int, float], ...]
-    """Batch size and steps, as measured."""
+    """Batch sizes with their measured steps."""
     fewest_steps: float
-    """Steps that no batch goes below."""
+    """Limit of the steps for very large batches."""
     critical_batch: float
-    """Examples: at this batch, twice the fewest steps are taken and twice the fewest examples seen."""
+    """Batch size in examples that takes twice the fewest steps and twice the fewest examples."""
     regimes: tuple[Regime, ...]
-    """Of each point."""
+    """Regime of each point."""
     residual: float
-    """Standard deviation of log(measured / fitted): how well the curve describes the points."""
+    """Standard deviation of log(measured / fitted); the smaller, the better the curve describes the points."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -53,7 +53,7 @@ class BatchScaling:
         return self.critical_batch * (1 + USELESS) / -USELESS
 
     def predict(self, batch: float) -> float:
-        """Steps to the target with a batch."""
+        """Return the predicted steps to the target for a batch size."""
         return self.fewest_steps * (1 + self.critical_batch / batch)
 
     def __str__(self) -> str:
@@ -68,21 +68,21 @@ class BatchScaling:
 
 
 def batch_regimes(points: Sequence[tuple[int, float]]) -> BatchScaling:
-    """Say in which of the three regimes each batch size is.
+    """Determine in which of the three regimes each batch size is.
 
     Shallue et al. find that steps fall as 1/B (perfect scaling), then more slowly (diminishing returns), then not at
-    all (maximal data parallelism). Fitted is ``steps(B) = S (1 + B_crit / B)`` by least squares of logarithms, whose
-    slope in log-log is ``-1 / (1 + B / B_crit)``; the regimes are slopes below -0.9, between, and above -0.1. The
-    bounds are ours: the paper draws none.
+    all (maximal data parallelism). The fitted curve is ``steps(B) = S (1 + B_crit / B)``, by least squares of
+    logarithms. Its slope in log-log is ``-1 / (1 + B / B_crit)``. The regimes are slopes below -0.9, between -0.9 and
+    -0.1, and above -0.1. These bounds are our own; the paper gives none.
 
-    The steps of a batch mean something only where the learning rate (and momentum) were tuned for that batch:
-    one that is scaled by a rule ends perfect scaling early, and says so of the rule.
+    The steps of a batch size are only meaningful if the learning rate (and momentum) were tuned for it. With a rate
+    that is scaled by a rule, perfect scaling ends early because of the rule.
 
     Source: Shallue et al. 2019, JMLR 20(112); the curve: McCandlish et al. 2018, arXiv 1812.06162.
 
-    :param points: global batch size and steps to the target.
+    :param points: global batch sizes, each with its steps to the target.
     :raises NoNumberError: for fewer than 3 different batch sizes.
-    :raises ValueError: for a size or a number of steps that is not positive.
+    :raises ValueError: if a size or a number of steps is not positive.
     """
     ordered = sorted((int(batch), float(steps)) for batch, steps in points)
     if any(not batch > 0 or not steps > 0 for batch, steps in ordered):
@@ -95,7 +95,7 @@ def batch_regimes(points: Sequence[tuple[int, float]]) -> BatchScaling:
     batches, steps = np.array([each[0] for each in ordered], float), np.array([each[1] for each in ordered])
 
     def residuals(logs: Any) -> Any:
-        # Positive by construction; the sum of both terms in logarithms does not overflow.
+        # Logarithms of the parameters keep both positive, and logaddexp adds the two terms without overflow.
         return np.logaddexp(logs[0], logs[1] - np.log(batches)) - np.log(steps)
 
     start = np.log([steps.min() / 2, (steps * batches).min() / 2])

@@ -1,6 +1,6 @@
-"""Does training converge as it did? A guard after MLPerf's reference convergence points, in both directions.
+"""Check that training converges as before, by MLPerf's reference convergence points, in both directions.
 
-A faster step is worth nothing where more steps are needed; and one that needs suspiciously few did something else.
+A faster step has no value if training needs more steps. A run that needs far fewer steps probably did something else.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from enum import Enum
 from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
 
 ALPHA = 0.05
-"""Of each one-sided test, as in MLPerf."""
+"""Level of each one-sided test, as in MLPerf."""
 FEWEST_RUNS = 3
-"""Runs left after the fastest and the slowest are dropped."""
+"""Fewest runs that may remain after the fastest and the slowest are dropped."""
 
 
 class Convergence(str, Enum):
-    """What the guard says."""
+    """Verdict of a convergence check."""
 
     OK = "ok"
     TOO_FAST = "too fast"
@@ -32,22 +32,22 @@ class Convergence(str, Enum):
 
 @dataclass(frozen=True)
 class ConvergencePoint:
-    """How many epochs (or steps) the reference needs to its target with one global batch size."""
+    """Epochs (or steps) that the reference needs to reach its target with one global batch size."""
 
     batch: int
     mean: float
-    """Epochs, without the fastest and the slowest run."""
+    """Mean epochs, without the fastest and the slowest run."""
     spread: float
     """Standard deviation of the epochs of all runs."""
     runs: int
-    """That the mean is over."""
+    """Number of runs in the mean."""
 
     @classmethod
     def of(cls, batch: int, epochs: Sequence[float]) -> ConvergencePoint:
-        """From the epochs to target of reference runs: the olympic mean, and the spread of all runs, divided by n.
+        """Create a point from the epochs to target of reference runs.
 
-        MLPerf asks for twice as many reference runs as a submission has. Source: mlcommons/logging,
-        rcp_checker.py, ``compute_rcp_stats``.
+        The mean is the olympic mean. The spread is that of all runs, divided by n. MLPerf asks for twice as many
+        reference runs as a submission has. Source: mlcommons/logging, rcp_checker.py, ``compute_rcp_stats``.
 
         :raises ValueError: for fewer than 5 runs.
         """
@@ -56,23 +56,23 @@ class ConvergencePoint:
 
 @dataclass(frozen=True)
 class ConvergenceResult:
-    """The verdict of a guard."""
+    """Result of a convergence check."""
 
     verdict: Convergence
     mean: float
-    """Epochs that were needed."""
+    """Mean epochs of the checked runs."""
     reference: float
     low: float
-    """Fewest epochs that are accepted; of an equivalence test, the bound of the difference."""
+    """Fewest accepted epochs; for an equivalence test, the lower bound of the difference."""
     high: float
-    """Most epochs that are accepted."""
+    """Most accepted epochs; for an equivalence test, the upper bound of the difference."""
     message: str
     p: float | None = None
-    """Of the test that decided."""
+    """p-value of the test that decided."""
 
     @property
     def passed(self) -> bool:
-        """Whether convergence is as it was; inconclusive is not."""
+        """True if convergence is as before; False if that is inconclusive."""
         return self.verdict in (Convergence.OK, Convergence.EQUIVALENT)
 
     def __str__(self) -> str:
@@ -80,14 +80,15 @@ class ConvergenceResult:
 
 
 def max_speed_up(mean: float, spread: float, reference_runs: int, runs: int, alpha: float = ALPHA) -> float:
-    """The factor by which fewer epochs still pass as noise: ``mean / (mean - t(1-α, n+m-2) s sqrt(1/n + 1/m))``.
+    """Return the largest factor by which epochs may be fewer and still pass as noise.
 
-    The largest with which a one-sided two-sample t test with equal spreads does not reject; MLPerf finds it by
-    bisection. Of MLPerf's example, mean 15.75, s 0.433, 8 runs against 3 (10 and 5 without the fastest and the
-    slowest), it is 1.0353. Source: mlcommons/logging, rcp_checker.py, ``_find_min_acceptable_mean``.
+    The formula is ``mean / (mean - t(1-α, n+m-2) s sqrt(1/n + 1/m))``. A one-sided two-sample t test with equal spreads
+    does not reject factors up to this one. MLPerf finds it by bisection. In MLPerf's example it is 1.0353, with mean
+    15.75, s 0.433, and 8 runs against 3 (10 and 5 before the fastest and the slowest were dropped). Source:
+    mlcommons/logging, rcp_checker.py, ``_find_min_acceptable_mean``.
 
-    :param spread: standard deviation of both.
-    :raises ValueError: for numbers of runs below 2, or a mean that is not positive.
+    :param spread: standard deviation of both groups.
+    :raises ValueError: if a number of runs is below 2, the mean is not positive, or the spread is negative.
     """
     return mean / (mean - _margin(mean, spread, reference_runs, runs, alpha))
 
@@ -105,12 +106,12 @@ def _margin(mean: float, spread: float, reference_runs: int, runs: int, alpha: f
 
 
 def interpolated(points: Sequence[ConvergencePoint], batch: int) -> ConvergencePoint:
-    """The reference for a batch size, between those of its neighbours where it has none itself.
+    """Return the reference for a batch size, interpolated between its neighbors if it has none of its own.
 
-    Mean and spread are interpolated linearly in the batch size; the runs are the fewer of both neighbours'.
-    Source: mlcommons/logging, rcp_checker.py, ``_create_interp_rcp``.
+    Mean and spread are interpolated linearly in the batch size. The number of runs is the smaller one of both
+    neighbors. Source: mlcommons/logging, rcp_checker.py, ``_create_interp_rcp``.
 
-    :raises NoNumberError: outside the batch sizes of the reference: convergence is not extrapolated.
+    :raises NoNumberError: outside the batch sizes of the reference, because convergence is not extrapolated.
     """
     ordered = sorted(points, key=lambda point: point.batch)
     below = [point for point in ordered if point.batch <= batch]
@@ -135,17 +136,18 @@ def interpolated(points: Sequence[ConvergencePoint], batch: int) -> ConvergenceP
 def convergence_guard(
     points: Sequence[ConvergencePoint], batch: int, epochs: Sequence[float], *, alpha: float = ALPHA
 ) -> ConvergenceResult:
-    """Whether runs with a batch size need about as many epochs to the target as the reference does.
+    """Check that runs with a batch size need about as many epochs to the target as the reference does.
 
-    MLPerf rejects what is too fast; here too slow is as bad, so that there are two one-sided tests, each with
-    ``alpha``: ``scipy.stats.ttest_ind_from_stats`` with equal variances, of olympic means. OK says only that no
-    difference was shown; with few or noisy runs that is easy. :func:`convergence_equivalence` shows sameness.
+    MLPerf rejects runs that are too fast. Here, runs that are too slow are rejected too. So there are two one-sided
+    tests, each with ``alpha``: ``scipy.stats.ttest_ind_from_stats`` with equal variances, of olympic means. OK means
+    only that no difference was shown, which is likely with few or noisy runs. Use :func:`convergence_equivalence` to
+    show that they are equivalent.
 
     Source: MLPerf training rules, section on reference convergence points; mlcommons/logging, rcp_checker.
 
-    :param points: the reference, of one or more batch sizes.
-    :param epochs: epochs (or steps) to the target, of each run; ``inf`` for a run that never got there.
-    :raises NoNumberError: for a batch size outside the reference's.
+    :param points: reference points of one or more batch sizes.
+    :param epochs: epochs (or steps) to the target of each run; ``inf`` for a run that never reached it.
+    :raises NoNumberError: if the batch size is outside those of the reference.
     :raises ValueError: for fewer than 5 runs.
     """
     stats = statistics_package("scipy.stats")
@@ -182,11 +184,12 @@ def convergence_guard(
 def convergence_equivalence(
     reference: Sequence[float], epochs: Sequence[float], *, margin: float = 0.05, alpha: float = ALPHA
 ) -> ConvergenceResult:
-    """Whether runs need as many epochs as the reference's, shown and not merely not refuted.
+    """Test if runs are shown to need as many epochs as the reference, not only that no difference was shown.
 
-    Two one-sided tests (TOST) that the difference of means lies within ``± margin * reference mean``
-    (``statsmodels.stats.weightstats.ttost_ind``, unequal variances). EQUIVALENT where both reject; DIFFERENT where
-    the interval of the difference lies outside the margin; else INCONCLUSIVE, which is no pass: add runs.
+    Two one-sided tests (TOST) check that the difference of means lies within ``± margin * reference mean``
+    (``statsmodels.stats.weightstats.ttost_ind``, unequal variances). The verdict is EQUIVALENT if both reject, and
+    DIFFERENT if the interval of the difference lies outside the margin. Otherwise it is INCONCLUSIVE, which does not
+    pass: add runs.
 
     Source: Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15(6).
 
@@ -206,7 +209,7 @@ def convergence_equivalence(
     first, second = statistics.fmean(reference), statistics.fmean(epochs)
     bound = margin * first
     if statistics.pvariance(reference) == statistics.pvariance(epochs) == 0:
-        # No spread: nothing to test, the difference is what it is.
+        # Without spread, there is nothing to test: the difference is exact.
         p, low, high = float(abs(second - first) >= bound), second - first, second - first
     else:
         means = tests.CompareMeans(
@@ -230,7 +233,7 @@ def convergence_equivalence(
 
 
 def _olympic(epochs: Sequence[float]) -> list[float]:
-    """All but the fastest and the slowest."""
+    """Return the epochs of all runs except the fastest and the slowest, in ascending order."""
     if len(epochs) < FEWEST_RUNS + 2:
         raise ValueError(
             f"{len(epochs)} runs: {FEWEST_RUNS + 2} are needed, as the fastest and the slowest are dropped (MLPerf)"

@@ -1,8 +1,8 @@
-"""A metric of a matrix with its uncertainty: the launch is the unit, never a block within it.
+"""Estimate a metric of a matrix with its uncertainty; the launch is the unit, never a block within it.
 
-Blocks of one launch share its memory layout and placement, so that pooling them understates the spread (Kalibera and
-Jones 2013, arXiv 2007.10899). Here every launch gives one number, and a t interval is made over launches: of
-logarithms where the metric is on a ratio scale, so that a metric and its reciprocal say the same.
+Blocks of one launch share its memory layout and placement, so pooling them understates the spread (Kalibera and Jones
+2013, arXiv 2007.10899). Here each launch gives one number, and the t interval is over launches. On a ratio scale, it is
+the interval of logarithms, so that a metric and its reciprocal agree.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric of one variant: a number with its interval, or the reason why there is none."""
+    """Metric of one variant: a number with its interval, or the reason why there is none."""
 
     metric: str
     variant: str
     value: float | None
-    """Mean over launches, geometric on a ratio scale; in the metric's unit."""
+    """Mean over launches in the metric's unit; the geometric mean on a ratio scale."""
     low: float | None = None
     high: float | None = None
     samples: tuple[float, ...] = ()
-    """One number for each launch; of a metric against a baseline, for each pair of launches."""
+    """One number for each launch; for a metric against a baseline, one for each pair of launches."""
     level: float = LEVEL
     baseline: str | None = None
     note: str = ""
-    """Why there is no number, or no interval; or what limits the number."""
+    """Reason why there is no number or no interval, or a limit of the number."""
 
     @property
     def half_width(self) -> float | None:
-        """Half the interval, relative to the value: what is written after ±; ``None`` without an interval."""
+        """Half the interval relative to the value, as written after ±; ``None`` without an interval."""
         if self.value is None or self.low is None or self.high is None or not self.value:
             return None
         return (self.high - self.low) / 2 / abs(self.value)
@@ -55,13 +55,13 @@ class Estimate:
 
 
 def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = None, level: float = LEVEL) -> Estimate:
-    """A metric of one variant of a matrix.
+    """Estimate a metric of one variant of a matrix.
 
-    :param name: of a metric with scope ``launch`` or ``pair``; see ``METRICS``.
-    :param baseline: the variant on one replica, for metrics against one; by default :func:`baseline_of`.
-    :param level: of the interval, between 0 and 1.
-    :raises KeyError: for a variant that was not measured.
-    :raises ValueError: for a metric that there is not, or that is not one of a variant.
+    :param name: metric with scope ``launch`` or ``pair``; see ``METRICS``.
+    :param baseline: variant on one replica, for metrics against a baseline (default: :func:`baseline_of`).
+    :param level: confidence level of the interval, between 0 and 1.
+    :raises KeyError: if the variant was not measured.
+    :raises ValueError: if the metric does not exist or is not one of a variant, or the level is invalid.
     """
     found = metric(name)
     if found.of is None:
@@ -74,7 +74,7 @@ def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = 
     try:
         if found.scope == "pair":
             against = baseline or baseline_of(matrix)
-            # Variants take turns, so that a pair was made under the same conditions.
+            # Variants take turns, so both launches of a pair ran under the same conditions.
             pairs = list(zip(matrix.of(against), launches, strict=False))
             values = [found.of(one, many) for one, many in pairs]
             if len(launches) != len(matrix.of(against)):
@@ -91,7 +91,7 @@ def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = 
         value, low, high = interval(values, level=level, ratio_scale=found.ratio_scale)
         why = "one launch: no interval" if low is None else ""
     except MissingPackageError as error:
-        # The number is not the statistics' to withhold.
+        # The mean needs no package for statistics, so it is given without its interval.
         back, logs = _scale(values, found.ratio_scale)
         value, low, high, why = back(statistics.fmean(logs)), None, None, f"no interval: {error}"
     note = "; ".join(filter(None, (why, note)))
@@ -101,12 +101,13 @@ def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = 
 def interval(
     samples: list[float], *, level: float = LEVEL, ratio_scale: bool = True
 ) -> tuple[float, float | None, float | None]:
-    """Mean of independent samples with its t interval; ``None`` for the bounds of a single sample.
+    """Return the mean of independent samples and the bounds of its t interval; ``None`` as bounds of a single sample.
 
-    ``m ± t(level, n - 1) * s / sqrt(n)``; on a ratio scale of logarithms, and put back with exp.
+    The interval is ``m ± t(level, n - 1) * s / sqrt(n)``. On a ratio scale, it is computed with logarithms and
+    converted back with exp.
 
-    :raises MissingPackageError: where scipy is not installed.
-    :raises ValueError: without samples.
+    :raises MissingPackageError: if scipy is not installed.
+    :raises ValueError: if there are no samples.
     """
     if not samples:
         raise ValueError("samples=[]: there is nothing to make a mean of")
@@ -115,22 +116,22 @@ def interval(
     back, values = _scale(samples, ratio_scale)
     mean = statistics.fmean(values)
     stats = statistics_package("scipy.stats")
-    # Equal samples have no spread, of which scipy makes nan.
+    # Not stats.t.interval, which returns nan for equal samples, because they have no spread.
     half = stats.sem(values) * stats.t.ppf((1 + level) / 2, len(values) - 1)
     return back(mean), back(mean - half), back(mean + half)
 
 
 def _scale(samples: list[float], ratio_scale: bool) -> tuple[Callable[[float], float], list[float]]:
-    """The scale on which a mean is made: the way back from it, and the samples on it."""
+    """Return the samples on the scale on which a mean is computed, after the function that converts the mean back."""
     if ratio_scale and all(sample > 0 for sample in samples):
         return math.exp, [math.log(sample) for sample in samples]
     return float, samples
 
 
 def baseline_of(matrix: Matrix) -> str:
-    """The variant that others are compared with: ``one_device``, else the first on one replica.
+    """Return the variant that others are compared with: ``one_device``, else the first one on one replica.
 
-    :raises NoNumberError: where none was measured.
+    :raises NoNumberError: if no such variant was measured.
     """
     if "one_device" in matrix.variants:
         return "one_device"
@@ -141,13 +142,13 @@ def baseline_of(matrix: Matrix) -> str:
 
 
 def scaling_names(matrix: Matrix) -> tuple[str, str]:
-    """Names of the efficiency and of the overhead that fit the matrix's batch rule (weak where there is none)."""
+    """Return the names of the efficiency and the overhead for the matrix's batch rule (weak if it has none)."""
     rule = "strong" if matrix.scaling == "strong" else "weak"
     return f"{rule}_scaling_efficiency", f"{rule}_scaling_overhead"
 
 
 def _shared_cores(matrix: Matrix, variant: str, baseline: str) -> str:
-    """One replica on a CPU uses all its cores unless pinned, and then leaves nothing to scale to."""
+    """Return a note if replicas were not pinned, because one replica on a CPU then uses all cores."""
     if variant == baseline:
         return ""
     unpinned = any(item.device == "cpu" and not item.pinned for item in (*matrix.of(variant), *matrix.of(baseline)))

@@ -1,4 +1,4 @@
-"""Metrics of one launch: step time, throughput, memory, energy, and what the measurement itself cost."""
+"""Metrics of one launch: step time, throughput, memory, energy, and the cost of the measurement itself."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ MEBIBYTE = 2**20
 
 
 def step_time(launch: Launch) -> float:
-    """Seconds per steady step: the median over blocks of (seconds of the slowest rank / steps in the block).
+    """Return the seconds per steady step.
 
-    A synchronous step ends with its slowest rank. Devices are synchronised at both ends of a block; steps before
-    the warm-up's end, traced ones among them, are not in it. The median, as one interrupted block is not the program.
-    Source: Kalibera and Jones 2013 (steady state and unit of repetition); arXiv 2007.10899.
+    The formula is the median over blocks of (seconds of the slowest rank / steps in the block). A synchronous step ends
+    with its slowest rank. Devices are synchronized at both ends of a block. Steps of the warm-up, including traced
+    ones, are left out. The median ignores a single interrupted block. Source: Kalibera and Jones 2013 (steady state and
+    unit of repetition); arXiv 2007.10899.
 
-    :raises NoNumberError: where the clock saw no time pass.
+    :raises NoNumberError: if the clock measured no time.
     """
     if not launch.median_step_seconds > 0:
         raise NoNumberError(
@@ -26,17 +27,17 @@ def step_time(launch: Launch) -> float:
 
 
 def throughput(launch: Launch) -> float:
-    """Examples per second: ``global batch / step time``, over all replicas.
+    """Return the examples per second over all replicas: ``global batch / step time``.
 
     Source: images/sec of tf_cnn_benchmarks, from the median instead of the mean.
 
-    :raises NoNumberError: where the global batch size is not known, or other batches were counted than declared.
+    :raises NoNumberError: if the global batch size is not known, or the counted batch differs from the declared one.
     """
     return _batch(launch) / step_time(launch)
 
 
 def seconds_per_1k_examples(launch: Launch) -> float:
-    """Seconds that 1000 examples take: ``1000 * step time / global batch``. The dual of :func:`throughput`.
+    """Return the seconds that 1000 examples take: ``1000 * step time / global batch``. The dual of :func:`throughput`.
 
     :raises NoNumberError: as throughput.
     """
@@ -44,20 +45,20 @@ def seconds_per_1k_examples(launch: Launch) -> float:
 
 
 def time_to_first_step(launch: Launch) -> float:
-    """Seconds from the call of ``train(run)`` to the end of its first step, on the slowest rank.
+    """Return the seconds from the call of ``train(run)`` to the end of its first step, on the slowest rank.
 
-    ``build + first step``: models, data, placement, tracing, compiling. Starting processes and importing
-    TensorFlow is not in it. Source: the start-up time that PerfZero and MLPerf leave out of throughput.
+    The formula is ``build + first step``: models, data, placement, tracing, compiling. It excludes starting processes
+    and importing TensorFlow. Source: the start-up time that PerfZero and MLPerf leave out of throughput.
     """
     return max(rank.build_seconds + rank.first_step_seconds for rank in launch.ranks)
 
 
 def retraces(launch: Launch) -> float:
-    """Traces within the steady steps; of a correct program 0.
+    """Return the number of traces within the steady steps; 0 for a correct program.
 
-    A trace costs many steps' time. Source: ``tf.function`` guide, "Controlling retracing".
+    A trace takes as long as many steps. Source: ``tf.function`` guide, "Controlling retracing".
 
-    :raises NoNumberError: for a program whose steps ran eagerly.
+    :raises NoNumberError: if the steps ran eagerly.
     """
     if launch.counters.eager:
         raise NoNumberError("steps ran eagerly: there is no graph to trace")
@@ -65,9 +66,9 @@ def retraces(launch: Launch) -> float:
 
 
 def peak_memory(launch: Launch) -> float:
-    """MiB: the largest resident set over ranks, of the whole process. Source: ``VmHWM`` of proc(5).
+    """Return the largest resident set over ranks in MiB, of the whole process. Source: ``VmHWM`` of proc(5).
 
-    :raises NoNumberError: where the system does not tell.
+    :raises NoNumberError: if the system does not report it.
     """
     peak = max(rank.peak_memory_bytes for rank in launch.ranks)
     if not peak:
@@ -76,7 +77,7 @@ def peak_memory(launch: Launch) -> float:
 
 
 def peak_device_memory(launch: Launch) -> float:
-    """MiB: the most that TensorFlow had allocated on one GPU, over all GPUs.
+    """Return the most memory in MiB that TensorFlow had allocated on one GPU, over all GPUs.
 
     Source: ``tf.config.experimental.get_memory_info(device)["peak"]``.
 
@@ -89,45 +90,45 @@ def peak_device_memory(launch: Launch) -> float:
 
 
 def energy_per_step(launch: Launch) -> float:
-    """Joules per steady step: ``energy of the window / steps in it``, of all devices that the source covers.
+    """Return the joules per steady step, of all devices that the source covers: ``energy of the window / steps in it``.
 
-    The window is that of the steady steps, waits between blocks included. A counter covers the whole device or
-    package, other programs on it included. Source: MLPerf power rules (energy of the whole node over the run).
+    The window contains the steady steps, including waits between blocks. A counter covers the whole device or package,
+    including other programs on it. Source: MLPerf power rules (energy of the whole node over the run).
 
-    :raises NoNumberError: with the meter's reason, where no energy was read.
+    :raises NoNumberError: if no energy was read; it gives the meter's reason.
     """
     return _joules(launch) / _steps(launch)
 
 
 def joules_per_example(launch: Launch) -> float:
-    """Joules per example: ``energy per step / global batch``. The dual of :func:`examples_per_joule`.
+    """Return the joules per example: ``energy per step / global batch``. The dual of :func:`examples_per_joule`.
 
-    :raises NoNumberError: where no energy was read, and as throughput.
+    :raises NoNumberError: if no energy was read, and as throughput.
     """
     return energy_per_step(launch) / _batch(launch)
 
 
 def examples_per_joule(launch: Launch) -> float:
-    """Examples per joule: ``global batch / energy per step``. Source: MLPerf power rules, per example.
+    """Return the examples per joule: ``global batch / energy per step``. Source: MLPerf power rules, per example.
 
-    :raises NoNumberError: where no energy was read, and as throughput.
+    :raises NoNumberError: if no energy was read, and as throughput.
     """
     return 1.0 / joules_per_example(launch)
 
 
 def measured_share(launch: Launch) -> float:
-    """Share of the launch's wall time that was spent in measured steps: ``sum of blocks / wall time``.
+    """Return the share of the launch's wall time spent in measured steps: ``sum of blocks / wall time``.
 
-    The profile of the benchmark itself; the rest is processes, imports, tracing, warm-up.
-    Source: NVIDIA/warp issue 1359, which reports 20 % for its own suite.
+    The rest is the cost of the benchmark itself: processes, imports, tracing, warm-up. Source: NVIDIA/warp issue 1359,
+    which reports 20 % for its own suite.
     """
     return launch.measured_seconds / launch.wall_seconds
 
 
 def cost_of_measuring(launch: Launch) -> float:
-    """Wall seconds per second of measured steps. The dual of :func:`measured_share`; 1 is ideal.
+    """Return the wall seconds per second of measured steps; 1 is ideal. The dual of :func:`measured_share`.
 
-    :raises NoNumberError: where the clock saw no time pass.
+    :raises NoNumberError: if the clock measured no time.
     """
     step_time(launch)
     return launch.wall_seconds / launch.measured_seconds
@@ -140,7 +141,7 @@ def _batch(launch: Launch) -> int:
 
 
 def _steps(launch: Launch) -> int:
-    # A loop that takes several steps at once may take more than were ordered.
+    # A loop that takes several steps per call may take more than were ordered.
     return launch.counters.steady_steps or launch.steps_per_block * len(launch.ranks[0].blocks)
 
 

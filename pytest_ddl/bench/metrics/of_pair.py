@@ -1,4 +1,4 @@
-"""Metrics of a launch against one on a single replica: scaling, and what distribution costs."""
+"""Metrics of a launch against one on a single replica: scaling, and the cost of distribution."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ UNSCALED = {
     "parameter_server": "its workers do not take a step together: compare throughput",
     "model_parallel": "its replica spans several devices, so it has no number of replicas to scale with",
 }
-"""Strategies without a scaling efficiency, and why."""
+"""Strategy without a scaling efficiency -> the reason."""
 
 
 def weak_scaling_efficiency(one: Launch, many: Launch) -> float:
-    """:func:`~pytest_ddl.bench.metrics.scaling.weak_scaling_efficiency` of step times.
+    """Return :func:`~pytest_ddl.bench.metrics.scaling.weak_scaling_efficiency` of the step times.
 
-    :raises NoNumberError: where the batch per replica was not kept, or the strategy has no replicas to scale with.
+    :raises NoNumberError: if the batch per replica was not kept, or the strategy has no replicas to scale with.
     """
     _check(one, many)
     if not _same_per_replica(one, many):
@@ -27,14 +27,14 @@ def weak_scaling_efficiency(one: Launch, many: Launch) -> float:
 
 
 def weak_scaling_overhead(one: Launch, many: Launch) -> float:
-    """``t_N / t_1``: the reciprocal of :func:`weak_scaling_efficiency`, with the same errors."""
+    """Return ``t_N / t_1``: the reciprocal of :func:`weak_scaling_efficiency`, with the same errors."""
     return 1.0 / weak_scaling_efficiency(one, many)
 
 
 def strong_scaling_efficiency(one: Launch, many: Launch) -> float:
-    """:func:`~pytest_ddl.bench.metrics.scaling.strong_scaling_efficiency` of step times.
+    """Return :func:`~pytest_ddl.bench.metrics.scaling.strong_scaling_efficiency` of the step times.
 
-    :raises NoNumberError: where the global batch was not kept, or the strategy has no replicas to scale with.
+    :raises NoNumberError: if the global batch was not kept, or the strategy has no replicas to scale with.
     """
     _check(one, many)
     if not _same_global(one, many):
@@ -43,23 +43,23 @@ def strong_scaling_efficiency(one: Launch, many: Launch) -> float:
 
 
 def strong_scaling_overhead(one: Launch, many: Launch) -> float:
-    """``N * t_N / t_1``: the reciprocal of :func:`strong_scaling_efficiency`, with the same errors."""
+    """Return ``N * t_N / t_1``: the reciprocal of :func:`strong_scaling_efficiency`, with the same errors."""
     return 1.0 / strong_scaling_efficiency(one, many)
 
 
 def speed_up(one: Launch, many: Launch) -> float:
-    """:func:`~pytest_ddl.bench.metrics.scaling.speed_up` over the times of one example: the ratio of throughputs.
+    """Return :func:`~pytest_ddl.bench.metrics.scaling.speed_up` of the times per example: the ratio of throughputs.
 
-    :raises NoNumberError: where one of them has no throughput, or the strategy has no replicas to scale with.
+    :raises NoNumberError: if one of them has no throughput, or the strategy has no replicas to scale with.
     """
     _check(one, many)
     return scaling.speed_up(of_launch.seconds_per_1k_examples(one), of_launch.seconds_per_1k_examples(many))
 
 
 def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
-    """:func:`~pytest_ddl.bench.metrics.scaling.karp_flatt_serial_fraction` of :func:`speed_up`.
+    """Return :func:`~pytest_ddl.bench.metrics.scaling.karp_flatt_serial_fraction` of :func:`speed_up`.
 
-    :raises NoNumberError: for one replica, and where there is no speed-up.
+    :raises NoNumberError: for one replica, or if there is no speed-up.
     """
     if many.replicas < 2:
         raise NoNumberError("one replica has no serial fraction: measure 2 or more")
@@ -67,17 +67,17 @@ def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
 
 
 def communication_time(one: Launch, many: Launch) -> float:
-    """Seconds per step that N replicas take longer than one with the same batch per replica: ``t_N - t_1``.
+    """Return the extra seconds per step of N replicas over one, with the same batch per replica: ``t_N - t_1``.
 
-    A proxy for exposed communication, from what was measured and nothing assumed. It holds more than transfers:
-    waiting for the slowest replica, packing, dispatch, and what replicas take from each other where they share
-    cores, caches or memory bandwidth (pin them). It holds less than all transfers: what overlaps with computation
-    costs no time. Timing the collectives alone (:mod:`pytest_ddl.bench.collectives`) errs the other way on both
-    counts. Negative where noise is larger than the cost: the interval says so.
+    This is a proxy for exposed communication that uses only measured times and no assumptions. It includes more than
+    transfers: waiting for the slowest replica, packing, dispatch, and contention of replicas for cores, caches or
+    memory bandwidth (pin them to reduce it). It excludes transfers that overlap with computation, because they cost no
+    time. Timing only the collectives (:mod:`pytest_ddl.bench.collectives`) errs in the opposite direction in both
+    respects. The value is negative if noise is larger than the cost; the interval shows this.
 
     Source: the definition of parallel overhead, ``T_o = N T_N - T_1`` (Kumar et al. 1994), per replica.
 
-    :raises NoNumberError: where the batch per replica was not kept, or there is one replica only.
+    :raises NoNumberError: if the batch per replica was not kept, or there is only one replica.
     """
     _check(one, many)
     if many.replicas < 2:
@@ -90,7 +90,7 @@ def communication_time(one: Launch, many: Launch) -> float:
 
 
 def communication_share(one: Launch, many: Launch) -> float:
-    """``communication time / step time``: 0 for none; with the same errors, and the same limits, as the time."""
+    """Return ``communication time / step time``, 0 for none, with the same errors and limits as the time."""
     return communication_time(one, many) / of_launch.step_time(many)
 
 
@@ -113,11 +113,12 @@ def _same_global(one: Launch, many: Launch) -> bool:
 
 
 def _known_batches(one: Launch, many: Launch) -> list[tuple[int, int]]:
-    """The batches of both as they were declared, and as they were counted where both were.
+    """Return the declared batches of both launches, and the counted batches if both have them.
 
-    Both have to be kept, and need not agree: times of steps compare whatever a step takes.
+    A scaling rule must hold for each of these pairs. Declared and counted batches may differ from each other, because
+    step times can be compared for any batch.
 
-    :raises NoNumberError: where none was declared.
+    :raises NoNumberError: if one launch declared no batch.
     """
     pairs = [(one.global_batch_size, many.global_batch_size), (one.examples_per_step, many.examples_per_step)]
     if None in pairs[0]:

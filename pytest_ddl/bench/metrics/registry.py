@@ -1,4 +1,4 @@
-"""Every metric, once: its name, its unit, which way is better, its dual for gates, and where it comes from."""
+"""Registry of all metrics: name, unit, better direction, dual for gates, and source."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from pytest_ddl.bench.metrics.absent import NoNumberError
 
 @dataclass(frozen=True)
 class Metric:
-    """One thing that is measured. Its function's docstring has the formula in full."""
+    """Metric with its properties. The docstring of its function has the full formula."""
 
     name: str
     unit: str
     """``seconds``, ``examples/s``, ``MiB`` ...; empty for a ratio."""
     higher_is_better: bool
     dual: str | None
-    """The metric to gate on instead: lower is better, positive, on a ratio scale. ``None``: it is one itself, or
-    there is none."""
+    """Metric to gate on instead: lower is better, positive, on a ratio scale. ``None`` if the metric itself is one, or
+    has no such dual."""
     summary: str
     formula: str
     source: str
     scope: str
-    """What it is a number of: ``launch``; ``pair``, a launch against one on a single replica; ``sizes``, several
-    numbers of replicas; ``cluster``; ``profile``; ``training``, runs to a target."""
+    """Subject of the number: ``launch``; ``pair``, a launch against one on a single replica; ``sizes``, several numbers
+    of replicas; ``cluster``; ``profile``; ``training``, runs to a target."""
     function: str
-    """Where it is: ``module:name`` under ``pytest_ddl.bench``."""
+    """Location of the function, as ``module:name`` under ``pytest_ddl.bench``."""
     of: Callable[..., float] | None = field(default=None, repr=False)
-    """For scopes ``launch`` (called with it) and ``pair`` (with the launch on one replica, then the other)."""
+    """Function for the scopes ``launch`` and ``pair``. It takes the launch, or the launch on one replica and the other
+    one."""
     ratio_scale: bool = True
-    """Whether it is positive, and a factor of it means the same everywhere: intervals are then made of logarithms."""
+    """True if it is positive and a factor means the same everywhere; intervals are then computed from logarithms."""
 
     @property
     def gated(self) -> bool:
-        """Whether a gate can compare it: lower is better, on a ratio scale."""
+        """True if a gate can compare it: lower is better, on a ratio scale."""
         return not self.higher_is_better and self.ratio_scale
 
     @property
@@ -45,7 +46,7 @@ class Metric:
         return inspect.getdoc(self.resolve()) or ""
 
     def resolve(self) -> Callable[..., Any]:
-        """The function that computes it."""
+        """Return the function that computes the metric."""
         from importlib import import_module
 
         module, _, name = self.function.partition(":")
@@ -203,13 +204,13 @@ _ALL = (
 )  # fmt: skip
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
-"""Every metric by its name."""
+"""All metrics by name."""
 
 
 def metric(name: str) -> Metric:
-    """A metric by its name.
+    """Return a metric by its name.
 
-    :raises ValueError: naming those that there are.
+    :raises ValueError: if there is no such metric; it names those that exist.
     """
     if name not in METRICS:
         raise ValueError(f"no metric {name!r}; there are {', '.join(METRICS)}")

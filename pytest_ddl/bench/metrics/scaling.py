@@ -1,14 +1,14 @@
 """Scaling formulas over two measured times: efficiency, overhead, speed-up, serial fraction.
 
-Which rule for which batch rule. All say how much of N replicas' worth of work is got:
+The efficiency is the share of N replicas' worth of work that is done. Its rule depends on the batch rule:
 
-* Global batch fixed (strong scaling): a step does the same work on 1 and on N replicas, so
-  ``E = t_1 / (N * t_N)`` over step times, overhead ``N * t_N / t_1``.
-* Batch per replica fixed (weak scaling): a step on N replicas does N times the work, so
-  ``E = t_1 / t_N`` over step times, overhead ``t_N / t_1``.
-* Whole runs over the same data set (so many epochs), whatever the batch: the same work, so the strong rule over
-  run times. With the batch per replica fixed, N replicas take 1/N of the steps, so this is the weak rule over step
-  times; the global batch has grown, and training may need more epochs: no efficiency sees that.
+* Global batch fixed (strong scaling): a step does the same work on 1 and on N replicas. So ``E = t_1 / (N * t_N)`` over
+  step times, and the overhead is ``N * t_N / t_1``.
+* Batch per replica fixed (weak scaling): a step on N replicas does N times the work. So ``E = t_1 / t_N`` over step
+  times, and the overhead is ``t_N / t_1``.
+* Whole runs over the same data set (same number of epochs), with any batch: the work is the same. So the strong rule
+  applies to run times. With the batch per replica fixed, N replicas take 1/N of the steps, so this equals the weak rule
+  over step times. The global batch is larger then, and training may need more epochs; no efficiency shows that.
 
 The published experiment (one against two replicas, 30 epochs, batch per replica fixed) took 109.5 s and 78.6 s:
 speed-up 1.393, efficiency 69.66 %, overhead 1.436, serial fraction 0.436.
@@ -18,69 +18,70 @@ from __future__ import annotations
 
 
 def speed_up(seconds_1: float, seconds_n: float) -> float:
-    """``S = T_1 / T_N`` over times of the same work; dimensionless, N at best but for caches.
+    """Return ``S = T_1 / T_N`` over times of the same work; dimensionless.
 
-    Source: Amdahl 1967; with work that grows by N, and ``T`` per unit of work, Gustafson's scaled speed-up
-    (Gustafson 1988, CACM 31(5)).
+    The maximum is N, except for effects of caches. Source: Amdahl 1967. If the work grows by N and ``T`` is per unit of
+    work, this is Gustafson's scaled speed-up (Gustafson 1988, CACM 31(5)).
 
-    :raises ValueError: for a time that is not positive.
+    :raises ValueError: if a time is not positive.
     """
     _positive(seconds_1=seconds_1, seconds_n=seconds_n)
     return seconds_1 / seconds_n
 
 
 def strong_scaling_efficiency(seconds_1: float, seconds_n: float, replicas: int) -> float:
-    """``E = T_1 / (N * T_N)`` over times of the same work; 1 is ideal.
+    """Return ``E = T_1 / (N * T_N)`` over times of the same work; 1 is ideal.
 
     Source: Kumar, Grama, Gupta, Karypis 1994, Introduction to Parallel Computing, section 4.1.
 
-    :raises ValueError: for a time or a number of replicas that is not positive.
+    :raises ValueError: if a time or the number of replicas is not positive.
     """
     _positive(replicas=replicas)
     return speed_up(seconds_1, seconds_n) / replicas
 
 
 def strong_scaling_overhead(seconds_1: float, seconds_n: float, replicas: int) -> float:
-    """``N * T_N / T_1`` over times of the same work: replica-seconds paid for one; 1 is ideal, lower is better.
+    """Return ``N * T_N / T_1`` over times of the same work; 1 is ideal, lower is better.
 
-    The reciprocal of :func:`strong_scaling_efficiency`. It is what a gate compares: positive, on a ratio scale,
-    and worse when larger (a difference such as 1 - E is neither).
+    These are the replica-seconds spent for the work of one, and the reciprocal of :func:`strong_scaling_efficiency`. A
+    gate compares the overhead because it is positive, on a ratio scale, and worse when larger. A difference such as 1 -
+    E may be negative and is not on a ratio scale.
 
-    :raises ValueError: for a time or a number of replicas that is not positive.
+    :raises ValueError: if a time or the number of replicas is not positive.
     """
     return 1.0 / strong_scaling_efficiency(seconds_1, seconds_n, replicas)
 
 
 def weak_scaling_efficiency(step_seconds_1: float, step_seconds_n: float) -> float:
-    """``E = t_1 / t_N`` over times of a step with the batch per replica fixed; 1 is ideal.
+    """Return ``E = t_1 / t_N`` over times of a step with the batch per replica fixed; 1 is ideal.
 
     Source: Gustafson 1988 (scaled speed-up ``N * t_1 / t_N``, divided by N).
 
-    :raises ValueError: for a time that is not positive.
+    :raises ValueError: if a time is not positive.
     """
     _positive(step_seconds_1=step_seconds_1, step_seconds_n=step_seconds_n)
     return step_seconds_1 / step_seconds_n
 
 
 def weak_scaling_overhead(step_seconds_1: float, step_seconds_n: float) -> float:
-    """``t_N / t_1`` over times of a step with the batch per replica fixed; 1 is ideal, lower is better.
+    """Return ``t_N / t_1`` over times of a step with the batch per replica fixed; 1 is ideal, lower is better.
 
-    The reciprocal of :func:`weak_scaling_efficiency`.
+    It is the reciprocal of :func:`weak_scaling_efficiency`.
 
-    :raises ValueError: for a time that is not positive.
+    :raises ValueError: if a time is not positive.
     """
     return 1.0 / weak_scaling_efficiency(step_seconds_1, step_seconds_n)
 
 
 def karp_flatt_serial_fraction(speed_up: float, replicas: int) -> float:
-    """``e = (1/S - 1/N) / (1 - 1/N)``: the share of the work that behaves as if it were serial; 0 is ideal.
+    """Return ``e = (1/S - 1/N) / (1 - 1/N)``: the share of the work that behaves as if it were serial; 0 is ideal.
 
-    It grows with N where overhead (communication) does, and stays where the program has a serial part.
-    Negative for a speed-up beyond N. With the batch per replica fixed, S is over times for the same data.
+    It grows with N if the overhead (communication) does, and stays constant if the program has a serial part. It is
+    negative for a speed-up beyond N. With the batch per replica fixed, S is over times for the same data.
 
     Source: Karp and Flatt 1990, Measuring Parallel Processor Performance, CACM 33(5).
 
-    :raises ValueError: for fewer than 2 replicas, of which it says nothing, or a speed-up that is not positive.
+    :raises ValueError: for fewer than 2 replicas, for which it is not defined, or a speed-up that is not positive.
     """
     if replicas < 2:
         raise ValueError(f"replicas={replicas}: a serial fraction needs a speed-up on at least 2 replicas")

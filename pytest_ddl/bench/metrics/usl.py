@@ -1,4 +1,4 @@
-"""The Universal Scalability Law, fitted to throughput over numbers of replicas."""
+"""Fit the Universal Scalability Law to throughput over numbers of replicas."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
 from pytest_ddl.bench.metrics.estimates import LEVEL, estimate
 
 FEWEST_SIZES = 6
-"""Sizes below which three parameters follow the noise (Gunther 2007: half a dozen data points)."""
+"""Fewest sizes for a fit; with fewer, three parameters follow the noise (Gunther 2007: half a dozen data points)."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A fitted parameter with its interval."""
+    """Fitted parameter with its interval."""
 
     value: float
     low: float
@@ -30,18 +30,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class UslFit:
-    """``X(N) = λ N / (1 + σ (N - 1) + κ N (N - 1))``, with intervals of its parameters."""
+    """Fit of ``X(N) = λ N / (1 + σ (N - 1) + κ N (N - 1))``, with intervals of its parameters."""
 
     throughput_of_one: Parameter
-    """lambda, examples/s."""
+    """lambda: the throughput of one replica in examples/s."""
     contention: Parameter
-    """sigma: the share of work that waits for what is shared; 0 is ideal."""
+    """sigma: the share of work that waits for shared resources; 0 is ideal."""
     coherency: Parameter
-    """kappa: the cost of each pair of replicas that agree with each other; above 0, throughput has a peak."""
+    """kappa: the cost of each pair of replicas that must agree; above 0, throughput has a peak."""
     sizes: tuple[int, ...]
     level: float
     residual: float
-    """Standard deviation of measured over fitted throughput: how well the law describes it."""
+    """Standard deviation of measured over fitted throughput; the smaller, the better the fit."""
 
     @property
     def peak(self) -> float | None:
@@ -51,7 +51,7 @@ class UslFit:
         return math.sqrt((1 - self.contention.value) / self.coherency.value)
 
     def predict(self, replicas: float) -> float:
-        """Throughput in examples/s. Beyond the largest measured size it is a guess."""
+        """Return the throughput in examples/s; beyond the largest measured size it is only a guess."""
         return float(_law(replicas, self.throughput_of_one.value, self.contention.value, self.coherency.value))
 
     def __str__(self) -> str:
@@ -65,17 +65,17 @@ class UslFit:
 def fit_usl(replicas: Sequence[int], throughputs: Sequence[float], *, level: float = LEVEL) -> UslFit:
     """Fit the Universal Scalability Law.
 
-    ``X(N) = λ N / (1 + σ (N - 1) + κ N (N - 1))`` by least squares of relative errors
-    (``scipy.optimize.curve_fit``); the intervals are t intervals from the covariance of the parameters. Parameters
-    are not bounded: a contention below 0 means faster than linear (caches), and is told as it is.
+    ``X(N) = λ N / (1 + σ (N - 1) + κ N (N - 1))`` is fitted by least squares of relative errors
+    (``scipy.optimize.curve_fit``). The intervals are t intervals from the covariance of the parameters. Parameters are
+    not bounded: a contention below 0 means faster than linear (caches), and is reported as it is.
 
     Source: Gunther 2007, Guerrilla Capacity Planning, chapters 4 to 6; arXiv 0808.1431.
 
     :param replicas: sizes, one for each throughput; several throughputs of one size count as one size.
     :param throughputs: examples/s.
-    :param level: of the intervals.
-    :raises NoNumberError: for fewer than 6 different sizes, or where no curve can be fitted.
-    :raises ValueError: for lists of different lengths, or numbers that are not positive.
+    :param level: confidence level of the intervals.
+    :raises NoNumberError: for fewer than 6 different sizes, or if no curve can be fitted.
+    :raises ValueError: if the lists differ in length, or a number is not positive.
     """
     if len(replicas) != len(throughputs):
         raise ValueError(f"{len(replicas)} sizes for {len(throughputs)} throughputs: give one size for each")
@@ -91,7 +91,7 @@ def fit_usl(replicas: Sequence[int], throughputs: Sequence[float], *, level: flo
 
     optimize, stats = statistics_package("scipy.optimize"), statistics_package("scipy.stats")
 
-    # Launches of one size share what is particular to it: the size is what is independent, not the launch.
+    # Launches of one size share the conditions of that size, so sizes are independent and launches are not.
     mean = [
         statistics.geometric_mean([t for n, t in zip(replicas, throughputs, strict=True) if n == size])
         for size in sizes
@@ -110,11 +110,11 @@ def fit_usl(replicas: Sequence[int], throughputs: Sequence[float], *, level: flo
 
 
 def usl_of(matrix: Matrix, strategy: str = "mirrored", *, level: float = LEVEL) -> UslFit:
-    """Fit the law to a strategy's variants of a matrix: the mean throughput of each number of replicas.
+    """Fit the law to a strategy's variants in a matrix: the mean throughput of each number of replicas.
 
-    The throughput of one replica is that of the strategy's own variant with one, else of ``one_device``.
+    The throughput of one replica is that of the strategy's own variant with one replica, else of ``one_device``.
 
-    :raises NoNumberError: for fewer than 6 sizes, or where throughput is not known.
+    :raises NoNumberError: for fewer than 6 sizes, or if a throughput is not known.
     """
     found: dict[int, float] = {}
     for variant in matrix.variants:
