@@ -1,1 +1,1 @@
-"""Launches: fresh processes for a training function, blocks of steps on command, clocks and meters in the ranks."""
+"""Launches: run a training function in fresh processes, in blocks of steps on command, and read clocks and meters."""

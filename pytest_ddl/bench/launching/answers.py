@@ -1,4 +1,4 @@
-"""What the ranks of a measurement answered: all of it, or an error that says which rank failed first, and why."""
+"""Collect the answers of all ranks of a measurement, or raise an error that says which rank failed first, and why."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.cluster import Answer
 
 PARTING = 60.0
-"""Seconds that ranks may need after the first of them is done. All end with the same step, but giving up a
-distributed iterator took one of two workers up to 30 s on a busy machine (TF 2.21)."""
+"""Seconds that the other ranks get after the first one is done. All end with the same step, but releasing a distributed
+iterator took one of two workers up to 30 s on a busy machine (TF 2.21)."""
 GIVEN_UP = 5.0
-"""Seconds that ranks have after one of them has ended too early: they wait for it in vain, and one may yet say why."""
+"""Seconds that the other ranks get after one has ended too early. They wait for it in vain, but may still give a
+reason."""
 _FRAMEWORKS = ("site-packages", f"{os.sep}pytest_ddl{os.sep}", "<frozen")
 _CALLS = 4
-"""Calls of the program that an error shows of a rank that was stopped."""
+"""Number of the program's calls that an error shows for a rank that was stopped."""
 _OUTPUT = 3000
-"""Characters of each stream that an error shows."""
+"""Number of characters of each stream that an error shows."""
 
 
 class BenchError(RuntimeError):
-    """A measurement that gave no numbers; the message says which rank, why, and what to do."""
+    """Error of a measurement that gave no numbers; the message names the rank, the reason, and what to do."""
 
 
 def all_of(answers: Sequence[Answer], doing: str, refusal: Callable[[Any], str] = lambda _result: "") -> list[Any]:
-    """What every rank returned.
+    """Return the results of all ranks.
 
-    :param doing: what went wrong where a rank failed: ``while it was measured``.
-    :param refusal: says why what a rank returned is none, as it ended too early; empty where it is one.
-    :raises BenchError: where a rank failed: what the one says that failed by itself, and not because of another.
+    :param doing: text for the error if a rank failed, for example ``while it was measured``.
+    :param refusal: returns the reason why a result is no valid one because its rank ended too early; empty if it is
+        valid.
+    :raises BenchError: if a rank failed or has no valid result. The error is that of the rank that failed by itself,
+        and not because of another rank.
     """
     from pytest_ddl.cluster import ship
     from pytest_ddl.cluster.cluster import Fate
@@ -48,7 +51,7 @@ def all_of(answers: Sequence[Answer], doing: str, refusal: Callable[[Any], str] 
     if _is_silent(first):
         silent = [answer for answer in answers if _is_silent(answer)]
         ended = [answer.task for answer in answers if answer.ok]
-        is_late = first.fate is Fate.STOPPED  # no rank has failed: others had ended, and no deadline had passed
+        is_late = first.fate is Fate.STOPPED  # no failure and no deadline: the other ranks had ended
         after = f" {PARTING:.0f} s after {', '.join(ended)} had" if is_late else ""
         what = "" if is_late else f"{first.describe_end()}\n"
         what += "\n".join(f"{answer.task} had not ended{after}{_place(answer.stacks)}" for answer in silent)
@@ -67,7 +70,7 @@ def _is_silent(answer: Answer) -> bool:
 
 
 def _place(stacks: str) -> str:
-    """Where a rank was: the innermost call of its main thread, and those of the program."""
+    """Return where a rank was: the innermost call of its main thread, and the calls of the program."""
     threads = [text for text in stacks.split("\n\n") if "File " in text]
     main = next((text for text in threads if text.startswith("Current thread")), threads[-1] if threads else "")
     calls = [line.strip() for line in main.splitlines() if line.strip().startswith("File ")]
@@ -76,7 +79,7 @@ def _place(stacks: str) -> str:
 
 
 def _shortened(output: str) -> str:
-    """The ends of a long output: TensorFlow says why it aborts before the stacks of all threads follow."""
+    """Keep both ends of a long output: TensorFlow prints why it aborts before the stacks of all threads."""
     output = output.strip()
     if len(output) <= _OUTPUT:
         return output
@@ -88,9 +91,10 @@ _FOLLOWS = 2
 
 
 def _is_consequence(answer: Answer) -> int:
-    """How likely a rank failed because another one did: TensorFlow's own error may tell of a peer that is gone.
+    """Return how likely it is that a rank failed because another one did.
 
-    From ``_FOLLOWS`` on it may also be because another one ended.
+    TensorFlow's own error may only report that a peer is gone. From ``_FOLLOWS`` on, the rank may also have failed
+    because another one ended.
     """
     from pytest_ddl.cluster.cluster import Fate
 

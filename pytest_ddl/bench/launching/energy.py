@@ -1,4 +1,4 @@
-"""Energy that a machine used while steady steps ran: NVML's counters for GPUs, RAPL's for processors."""
+"""Read the energy that a machine uses during steady steps: NVML's counters for GPUs, RAPL's for processors."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ from typing import Any, Protocol
 from pytest_ddl.bench.records import EnergyReading
 
 NVML_PERIOD = 0.1
-"""Seconds between two updates of a GPU's counter, at most: 20 to 100 ms (PETSc's manual, ``-log_view_gpu_energy``)."""
+"""Maximum seconds between two updates of a GPU's counter: 20 to 100 ms (PETSc's manual, ``-log_view_gpu_energy``)."""
 RAPL_PERIOD = 0.001
 """Seconds between two updates of a package's counter: about 1 ms (Intel SDM volume 3B, RAPL)."""
 MOST_WATTS = 1000.0
-"""More than any package draws: in a window that is longer than a counter's range at this power, the counter
-may have started anew twice, which cannot be seen."""
+"""Power that no package exceeds. If a window is longer than a counter's range at this power, the counter may have
+wrapped around twice, which cannot be detected."""
 POWERCAP = Path("/sys/class/powercap")
 
 
 class UnreadableError(RuntimeError):
-    """A source of energy that cannot be read here; the message says why, and what to do."""
+    """Error if a source of energy cannot be read here; the message says why and what to do."""
 
 
 class Source(Protocol):
-    """Counters of energy."""
+    """Protocol for a source of energy: a set of counters."""
 
     period: float
-    """Seconds between two updates: no window may be shorter."""
+    """Seconds between two updates; a window must be at least this long."""
     covers: str
-    """``nvml: 2 GPUs``; known once it was opened."""
+    """Name of the source and what it covers, for example ``nvml: 2 GPUs``; complete after :meth:`open`."""
 
     def open(self) -> None:
-        """Get ready to read.
+        """Prepare to read.
 
-        :raises UnreadableError: where nothing can be read.
+        :raises UnreadableError: if nothing can be read.
         """
 
     def read(self) -> list[float]:
-        """Joules of each counter since some moment in the past.
+        """Return the joules of each counter since some moment in the past.
 
-        :raises UnreadableError: where one cannot be read.
+        :raises UnreadableError: if a counter cannot be read.
         """
 
     def used(self, before: list[float], after: list[float], seconds: float) -> float:
-        """Joules between two readings.
+        """Return the joules between two readings.
 
-        :raises UnreadableError: where they do not tell.
+        :raises UnreadableError: if the readings do not determine them.
         """
 
     def close(self) -> None:
-        """Give back what was opened."""
+        """Release what :meth:`open` acquired."""
 
 
 class Nvml:
-    """Energy of NVIDIA GPUs: ``nvmlDeviceGetTotalEnergyConsumption``, mJ since the driver was loaded; Volta and later.
+    """Energy of NVIDIA GPUs, from Volta on: ``nvmlDeviceGetTotalEnergyConsumption``, mJ since the driver was loaded.
 
-    A counter of energy, unlike samples of power, misses nothing: ``nvidia-smi`` samples a quarter of the time on
-    A100 and H100 (arXiv 2312.02741). It is the whole board's, other programs' use of it included.
+    A counter of energy misses nothing, unlike samples of power: ``nvidia-smi`` samples a quarter of the time on A100
+    and H100 (arXiv 2312.02741). The counter covers the whole board, including its use by other programs.
 
-    :param load: gives the module ``pynvml`` (package nvidia-ml-py).
-    :param environ: read for ``CUDA_VISIBLE_DEVICES``; of unlike GPUs the numbers agree with NVML's under
-        ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` only.
+    :param load: returns the module ``pynvml`` (package nvidia-ml-py).
+    :param environ: environment with ``CUDA_VISIBLE_DEVICES``. If GPUs are of different models, its numbers are those of
+        NVML only with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
     """
 
     period = NVML_PERIOD
@@ -131,14 +131,14 @@ class Nvml:
 
 
 class Rapl:
-    """Energy of processor packages and their memory: ``energy_uj`` of Linux' powercap, in µJ, which starts anew
-    after ``max_energy_range_uj`` (Documentation/power/powercap/powercap.rst).
+    """Energy of processor packages and their memory: ``energy_uj`` of Linux's powercap, in µJ.
 
-    Counted are the zones ``package-N`` and their ``dram``: ``core`` and ``uncore`` are parts of the package, ``psys``
-    holds the packages again.
+    The counter wraps around after ``max_energy_range_uj`` (Documentation/power/powercap/powercap.rst). The zones
+    ``package-N`` and their ``dram`` are counted. ``core`` and ``uncore`` are parts of the package, and ``psys``
+    contains the packages, so they would be counted twice.
 
-    :param folder: of the zones.
-    :param read: reads a file of it.
+    :param folder: folder of the zones.
+    :param read: reads one of its files.
     """
 
     period = RAPL_PERIOD
@@ -150,7 +150,7 @@ class Rapl:
         self._ranges: list[float] = []
 
     def open(self) -> None:
-        # intel-rapl-mmio shows packages of intel-rapl again.
+        # intel-rapl comes first, because intel-rapl-mmio has the same packages again.
         paths = sorted(self._folder.glob("intel-rapl*:*"), key=lambda path: ("mmio" in path.name, path.name))
         named = {path: self._read(path / "name").strip() for path in paths}
         packages: dict[str, Path] = {}
@@ -196,15 +196,15 @@ class Rapl:
         return total
 
     def close(self) -> None:
-        """Nothing is open between two readings."""
+        """Do nothing: no file is open between two readings."""
 
 
 class EnergyMeter:
-    """Reads energy counters at the start of a window, between its parts and at its end; not all parts count.
+    """Meter that reads energy counters at the start of a window, between its parts and at its end.
 
-    :param sources: tried in order, the first that opens is read; by default NVML where TensorFlow of this process
-        has a GPU, else RAPL. Never both: their sum would depend on who may read what.
-    :param clock: seconds.
+    :param sources: tried in order; the first one that opens is read. By default, this is NVML if TensorFlow of this
+        process has a GPU, else RAPL. They are never added, because the sum would depend on read permissions.
+    :param clock: returns seconds.
     """
 
     def __init__(self, sources: list[Source] | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -229,9 +229,9 @@ class EnergyMeter:
         self._since = self._clock()
 
     def end_part(self, counts: bool = True) -> None:
-        """End a part of the window, and begin the next.
+        """End a part of the window and begin the next one.
 
-        :param counts: whether its seconds and its energy are of the window.
+        :param counts: True to include the seconds and the energy of the ended part.
         """
         now = self._clock()
         seconds, self._since = now - self._since, now
@@ -245,9 +245,9 @@ class EnergyMeter:
             self._problem = str(error)
 
     def stop(self) -> EnergyReading:
-        """End the window with its last part, which counts; called again, it tells the same.
+        """End the window with its last part, which counts, and return the reading; a second call returns the same one.
 
-        A window that is shorter than the counter's update period gives no number but the reason.
+        If the window is shorter than the counter's update period, the reading has a reason and no number.
         """
         if self._reading is None:
             self._reading = self._read()
@@ -268,8 +268,8 @@ class EnergyMeter:
 
 
 def default_sources() -> list[Source]:
-    """What this process' energy is read from."""
-    # A GPU that is idle while a CPU is measured says nothing about it.
+    """Return the sources for the energy of this process."""
+    # If only the CPU is measured, the energy of an idle GPU says nothing about it.
     return [Nvml()] if _uses_gpus() else [Rapl()]
 
 

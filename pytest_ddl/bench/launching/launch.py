@@ -1,4 +1,4 @@
-"""One launch: processes for one variant of a strategy, a training function in them, blocks of steady steps."""
+"""Measure one launch: start processes for one variant of a strategy, and run blocks of steady steps in them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_ddl.strategies.spec import StrategySpec
 
 TAG = "DDL_BENCH_LAUNCH"
-"""Environment variable that marks every program that the ranks of a launch start, wherever it goes."""
+"""Environment variable that marks every program that the ranks of a launch start, in any process group."""
 
 
 def launch(
@@ -47,9 +47,9 @@ def launch(
     """Measure a training function under one variant, in fresh processes.
 
     :param cores_per_replica: see :mod:`pytest_ddl.bench.launching.pinning`; 0 pins nothing.
-    :param address: the pacer of somebody else, who then says when blocks run; by default blocks run
-        one after the other until there are enough.
-    :raises BenchError: when a rank fails, or the program ends before the measurement does.
+    :param address: address of the caller's own pacer, which then decides when blocks run. By default, blocks run one
+        after the other until there are enough.
+    :raises BenchError: if a rank fails, or the program ends before the measurement does.
     """
     from pytest_ddl.items.selection import DdlMark
 
@@ -57,7 +57,8 @@ def launch(
     deadline = started + bench.timeout
     mark = DdlMark(device=bench.device, isolation="fresh")
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=harness.folder))
-    # Its own, too: what a killed rank left of a cache or a backup must not meet the next launch.
+    # Each launch has its own, so that a cache or a backup that a killed rank left behind does not affect the next
+    # launch.
     scratch = folder / ".tmp"
     scratch.mkdir()
     try:
@@ -84,7 +85,7 @@ def launch(
                 deadline=deadline,
                 patience=lambda body: PARTING if ship.unpack(body).finished else GIVEN_UP,
             )
-            # A lease that another user could get would not be fresh.
+            # Retire the cluster: its processes are no longer fresh for another user.
             cluster.retired = cluster.retired or "it was measured in"
             device = harness.device_for(spec, mark)
     finally:
@@ -107,16 +108,16 @@ def launch(
 
 
 def _end_started_by_ranks(folder: Path) -> None:
-    """Kill what the ranks started in sessions of their own: the ranks' process groups have ended with them."""
+    """Kill processes that ranks started in sessions of their own; the ranks' process groups have ended already."""
     for pid in tagged(f"{TAG}={folder}"):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 class _Driver(threading.Thread):
-    """Orders blocks until there are enough, while the main thread waits for the ranks' answers.
+    """Thread that orders blocks until there are enough, while the main thread waits for the ranks' answers.
 
-    A context manager: leaving it ends every connection.
+    It is a context manager; leaving it closes every connection.
     """
 
     def __init__(self, folder: Path, ranks: int, bench: BenchSpec, deadline: float) -> None:
@@ -131,7 +132,8 @@ class _Driver(threading.Thread):
             lane = self._pacer.accept(self._ranks, self._deadline)
             drive(lane, self._bench, self._deadline)
         except (PacingError, OSError, ValueError) as error:
-            # The last two: the launch has ended, and closed the connection that was waited for.
+            # OSError and ValueError mean that the launch has ended and closed the connection that this thread waited
+            # for.
             self.failure = str(error)
 
     def __enter__(self) -> _Driver:
@@ -143,7 +145,7 @@ class _Driver(threading.Thread):
 
 
 def drive(lane: Lane, bench: BenchSpec, deadline: float) -> None:
-    """Order blocks until their number and their seconds are reached, then let the ranks go."""
+    """Order blocks until their number and their seconds are reached, then let the ranks leave their loops."""
     try:
         seconds, blocks = 0.0, 0
         while blocks < bench.blocks or seconds < bench.seconds:

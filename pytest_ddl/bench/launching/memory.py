@@ -1,4 +1,4 @@
-"""Peak memory of a rank."""
+"""Read the peak memory of a rank."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def peak_bytes() -> int:
-    """The largest resident set of this process in bytes: ``VmHWM`` of proc(5); 0 where there is no ``/proc``.
+    """Return the largest resident set of this process in bytes: ``VmHWM`` of proc(5); 0 if there is no ``/proc``.
 
-    Pages shared with the process that this one was forked from count, as they are resident.
+    It includes resident pages that are shared with the process from which this one was forked.
     """
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
@@ -18,7 +18,7 @@ def peak_bytes() -> int:
 
 
 def device_peak_bytes() -> dict[str, int]:
-    """GPU -> the most bytes that TensorFlow had allocated on it (``tf.config.experimental.get_memory_info``)."""
+    """Return GPU -> most bytes that TensorFlow had allocated on it (``tf.config.experimental.get_memory_info``)."""
     import tensorflow as tf
 
     found = {}

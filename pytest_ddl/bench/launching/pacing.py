@@ -1,7 +1,7 @@
-"""Blocks of steps on command: the controller says when all ranks of a launch run the next block.
+"""Run blocks of steps on command: a controller decides when all ranks of a launch run the next block.
 
-Two launches that are alive at once take turns this way, and only one of them works at a time. The
-ranks connect to a Unix socket; lines of JSON go both ways.
+So two launches that are alive at the same time can take turns, and only one of them works at a time. The ranks connect
+to a Unix socket, and both sides send lines of JSON.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pathlib import Path
 from typing import Any
 
 LATE_TRACES = 5
-"""Blocks that are dropped as warm-up because something was traced in them; a program that traces on is measured so."""
+"""Maximum number of blocks dropped as warm-up because something was traced in them; later ones are measured."""
 
 
 BREATH_EVERY = 3.0
-"""Seconds of a block after which the ranks that wait for it, stopped, are let run for ``BREATH`` seconds."""
+"""Seconds of a block after which stopped ranks, which wait for its end, may run for ``BREATH`` seconds."""
 BREATH = 0.1
 _LONGEST_PARENT = 80
-"""Bytes: the path of a Unix socket has 107 at most, with the name of its folder in it."""
+"""Maximum bytes of the parent folder's name: the path of a Unix socket, which contains it, may have 107 bytes."""
 
 
 class PacingError(RuntimeError):
-    """A rank did not come, left, or did not answer in time."""
+    """Error if a rank did not connect, left, or did not answer in time."""
 
 
 class _Line:
-    """One end of a connection."""
+    """One end of a connection between the controller and a rank."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -45,7 +45,7 @@ class _Line:
         self._socket.sendall((json.dumps(message) + "\n").encode())
 
     def has_come(self, seconds: float) -> bool:
-        """Whether there is something to receive, waiting so long for it."""
+        """Return True if there is something to receive, after waiting at most this long for it."""
         return bool(select.select([self._socket], [], [], max(0.0, seconds))[0])
 
     def receive(self, deadline: float | None = None) -> dict[str, Any]:
@@ -67,33 +67,33 @@ class _Line:
 
 @dataclass(frozen=True)
 class Order:
-    """What a rank is told: run so many steps, or stop (0)."""
+    """Order to a rank: run this many steps, or stop (0)."""
 
     steps: int
     drop: bool = False
-    """Whether the block before belongs to the warm-up: some rank traced in it."""
+    """True if the previous block belongs to the warm-up, because some rank traced in it."""
 
 
 class Lane:
-    """The ranks of one launch, paced together."""
+    """Ranks of one launch, which run their blocks together."""
 
     def __init__(self, lines: dict[int, _Line], traces: int = 0, processes: Collection[int] = ()) -> None:
         self._lines = lines
         self._processes = tuple(processes)
         self._paused = False
         self.traces = traces
-        """Functions that the ranks had traced, all together, when the last block ended, or before the first."""
+        """Functions that all ranks together had traced when the last block ended, or before the first block."""
         self.dropped = 0
-        """Blocks that all ranks drop because one of them traced in it: ``LATE_TRACES`` at most."""
+        """Number of blocks that all ranks dropped because one of them traced in it; at most ``LATE_TRACES``."""
         self._drop = False
 
     def run_block(self, steps: int, deadline: float, meanwhile: Callable[[], None] = lambda: None) -> list[float]:
-        """Have every rank run ``steps`` steps; their seconds, by rank.
+        """Have every rank run ``steps`` steps, and return their seconds by rank.
 
-        Look at ``was_dropped`` before using them.
+        Check ``was_dropped`` before you use them.
 
-        :param meanwhile: is called every ``BREATH_EVERY`` seconds of a long block.
-        :raises PacingError: when a rank left or did not finish before ``deadline`` (``time.monotonic``).
+        :param meanwhile: called every ``BREATH_EVERY`` seconds of a long block.
+        :raises PacingError: if a rank left or did not finish before ``deadline`` (``time.monotonic``).
         """
         self._order(steps)
         done = []
@@ -111,25 +111,25 @@ class Lane:
 
     @property
     def was_dropped(self) -> bool:
-        """Whether the last block belongs to the warm-up; the ranks are told with the next order."""
+        """True if the last block belongs to the warm-up; the next order informs the ranks."""
         return self._drop
 
     def pause(self) -> None:
-        """Stop the ranks' processes: one that only waits still fills the buffers of its input pipeline."""
+        """Stop the ranks' processes, because a rank that only waits still fills the buffers of its input pipeline."""
         if not self._paused:
             self._signal(signal.SIGSTOP)
             self._paused = True
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Continue the ranks' processes after :meth:`pause`."""
         if self._paused:
             self._signal(signal.SIGCONT)
             self._paused = False
 
     def breathe(self) -> None:
-        """Let paused ranks run for a moment: one that is silent for ten seconds is taken for dead by its peers.
+        """Let paused ranks run for a moment, because peers treat a rank that is silent for ten seconds as dead.
 
-        Theirs is the coordination service of ``multi_worker_mirrored`` (TF 2.21), which then ends all of them.
+        The coordination service of ``multi_worker_mirrored`` (TF 2.21) would then end all of them.
         """
         if self._paused:
             self._signal(signal.SIGCONT)
@@ -139,11 +139,11 @@ class Lane:
     def _signal(self, number: int) -> None:
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                # Each rank leads a process group, with whatever it has started.
+                # Each rank leads a process group, which contains what it has started.
                 os.killpg(process, number)
 
     def stop(self) -> None:
-        """Let the ranks leave their loops, those that are still there."""
+        """Let the ranks that are still connected leave their loops."""
         self.resume()
         for line in self._lines.values():
             with contextlib.suppress(OSError):
@@ -163,9 +163,9 @@ class Lane:
 
 
 class Pacer:
-    """Where ranks connect when they are warm. A context manager: leaving it ends every connection.
+    """Server to which ranks connect when they are warm. A context manager; leaving it closes every connection.
 
-    :param parent: the folder for its socket, removed by whoever made it if this process is killed.
+    :param parent: folder for the socket. The owner of the folder removes it if this process is killed.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -180,7 +180,7 @@ class Pacer:
     def accept(self, ranks: int, deadline: float) -> Lane:
         """Wait until all ranks of a launch are warm.
 
-        :raises PacingError: when one is missing at ``deadline`` (``time.monotonic``), or the pacer was closed.
+        :raises PacingError: if a rank is missing at ``deadline`` (``time.monotonic``), or the pacer was closed.
         """
         lines: dict[int, _Line] = {}
         try:
@@ -194,7 +194,7 @@ class Pacer:
         return lane
 
     def _take(self, ranks: int, deadline: float, lines: dict[int, _Line]) -> list[dict[str, Any]]:
-        """Fill ``lines`` by rank; gives what the ranks say of themselves."""
+        """Fill ``lines`` by rank, and return the first message of each rank."""
         told = []
         while len(lines) < ranks:
             try:
@@ -218,7 +218,7 @@ class Pacer:
         for lane in self._lanes:
             lane.close()
         with contextlib.suppress(OSError):
-            # Wakes up a thread that waits in accept.
+            # This wakes up a thread that waits in accept.
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self._folder.cleanup()
@@ -231,7 +231,7 @@ class Pacer:
 
 
 class Paced:
-    """A rank's connection to the pacer of its launch.
+    """Connection of a rank to the pacer of its launch.
 
     :param traces: functions traced during the warm-up.
     """
@@ -243,9 +243,9 @@ class Paced:
         self._line.send({"rank": rank, "traces": traces, "process": os.getpid()})
 
     def order(self) -> Order:
-        """Wait for the next order; stop where the controller is gone.
+        """Wait for the next order; it is to stop if the controller is gone.
 
-        No deadline: the controller has one, and ends the process of a rank that outlives it.
+        There is no deadline here: the controller has one, and ends a rank that exceeds it.
         """
         try:
             told = self._line.receive()
@@ -254,8 +254,8 @@ class Paced:
             return Order(0)
 
     def done(self, seconds: float, traces: int) -> None:
-        """Tell how long a block took, and how many functions have been traced up to now."""
-        with contextlib.suppress(OSError):  # a controller that is gone: the next order is to stop
+        """Report how long a block took, and how many functions have been traced so far."""
+        with contextlib.suppress(OSError):  # if the controller is gone, the next order is to stop
             self._line.send({"seconds": seconds, "traces": traces})
 
     def close(self) -> None:

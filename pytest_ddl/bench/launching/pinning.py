@@ -1,4 +1,4 @@
-"""Cores of their own for the replicas of a launch, so that two replicas have twice the hardware of one."""
+"""Give the replicas of a launch their own cores, so that two replicas have twice the hardware of one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_ddl.strategies.spec import StrategySpec
 
 
 def cores_per_replica(most_replicas: int) -> int:
-    """The cores that each replica gets where ``most_replicas`` share this machine.
+    """Return the number of cores for each replica if ``most_replicas`` share this machine.
 
-    :raises ValueError: where there are fewer cores than replicas.
+    :raises ValueError: if there are fewer cores than replicas.
     """
     available = len(os.sched_getaffinity(0))
     if most_replicas > available:
@@ -26,10 +26,10 @@ def cores_per_replica(most_replicas: int) -> int:
 
 
 def thread_environ(definition: StrategyDefinition, spec: StrategySpec, cores: int) -> dict[str, str]:
-    """What the processes of a variant are started with: as many computing threads as they will have cores.
+    """Return the environment that gives processes of a variant as many computing threads as they will have cores.
 
-    TensorFlow makes its pool when it starts, before anything is pinned: more threads than cores spin while they wait
-    for each other (a convolution took four times as long). The variable is read by TensorFlow's runtime
+    TensorFlow creates its thread pool when it starts, before anything is pinned. More threads than cores spin while
+    they wait for each other (a convolution took four times as long). TensorFlow's runtime reads the variable
     (``NumIntraOpThreadsFromEnvironment``, tensorflow/core/common_runtime/process_util.cc).
     """
     replicas = definition.num_replicas(spec) // len(definition.topology(spec).ranks)
@@ -38,10 +38,10 @@ def thread_environ(definition: StrategyDefinition, spec: StrategySpec, cores: in
 
 @contextmanager
 def pinned(first_replica: int, replicas: int, cores: int) -> Iterator[None]:
-    """Keep every thread of this process on the cores of its replicas, those of TensorFlow's pools included.
+    """Keep every thread of this process, including TensorFlow's pools, on the cores of its replicas.
 
-    :param first_replica: the first of the replicas that this process drives.
-    :param cores: for each replica; 0 leaves everything as it is.
+    :param first_replica: index of the first replica that this process drives.
+    :param cores: number of cores for each replica; 0 changes nothing.
     """
     if cores == 0:
         yield
@@ -58,5 +58,5 @@ def pinned(first_replica: int, replicas: int, cores: int) -> Iterator[None]:
 
 def _set(cores: list[int] | set[int]) -> None:
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cores)

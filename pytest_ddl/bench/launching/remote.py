@@ -1,4 +1,4 @@
-"""What a measurement has the ranks do; imported there by name."""
+"""Measure a training function on a rank; the ranks import this module by name."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from pytest_ddl.training.settings import RunSettings
 
 @dataclass(frozen=True)
 class Orders:
-    """How a rank measures, as it travels there."""
+    """Settings with which a rank measures, as they are sent to it."""
 
     address: str
-    """Of the pacer."""
+    """Address of the pacer."""
     warm_up: int
     cores_per_replica: int = 0
     energy: bool = False
@@ -35,28 +35,28 @@ class Orders:
 
 @dataclass(frozen=True)
 class RankResult:
-    """What a rank sends back."""
+    """Result that a rank sends back."""
 
     timing: RankTiming
     counters: Counters
     versions: dict[str, str]
     steps: int
-    """Steps that were run, warm-up included."""
+    """Number of steps that were run, including the warm-up."""
     steady: bool
-    """Whether the warm-up was completed: nothing was measured where not."""
+    """True if the warm-up was completed; otherwise nothing was measured."""
     finished: bool = True
-    """Whether it was the measurement that ended the steps, and not the program."""
+    """True if the measurement ended the steps, and not the program."""
 
 
 def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders: Orders) -> RankResult:
-    """Run a training function on this rank against the clock."""
+    """Run and measure a training function on this rank."""
     context = current_rank()
     assert context is not None
     folder = Path(settings.tmp_path) / f"rank-{context.rank}"
     folder.mkdir(parents=True, exist_ok=True)
     settings = replace(settings, rank_path=str(folder))
     local = max(1, context.num_replicas // context.num_ranks)
-    # Energy is a property of the machine: one rank reads it.
+    # Energy counters cover the whole machine, so only one rank reads them.
     meter = EnergyMeter() if orders.energy and context.rank == 0 else None
     reading = EnergyReading(None, reason="read by rank 0" if orders.energy else "not asked for")
 
@@ -105,11 +105,11 @@ _kept: list[Any] = []
 
 
 def keep_iterators() -> None:
-    """Keep what iterates over data until this process, which is of this launch alone, is killed.
+    """Keep all data iterators until this process is killed; the process belongs only to this launch.
 
-    Whoever gives up an iterator waits until the thread that tunes its pipeline wakes up, and that sleeps twice as long
-    each time, up to a minute (TF 2.21, ``~RootDataset::Iterator`` and ``Model::OptimizeLoop``): the end of a
-    measurement took as long as the measurement.
+    Releasing an iterator waits until the thread that tunes its pipeline wakes up. This thread sleeps twice as long each
+    time, up to a minute (TF 2.21, ``~RootDataset::Iterator`` and ``Model::OptimizeLoop``). Without this function, the
+    end of a measurement took as long as the measurement.
     """
     import tensorflow as tf
 
@@ -120,7 +120,7 @@ def keep_iterators() -> None:
 
 
 def source_of(function: Any) -> str:
-    """The file that a function comes from, seen through ``functools.partial`` and decorators."""
+    """Return the file that defines a function, also through ``functools.partial`` and decorators."""
     while hasattr(function, "func"):
         function = function.func
     try:

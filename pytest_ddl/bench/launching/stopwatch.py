@@ -1,4 +1,4 @@
-"""The recorder of a measured run: it reads the clock, and nothing else, while steady steps run."""
+"""Recorder of a measured run: while steady steps run, it only reads the clock."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from pytest_ddl.training.watching import Watched
 
 
 class EmptyPipelineError(ValueError):
-    """Steps were measured that had no data."""
+    """Error if the measured steps had no data."""
 
 
 class Stopwatch(Recorder):
-    """Runs warm-up steps, then blocks of steps as the controller orders them.
+    """Recorder that runs warm-up steps, then blocks of steps as the controller orders them.
 
-    Devices are synchronised before the clock is read: a step that has been launched is not a step
-    that has been done.
+    Devices are synchronized before the clock is read, because a step that was launched may still be running.
     """
 
     times_steps = True
@@ -58,11 +57,12 @@ class Stopwatch(Recorder):
         self._loops_of_blocks: list[set[int]] = []
         self._in_block: set[int] = set()
         self.traces_before = 0
-        """``traces`` before the first block that counts."""
+        """Value of ``traces`` before the first block that counts."""
         self._traced_before = self._traced_by_then = 0
         self.loss: float | None = None
         self.examples: int | None = None
-        """Rows that a step takes on this rank, over its replicas: of larger batches than a last, partial one."""
+        """Rows that a step takes on this rank, over its replicas. A last, partial batch is ignored if a larger one was
+        seen."""
         self._partial = ""
         self.executions = Executions(self.note)
 
@@ -88,7 +88,7 @@ class Stopwatch(Recorder):
 
     @property
     def is_steady(self) -> bool:
-        """Whether the warm-up was completed."""
+        """True if the warm-up was completed."""
         return self._paced is not None
 
     @property
@@ -99,14 +99,14 @@ class Stopwatch(Recorder):
 
     @property
     def unrolled_steps(self) -> int:
-        """Steps that the graph of Keras' training function holds one after the other."""
+        """Steps that the graph of Keras's training function holds one after the other."""
         found = (getattr(model, "unrolled_steps_per_execution", 1) for model in self._watcher.models)
         number = max((int(number) for number in found if isinstance(number, int)), default=1)
         return min(number, self.steps_per_call)
 
     @property
     def traces(self) -> int:
-        """Functions traced up to now, as they tell or as their graphs show."""
+        """Functions traced so far: the number that steps report or the number of traced graphs, whichever is larger."""
         return max(self._told_traces, self.executions.traces)
 
     @property
@@ -125,24 +125,24 @@ class Stopwatch(Recorder):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the reader of the result has to know, once each."""
+        """Notes for the reader of the result, including :attr:`remarks`."""
         return (*self._notes, *self.remarks)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Of the notes, those that are of times."""
+        """Notes that concern the measured times."""
         told = loops_note(self._loops, set().union(*self._loops_of_blocks), self._warm_loop)
         return tuple(filter(None, (told, self._partial)))
 
     def variables(self) -> tuple[Watched, ...]:
-        """What the program watches."""
+        """Return the variables that the program watches."""
         self._watcher.scan()
         return self._watcher.watched
 
     # -- the interface of a recorder -------------------------------------------------------------
 
     def look_for_new(self) -> None:
-        """Variables are looked at when all is over."""
+        """Do nothing: variables are read when the run is over."""
 
     def begin(self) -> None:
         if not self._begun:
@@ -153,15 +153,15 @@ class Stopwatch(Recorder):
         self._loops += 1
 
     def result(self, name: str, value: Any) -> None:
-        """What ``fit`` and ``evaluate`` return is not kept."""
+        """Do nothing: results of ``fit`` and ``evaluate`` are not kept."""
 
     def end_of_steps(self, iterator: Any, batches: int | None = None) -> None:
-        """Make sure that there was something to train on, and count it.
+        """Check that there was data to train on, and count its rows.
 
-        Two batches are looked at, on every rank alike: of a last, partial one this rank may have no example.
+        Every rank looks at two batches, because this rank may have no example of a last, partial batch.
 
-        :param batches: that a step takes; by default as many as steps of the warm-up were seen to take.
-        :raises EmptyPipelineError: where batches hold no example.
+        :param batches: number of batches that a step takes (default: as many as steps of the warm-up took).
+        :raises EmptyPipelineError: if the batches hold no examples.
         """
         if self._paced is None:
             return
@@ -193,9 +193,9 @@ class Stopwatch(Recorder):
             )
 
     def _examples_in(self, rows: list[list[int]]) -> list[int]:
-        """Which rows are the examples: this rank's share of the declared batch, where a tensor has as many.
+        """Return the rows that match this rank's share of the declared batch, else those of the first tensor.
 
-        The first tensor may have time first, or the nodes of all graphs.
+        The first tensor may be the wrong one: its first axis may be time, or the nodes of all graphs.
         """
         declared = self._settings.global_batch_size
         return next((found for found in rows if max(found) * self._context.num_ranks == declared), rows[0])
@@ -205,10 +205,10 @@ class Stopwatch(Recorder):
         return found
 
     def end_without_step(self) -> None:
-        """Nothing was recorded that could belong to no step."""
+        """Do nothing: nothing was recorded outside a step."""
 
     def end_of_data(self) -> None:
-        """Keep nothing: what the program does after its loop is not compared."""
+        """Do nothing: what the program does after its loop is not compared."""
 
     def end_step(
         self,
@@ -229,12 +229,12 @@ class Stopwatch(Recorder):
             self._wait_for(loss)
             seconds = time.perf_counter() - self._block
             self.loss = values.scalar(loss)
-            # A block of a loop that takes several steps at once may be longer than was ordered.
+            # If the loop takes several steps per call, a block may be longer than ordered.
             taken = self._ordered - self._left
             self.blocks.append(seconds * self._ordered / taken)
             self._steps_of_blocks.append(taken)
             self._loops_of_blocks.append(self._in_block)
-            # What an evaluation after the last block traces is no retrace.
+            # Traces of an evaluation after the last block are not retraces.
             self._traced_by_then = self._traced
             self._paced.done(self.blocks[-1], self._traced_by_then)
             self._take_order()
@@ -243,7 +243,7 @@ class Stopwatch(Recorder):
     def _end_warm_up_step(self, loss: Any) -> None:
         if not self._first:
             self._wait_for(loss)
-            # A program that schedules its steps by itself does not say when building ended.
+            # A program that schedules its own steps does not report when building ended.
             self._begun = self._begun or self._started
             self._first = time.perf_counter()
         self.executions.end_step()
@@ -277,7 +277,7 @@ class Stopwatch(Recorder):
         self._block = time.perf_counter()
 
     def _wait_for(self, loss: Any) -> None:
-        # What a program has scheduled, workers may not have begun; nothing where its loop has waited.
+        # Workers may not have begun the steps that a program scheduled. This returns at once if its loop has waited.
         join_scheduled(self._context.strategy)
         synchronise(loss)
 
@@ -287,11 +287,11 @@ class Stopwatch(Recorder):
 
 
 def loops_note(loops: int, measured: set[int], warm: int) -> str:
-    """Of which loops the measurement tells, where a program has several; empty where all is said without it.
+    """Describe which loops were measured if a program has several; return an empty text if nothing needs to be said.
 
-    :param loops: how many the program began, with ``run.steps`` or ``run.batches``.
-    :param measured: of which of them the blocks have steps; 0 is what ran before the first.
-    :param warm: in which the warm-up ended.
+    :param loops: number of loops that the program began with ``run.steps`` or ``run.batches``.
+    :param measured: numbers of the loops to which the measured steps belong; 0 is everything before the first loop.
+    :param warm: number of the loop in which the warm-up ended.
     """
     of = f"{loops} loop{'s' if loops != 1 else ''} over data (run.steps, run.batches)"
     if not measured or (loops <= 1 and measured == {loops}):
@@ -310,7 +310,7 @@ def loops_note(loops: int, measured: set[int], warm: int) -> str:
 
 
 def partial_note(fewest: int, most: int) -> str:
-    """What to say of the batches seen on a rank after the measurement, of which one may be the last of the data set."""
+    """Describe batches of different sizes after the measurement, one of which may be the last of the data set."""
     if fewest == most:
         return ""
     return (
@@ -327,12 +327,12 @@ def _has_rows(value: Any) -> bool:
 
 
 def synchronise(loss: Any = None) -> None:
-    """Wait until every device of this process has done what it was given.
+    """Wait until every device of this process has finished its work.
 
-    On CPUs a call of a ``tf.function`` returns when it is done, unless the program chose asynchronous execution:
-    leaving a ``tf.experimental.async_scope`` waits for all calls. GPUs are given work that is still to be done.
-    ``tf.test.experimental.sync_devices`` waits for the device in whose scope it is called; without one, a
-    worker of several (TF 2.21) would ask a peer.
+    On CPUs, a call of a ``tf.function`` returns when it is done, unless the program chose asynchronous execution. Then
+    leaving a ``tf.experimental.async_scope`` waits for all calls. On GPUs, work may still be queued.
+    ``tf.test.experimental.sync_devices`` waits for the device in whose scope it is called. Without a scope, one worker
+    of several (TF 2.21) would ask a peer.
     """
     import tensorflow as tf
 
