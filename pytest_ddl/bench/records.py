@@ -93,8 +93,8 @@ class RankTiming:
     remarks: tuple[str, ...] = ()
     """Limits of the times, for example that only some of several loops were measured."""
     examples: int | None = None
-    """Rows that this rank's replicas take in a step, from batches that were read after the last step. ``None`` if no
-    batch was read."""
+    """Rows that this rank's replicas take in a step, from batches that were read after the last one; ``None`` if
+    unknown."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pytest_ddl.bench.metrics.estimates import Estimate, baseline_of, estimate, 
 WIDTH = 100
 NAME = 25
 OVERLOAD = 2.0
-"""1-minute load per core before a launch above which other programs were running. It includes earlier launches."""
+"""1-minute load per core before a launch, earlier launches included, above which other programs were running."""
 
 
 def summary(matrix: Matrix) -> str:

@@ -45,7 +45,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class StepsToTarget:
-    """Trials with several global batch sizes and learning rates, and the steps that each batch size needs at best."""
+    """Trials with several global batch sizes and learning rates, of which the best for each batch size counts."""
 
     target: float
     trials: tuple[Trial, ...]
@@ -113,9 +113,9 @@ def steps_to_target(
 ) -> StepsToTarget:
     """Train to a target loss with several global batch sizes and learning rates, and count the steps.
 
-    Steps are counted until the mean training loss over the last ``window`` examples is at the target. The window has as
-    many examples for each batch size, so that small batches do not reach the target by luck. The window lags by half
-    its steps. Before it is full, nothing counts.
+    Steps are counted until the mean training loss over the last ``window`` examples is at the target. The window has
+    the same number of examples for each batch size, so that small batches do not reach the target by luck. It lags by
+    half its steps. Before it is full, nothing counts.
 
     Metaparameters must be tuned for every batch size. With one learning rate, or one that is scaled by a rule, the
     steps depend more on the rate than on the batch (Shallue et al. found no rule that holds for all). So give several

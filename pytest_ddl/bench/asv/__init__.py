@@ -1,4 +1,4 @@
-"""Benchmarks for asv: declare those of a training function in one line, and run them commit by commit.
+"""Benchmarks of a training function for asv: declare them in one line, and run them commit by commit.
 
 The names below are imported on first use, because asv imports this package in every process that it starts.
 """

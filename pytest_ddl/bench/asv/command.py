@@ -63,11 +63,11 @@ Gate, Dash = training_suite("{train}", ["one_device", "mirrored"], replicas=[1, 
 
 
 _MADE_OTHERWISE = re.compile(r"import \*|__getattr__|globals\(|setattr\(")
-"""Pattern for code that gives a module names which its text does not show."""
+"""Pattern for code that adds names to a module without showing them in its text."""
 
 
 class AsvError(RuntimeError):
-    """Error if asv cannot run or kept nothing; the message says why and what to do."""
+    """Error of this command, for example if asv cannot run or saved nothing; the message says why and what to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +139,7 @@ def init(train: str, folder: Path) -> list[Path]:
 
 
 def _check_there(target: Target, folder: Path) -> None:
-    """Look for the function in the text of its module, because an import may take long.
+    """Check in the text of a module that it has the function, because an import may take long.
 
     The text of an installed module is not searched.
 

@@ -66,8 +66,8 @@ class Source:
     def strangers(self, modules: Iterable[ModuleType]) -> dict[str, Path]:
         """Return modules that were imported from a copy that differs from the source: name -> file.
 
-        These are the modules that the gate considers foreign, without identical copies of a source file. A module that
-        has no such file in the source, for example a compiled extension, cannot be checked and is left out.
+        A module is returned if the gate considers it foreign, and its file differs from the file of that name in the
+        source. A module without such a file, for example a compiled extension, cannot be checked and is left out.
         """
         places = [Path(self.benchmarks), *map(Path, self.trees)]
         loaded = [module for module in list(modules) if getattr(module, "__file__", None)]

@@ -42,7 +42,7 @@ class Tracked:
 
 
 def tracked(spec: BenchSpec) -> tuple[Tracked, ...]:
-    """Return what is tracked for a training function that is measured with these settings."""
+    """Return the metrics to track for a training function that is measured with these settings."""
     names = [*_BY_BLOCKS, *_BY_LAUNCH]
     if spec.scaling != "none":
         names += [f"{spec.scaling}_scaling_overhead", f"{spec.scaling}_scaling_efficiency"]

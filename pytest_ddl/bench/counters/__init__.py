@@ -1,4 +1,4 @@
-"""Counters of what a step does: count in the graphs that ran, and compare versions exactly on any machine.
+"""Counters of the work of a step, taken from the graphs that ran, and their comparison; exact on any machine.
 
 The names below are imported on first use.
 """

@@ -90,8 +90,7 @@ def compare_launches(
 def uncounted(base: Counters, head: Counters) -> str:
     """Explain why the graphs of two versions cannot be compared, in words for the user; empty if they can.
 
-    A counter that is worse is a regression in any case. But if the graphs cannot be compared, no regressions means
-    nothing.
+    A counter that is worse is a regression in any case. But without a regression, such a comparison shows nothing.
     """
     reasons = []
     for name, one in (("BASE", base), ("HEAD", head)):

@@ -52,7 +52,7 @@ def _devices(strategy: Any, variable: Any) -> list[str]:
 
 
 def _canonical(device: str) -> str:
-    """Return type and number within the task: ``CPU:0`` for ``/job:localhost/replica:0/task:0/device:CPU:0`` too."""
+    """Return type and number of a device: ``CPU:0`` for ``/job:localhost/replica:0/task:0/device:CPU:0``."""
     import tensorflow as tf
 
     spec = tf.DeviceSpec.from_string(device if device.startswith("/") else f"/device:{device}")

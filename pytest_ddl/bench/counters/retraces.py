@@ -17,7 +17,7 @@ CLUMP = 8
 def retraces_more(pairs: Sequence[tuple[Counters, Counters]]) -> bool:
     """Return True if HEAD retraces more in steady steps than BASE; each pair is one launch, ``(base, head)``.
 
-    If BASE has settled, any retrace of HEAD is more. If BASE still traces, the times of its traces may be up to chance.
+    If BASE has settled, any retrace of HEAD is more. If BASE still traces, the number of traces may be up to chance.
     Then the totals over all launches are compared by the conditional test of two Poisson rates (Przyborowski and
     Wilenski 1940, Biometrika 31, 313). Given their sum, the total of HEAD is binomial with HEAD's share of the steps.
     The level after ``n`` launches is ``FALSE_ALARMS / (n (n + 1))``, which adds up to ``FALSE_ALARMS`` over any number

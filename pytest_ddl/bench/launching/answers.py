@@ -30,9 +30,8 @@ def all_of(answers: Sequence[Answer], doing: str, refusal: Callable[[Any], str] 
     """Return the results of all ranks.
 
     :param doing: text for the error if a rank failed, for example ``while it was measured``.
-    :param refusal: returns the reason why a result is no valid one because its rank ended too early; empty if it is
-        valid.
-    :raises BenchError: if a rank failed or has no valid result. The error is that of the rank that failed by itself,
+    :param refusal: returns why a result is invalid, because its rank ended too early; empty if it is valid.
+    :raises BenchError: if a rank failed or its result is invalid. The error is that of the rank that failed by itself,
         and not because of another rank.
     """
     from pytest_ddl.cluster import ship

@@ -18,7 +18,7 @@ def peak_bytes() -> int:
 
 
 def device_peak_bytes() -> dict[str, int]:
-    """Return GPU -> most bytes that TensorFlow had allocated on it (``tf.config.experimental.get_memory_info``)."""
+    """Return the most bytes that TensorFlow had allocated on each GPU (``tf.config.experimental.get_memory_info``)."""
     import tensorflow as tf
 
     found = {}

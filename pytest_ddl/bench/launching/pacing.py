@@ -1,7 +1,7 @@
 """Run blocks of steps on command: a controller decides when all ranks of a launch run the next block.
 
-So two launches that are alive at the same time can take turns, and only one of them works at a time. The ranks connect
-to a Unix socket, and both sides send lines of JSON.
+Two launches that are alive at the same time can then take turns, and only one of them works at a time. The ranks
+connect to a Unix socket, and both sides send lines of JSON.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LATE_TRACES = 5
 
 
 BREATH_EVERY = 3.0
-"""Seconds of a block after which stopped ranks, which wait for its end, may run for ``BREATH`` seconds."""
+"""Interval in seconds at which stopped ranks that wait for the end of a block run for ``BREATH`` seconds."""
 BREATH = 0.1
 _LONGEST_PARENT = 80
-"""Maximum bytes of the parent folder's name: the path of a Unix socket, which contains it, may have 107 bytes."""
+"""Maximum bytes of the parent folder's path: the path of a Unix socket contains it and has at most 107 bytes."""
 
 
 class PacingError(RuntimeError):

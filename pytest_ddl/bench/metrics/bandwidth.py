@@ -33,9 +33,9 @@ def bus_bandwidth(kind: str, size: int, seconds: float, replicas: int) -> float:
     """Return the bytes/s that the links carry: ``S / t`` times a factor.
 
     The factor is ``2 (n-1)/n`` for an all-reduce, ``(n-1)/n`` for a reduce-scatter, all-gather or all-to-all, and 1 for
-    a broadcast or reduce. It is what the best algorithm must move per rank. An algorithm that moves more (for example a
-    tree without pipelining) shows a lower number. Bus bandwidths can be compared across numbers of replicas, and with
-    the hardware's peak. Source: nccl-tests, doc/PERFORMANCE.md.
+    a broadcast or reduce. It counts what the best algorithm must move per rank. An algorithm that moves more (for
+    example a tree without pipelining) shows a lower number. Bus bandwidths can be compared across numbers of replicas,
+    and with the hardware's peak. Source: nccl-tests, doc/PERFORMANCE.md.
 
     :raises ValueError: if the kind has no factor, or there is a single replica, which moves nothing.
     """

@@ -46,8 +46,9 @@ class ConvergencePoint:
     def of(cls, batch: int, epochs: Sequence[float]) -> ConvergencePoint:
         """Create a point from the epochs to target of reference runs.
 
-        The mean is the olympic mean. The spread is that of all runs, divided by n. MLPerf asks for twice as many
-        reference runs as a submission has. Source: mlcommons/logging, rcp_checker.py, ``compute_rcp_stats``.
+        The mean is the olympic mean. The spread is the standard deviation of all runs, with divisor n. MLPerf asks for
+        twice as many reference runs as a submission has. Source: mlcommons/logging, rcp_checker.py,
+        ``compute_rcp_stats``.
 
         :raises ValueError: for fewer than 5 runs.
         """
@@ -72,7 +73,7 @@ class ConvergenceResult:
 
     @property
     def passed(self) -> bool:
-        """True if convergence is as before; False if that is inconclusive."""
+        """True if convergence is as before. An inconclusive result does not pass."""
         return self.verdict in (Convergence.OK, Convergence.EQUIVALENT)
 
     def __str__(self) -> str:
@@ -140,8 +141,8 @@ def convergence_guard(
 
     MLPerf rejects runs that are too fast. Here, runs that are too slow are rejected too. So there are two one-sided
     tests, each with ``alpha``: ``scipy.stats.ttest_ind_from_stats`` with equal variances, of olympic means. OK means
-    only that no difference was shown, which is likely with few or noisy runs. Use :func:`convergence_equivalence` to
-    show that they are equivalent.
+    only that no difference was shown, which is likely with few or noisy runs. :func:`convergence_equivalence` shows
+    that there is none beyond a margin.
 
     Source: MLPerf training rules, section on reference convergence points; mlcommons/logging, rcp_checker.
 
@@ -184,7 +185,7 @@ def convergence_guard(
 def convergence_equivalence(
     reference: Sequence[float], epochs: Sequence[float], *, margin: float = 0.05, alpha: float = ALPHA
 ) -> ConvergenceResult:
-    """Test if runs are shown to need as many epochs as the reference, not only that no difference was shown.
+    """Test that runs need as many epochs as the reference; a pass shows equivalence within the margin.
 
     Two one-sided tests (TOST) check that the difference of means lies within ``± margin * reference mean``
     (``statsmodels.stats.weightstats.ttost_ind``, unequal variances). The verdict is EQUIVALENT if both reject, and

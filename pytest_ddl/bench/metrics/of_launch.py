@@ -66,7 +66,7 @@ def retraces(launch: Launch) -> float:
 
 
 def peak_memory(launch: Launch) -> float:
-    """Return the largest resident set over ranks in MiB, of the whole process. Source: ``VmHWM`` of proc(5).
+    """Return the largest resident set of a rank's whole process in MiB. Source: ``VmHWM`` of proc(5).
 
     :raises NoNumberError: if the system does not report it.
     """
@@ -77,7 +77,7 @@ def peak_memory(launch: Launch) -> float:
 
 
 def peak_device_memory(launch: Launch) -> float:
-    """Return the most memory in MiB that TensorFlow had allocated on one GPU, over all GPUs.
+    """Return the peak memory in MiB that TensorFlow allocated on one GPU: the maximum over all GPUs.
 
     Source: ``tf.config.experimental.get_memory_info(device)["peak"]``.
 

@@ -41,7 +41,7 @@ class UslFit:
     sizes: tuple[int, ...]
     level: float
     residual: float
-    """Standard deviation of measured over fitted throughput; the smaller, the better the fit."""
+    """Standard deviation of measured divided by fitted throughput; the smaller, the better the fit."""
 
     @property
     def peak(self) -> float | None:
