@@ -45,7 +45,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class StepsToTarget:
-    """Trials with several global batch sizes and learning rates, of which the best for each batch size counts."""
+    """Trials with several global batch sizes and learning rates, and the best trial of each batch size."""
 
     target: float
     trials: tuple[Trial, ...]

@@ -1,4 +1,4 @@
-"""Run asv in a process that ends, with everything that it started, when the command that runs it ends."""
+"""Run asv in a process of its own, which ends with the command that runs it, together with all that asv started."""
 
 from __future__ import annotations
 

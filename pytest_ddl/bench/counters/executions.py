@@ -63,7 +63,7 @@ class Executions:
 
     @property
     def batches_of_step(self) -> int | None:
-        """Batches that a step takes from its iterators; 1 if none was seen to be taken.
+        """Batches that a step takes from its iterators; 1 if no batch was observed.
 
         ``None`` if steps differ, or if loops or branches take batches.
         """
