@@ -1,6 +1,7 @@
-"""The gate: is HEAD slower than BASE? Both versions alive at once, in turn, launch by launch, until it is known.
+"""Performance gate: measure whether HEAD is slower than BASE.
 
-The names below are loaded on first use.
+Both versions run at the same time and take turns. Launches are repeated until there is a verdict, or until the
+budget is used up. The names below are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One cell of the gate: a target under a variant, launched until it is known whether HEAD is slower."""
+"""Measure one cell of the gate: launch one target under one variant until there is a verdict."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide_launch
 from pytest_ddl.bench.spec import BenchSpec
 
 EXAMPLES = "examples"
-"""What may be accepted besides counters: another number of examples in a step."""
+"""Name that ``accept`` may contain in addition to counters: the versions may differ in the examples of a step."""
 OVERLOADED = 2
-"""So many launches on an overloaded machine, and more of them than calm ones, end the measurement of time."""
+"""Overloaded launches that end the measurement of time, if there are more of them than calm ones.
+
+It is also the number of launches that may be made beyond the last look."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is to be measured, and how."""
+    """Description of one measurement: both versions, the target, and the settings."""
 
     base: Side
     head: Side
@@ -33,13 +35,13 @@ class Cell:
     bench: BenchSpec
     rule: Rule
     budget: float
-    """Seconds after which no launch is begun that would not end in time."""
+    """Seconds for the cell. The next launch does not begin if it is expected to end later."""
     accept: Mapping[str, str] = field(default_factory=dict)
     counters_only: bool = False
     cores_per_replica: int = 0
 
     def pair(self) -> Pair:
-        """Both versions, ready to be launched; a context manager."""
+        """Return a context manager that holds both versions, ready to launch."""
         return Pair(
             self.base,
             self.head,
@@ -55,12 +57,12 @@ class Cell:
 def measure_cell(
     cell: Cell, tell: Callable[[str], None] = lambda _line: None, launch: Callable[[int], Paired] | None = None
 ) -> CellResult:
-    """Launch until there is a verdict, or launches or seconds are used up.
+    """Launch until there is a verdict, or until launches or seconds are used up.
 
-    Counters are compared first, and decide alone where they are worse: they are exact on any machine.
+    Counters are compared first. They are exact on any machine, so worse counters are a regression without times.
 
-    :param tell: gets a line for each launch.
-    :param launch: in place of that of :meth:`Cell.pair`.
+    :param tell: is called with a line for each launch.
+    :param launch: is used instead of the method ``launch`` of :meth:`Cell.pair`.
     """
     if launch is None:
         with cell.pair() as pair:
@@ -128,7 +130,7 @@ def measure_cell(
 
 
 def _decision(calm: list[Paired], rule: Rule) -> Decision:
-    """On the times of the launches; a pass is taken back where HEAD spent time that was not counted."""
+    """Decide from the times of the launches, and withdraw a pass if HEAD spent time that was not counted."""
     decision = decide_launches([one.log_ratio for one in calm], [one.total_ratio for one in calm], rule)
     if decision.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
         return decision
@@ -144,7 +146,7 @@ def _decision(calm: list[Paired], rule: Rule) -> Decision:
 
 
 def _decided(calm: list[Paired], cell: Cell) -> Decision | None:
-    """What is known of time, for display beside a verdict that does not rest on it."""
+    """Return the decision on time, to show it beside a verdict that has another reason; ``None`` if it is too early."""
     return _decision(calm, cell.rule) if len(calm) >= 3 else None
 
 
@@ -153,12 +155,12 @@ def _changes(made: list[Paired], accept: Mapping[str, str]) -> tuple[Change, ...
 
 
 def counters_of(accept: Mapping[str, str]) -> dict[str, str]:
-    """What is accepted of counters."""
+    """Return the accepted changes that are about counters."""
     return {name: reason for name, reason in accept.items() if name != EXAMPLES}
 
 
 def _other_work(one: Paired, accept: Mapping[str, str]) -> str:
-    """Why steps of the two versions are not the same work, where they took batches of different sizes."""
+    """Return the reason why steps do not compare if their batches have different sizes, else an empty text."""
     base, head = one.base.examples_per_step, one.head.examples_per_step
     if EXAMPLES in accept or base is None or head is None or base == head:
         return ""

@@ -1,4 +1,4 @@
-"""Both versions as they are launched: each in a folder, with the pytest-ddl that measures it."""
+"""Check out both versions, and choose the pytest-ddl that measures each of them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ sys.exit(main())
 def both_sides(
     plan: GatePlan, repository: Repository, base: Version, head: Version
 ) -> Iterator[tuple[Side, Side, list[str]]]:
-    """Both versions in folders of their own, as sides, with what the reader should know of them.
+    """Check out both versions, and yield their sides with notes for the reader.
 
-    :raises GateUsageError: where the plan does not fit them.
+    :raises GateUsageError: if the plan does not fit the versions.
     """
     with ExitStack() as stack:
         remove_left_over()
@@ -49,7 +49,8 @@ def both_sides(
                 repository.root,
                 instrument,
                 root / "pytest_ddl" / "__init__.py" if own else package,
-                # Found from here, as sides are started in folders of their own; links, such as a venv's, are kept.
+                # Made absolute here, because a side starts in another folder. Links are not resolved, because the
+                # link in a venv selects its environment.
                 str(Path(shutil.which(python) or python).absolute()),
             )
             for name, version, root, python in zip(
@@ -60,20 +61,23 @@ def both_sides(
 
 
 def write_instrument(folder: Path, own: bool) -> Path:
-    """A folder with the script that starts a side, and the running pytest-ddl unless each version has its own."""
+    """Make a folder with the script that starts a side, and return it.
+
+    :param own: each version has its own pytest-ddl; otherwise the folder also links to the running one.
+    """
     instrument = folder / "instrument"
     instrument.mkdir()
     (instrument / SCRIPT).write_text(_START, encoding="utf-8")
     if not own:
-        # Alone: what else lies beside it must not shadow what a side's interpreter has.
+        # Only this package: others in the same folder must not shadow those of the side's interpreter.
         (instrument / "pytest_ddl").symlink_to(Path(pytest_ddl.__file__).resolve().parent)
     return instrument
 
 
 def _measures_itself(instrument: str, roots: Sequence[Path]) -> tuple[bool, list[str]]:
-    """Whether each version is measured by its own pytest-ddl, and what the reader should know of that.
+    """Return whether each version is measured by its own pytest-ddl, and notes for the reader.
 
-    :raises GateUsageError: where that is asked for, and a version has none that this gate can talk to.
+    :raises GateUsageError: if the user asked for this, but a version has no pytest-ddl with the protocol of this gate.
     """
     spoken = {root.name.upper(): _protocol(root) for root in roots}
     lacking = " and ".join(name for name, protocol in spoken.items() if protocol is None)
@@ -90,16 +94,16 @@ def _measures_itself(instrument: str, roots: Sequence[Path]) -> tuple[bool, list
 
 
 def _protocol(root: Path) -> int | None:
-    """The protocol of the gate that a version's own pytest-ddl speaks; ``None`` where it has none."""
+    """Return the gate protocol of a version's own pytest-ddl, or ``None`` if it has none."""
     file = root / "pytest_ddl" / "bench" / "gate" / "side.py"
     found = re.search(r"^PROTOCOL = (\d+)$", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
     return int(found[1]) if found else None
 
 
 def _paths(root: Path, given: Sequence[str], prefix: str) -> tuple[Path, ...]:
-    """Folders of a version that modules are imported from.
+    """Return the folders of a version from which modules are imported.
 
-    :raises GateUsageError: for one that is not there.
+    :raises GateUsageError: if a given path is not a folder of the version.
     """
     if given:
         for path in given:

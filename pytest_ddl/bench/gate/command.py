@@ -1,4 +1,4 @@
-"""``pytest-ddl gate BASE HEAD``: options, output and exit status."""
+"""Command ``pytest-ddl gate BASE HEAD``: options, output and exit status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ A regression in one cell counts more than a 4 in another, and that more than a 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of the command."""
     default = GatePlan("", "", ("",))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
@@ -122,9 +122,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_of(options: argparse.Namespace) -> GatePlan:
-    """The plan that options say.
+    """Build the plan from the options.
 
-    :raises GateUsageError: for a value that cannot be used, naming it.
+    :raises GateUsageError: if a value cannot be used; the message names it.
     """
     try:
         bench = BenchSpec(
@@ -159,7 +159,7 @@ def plan_of(options: argparse.Namespace) -> GatePlan:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the gate and show what came of it; gives the exit status."""
+    """Run the gate, show the result, and return the exit status."""
 
     def tell(line: str) -> None:
         if not options.quiet:
@@ -179,7 +179,7 @@ def main(options: argparse.Namespace) -> int:
     except GitError as error:
         return _failed(f"could not measure: {error}", NOT_MEASURED)
     except Exception as error:
-        # Python's own status for an uncaught error is 1, which here says that HEAD is slower.
+        # Python exits with 1 after an uncaught error, but here 1 means that HEAD is slower.
         told = " ".join(str(error).split())
         problem = f"could not measure: {type(error).__name__}: {told} (the traceback is above)"
         return _failed(traceback.format_exc() + f"pytest-ddl gate: {problem}", NOT_MEASURED, prefix="")
@@ -198,7 +198,7 @@ def _show(result: GateResult, options: argparse.Namespace) -> int:
 
 
 def _check_json(path: Path) -> None:
-    """Find out now, and not after the minutes of measuring, that a file cannot be written."""
+    """Check that the file can be written before minutes are spent on measuring."""
     folder = path.absolute().parent
     if not folder.is_dir():
         raise GateUsageError(f"--json={str(path)!r}: there is no such folder")
@@ -207,7 +207,7 @@ def _check_json(path: Path) -> None:
 
 
 def _failed(problem: str, status: int, prefix: str = "pytest-ddl gate: ") -> int:
-    # After a terminal was closed there is nobody to tell.
+    # Writing fails if the terminal was closed; the exit status must be returned all the same.
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{prefix}{problem}\n")
         sys.stderr.flush()
@@ -215,7 +215,7 @@ def _failed(problem: str, status: int, prefix: str = "pytest-ddl gate: ") -> int
 
 
 def _share(text: str) -> float:
-    """A share, as ``0.025`` or ``2.5%``."""
+    """Parse a share such as ``0.025`` or ``2.5%``."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Folders of the gate: removed when it ends, or by the next gate where it was killed and could not."""
+"""Temporary folders of the gate, removed when it ends; if it was killed, the next gate removes them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LOCK = ".lock"
 
 @contextmanager
 def held_folder(kind: str = "") -> Iterator[Path]:
-    """A temporary folder that exists while the context does.
+    """Make a temporary folder that exists as long as the context.
 
-    A file in it is locked. The kernel gives the lock back when its process ends, however it ends, and unlike a
-    process id it means the same in all containers that share the folder.
+    A file in it is locked. The kernel releases the lock when the process ends for any reason. Unlike a process id,
+    the lock means the same in all containers that share the folder.
 
-    :param kind: is a part of its name.
+    :param kind: part of the folder's name.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}")).resolve()
     try:
         with (folder / f"{_LOCK}-made").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Only now, so that nobody finds one that is not locked yet.
+            # Renamed after locking: another gate that found an unlocked file would remove the folder.
             Path(lock.name).rename(folder / _LOCK)
             yield folder
     finally:
@@ -37,7 +37,7 @@ def held_folder(kind: str = "") -> Iterator[Path]:
 def remove_left_over() -> None:
     """Remove the folders of gates that were killed."""
     for lock_file in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_LOCK}"):
-        # In use, somebody else's, or gone by now.
+        # An error means that the folder is in use, belongs to another user, or is already gone.
         with contextlib.suppress(OSError), lock_file.open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock_file.parent, ignore_errors=True)

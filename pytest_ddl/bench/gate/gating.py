@@ -1,4 +1,4 @@
-"""The gate as a function: check out both versions, measure every cell, and say what came of it."""
+"""The gate as a function: check out both versions, measure every cell, and collect the results."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def gate(
 ) -> GateResult:
     """Compare the step time and the counters of training functions between two versions.
 
-    Takes seconds to minutes for each cell, in processes of its own; this one does not import TensorFlow.
+    Each cell takes seconds to minutes in separate processes. The calling process does not import TensorFlow.
 
     :param options: the other fields of :class:`GatePlan`, and those of :class:`pytest_ddl.bench.BenchSpec`.
-    :param tell: gets a line for each thing that happens.
-    :raises GateUsageError: for what cannot be gated: not a repository, no such commit, the same commit twice.
+    :param tell: is called with a line for each event.
+    :raises GateUsageError: if the gate cannot run: no repository, no such commit, or the same commit twice.
     """
     names = {item.name for item in fields(BenchSpec)}
     bench = {name: options.pop(name) for name in names & options.keys()}
@@ -52,7 +52,7 @@ def gate(
 
 
 def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -> GateResult:
-    """:func:`gate`, with everything in one object."""
+    """Run :func:`gate` with all arguments in one plan."""
     _check(plan)
     targets = [Target.parse(text) for text in plan.targets]
     rule = _rule(plan)
@@ -96,7 +96,7 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
 
 
 def _measured(cell: Cell, tell: Callable[[str], None]) -> CellResult:
-    """The result of a cell; where the gate itself fails, the other cells are measured all the same."""
+    """Measure a cell. A failure of the gate itself becomes a result, so that the other cells are still measured."""
     try:
         return measure_cell(cell, tell)
     except Exception as error:
@@ -107,7 +107,7 @@ def _measured(cell: Cell, tell: Callable[[str], None]) -> CellResult:
 
 
 def _check(plan: GatePlan) -> None:
-    """Refuse now what would be found out after minutes of measuring."""
+    """Refuse at once a plan that would otherwise fail after minutes of measuring."""
     if not plan.counters_only and find_spec("scipy") is None:
         raise GateUsageError("a verdict on time needs SciPy: pip install 'pytest-ddl[bench]', or give --counters-only")
     from pytest_ddl.bench.counters.changes import compare
@@ -127,7 +127,7 @@ def _rule(plan: GatePlan) -> Rule:
 
 
 def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
-    """Variant -> its ranks, cores for each replica, and why it cannot run here."""
+    """Return for each variant its ranks, the cores for each replica, and the reason why it cannot run here, if any."""
     from pytest_ddl.bench.launching.pinning import cores_per_replica
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
@@ -152,7 +152,7 @@ def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
             told = f"{spec} cannot run on this machine: {reason}" if reason else ""
             found[str(spec)] = (len(definition.topology(spec).ranks), cores, told)
     finally:
-        # It may have looked for GPUs in a process that would be idle, and hold memory, from now on.
+        # The harness may have started a process to look for GPUs, which would now stay idle and hold memory.
         harness.close()
     return found
 
@@ -181,7 +181,7 @@ def _notes(repository: Repository, base: Version, head: Version, plan: GatePlan)
 
 
 def _same_releases(cells: Sequence[CellResult]) -> list[str]:
-    """What to say of two environments that differ in nothing that is known of them."""
+    """Return a note if both environments have the same releases, else nothing."""
     provenance = next((cell.launches[0].provenance for cell in cells if cell.launches), None)
     if provenance is None:
         return []
@@ -193,7 +193,7 @@ def _same_releases(cells: Sequence[CellResult]) -> list[str]:
 
 
 def _missing(target: Target, *sides: Side) -> str:
-    """Why a target cannot be measured, where a version does not have it."""
+    """Return a message if a version does not have the target, else an empty text."""
     lacking = [side for side in sides if target.find(side.root, side.paths) is None]
     if not lacking:
         return ""

@@ -1,4 +1,4 @@
-"""The gate's result for GitHub Actions: a step summary, and annotations on the pull request."""
+"""Report the gate's result in GitHub Actions: a step summary, and annotations on the pull request."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LEVELS = {Verdict.REGRESSION: "error", Verdict.ERROR: "error", Verdict.INCONCLU
 
 
 def is_github(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is a job of GitHub Actions."""
+    """Return whether this is a job of GitHub Actions."""
     return environ.get("GITHUB_ACTIONS") == "true"
 
 
 def commands(result: GateResult) -> str:
-    """Workflow commands, one line for each cell that did not pass.
+    """Return workflow commands, one line for each cell that did not pass.
 
     Source: GitHub Docs, "Workflow commands for GitHub Actions", setting an error or warning message.
     """
@@ -33,7 +33,7 @@ def commands(result: GateResult) -> str:
 
 
 def summary(result: GateResult) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     lines = [f"## Performance gate: {result.verdict.value}", ""]
     lines += _table(HEADER, [row(cell) for cell in result.cells])
     lines.append("")
@@ -51,7 +51,7 @@ def summary(result: GateResult) -> str:
 
 
 def write_summary(result: GateResult, environ: Mapping[str, str] = os.environ) -> bool:
-    """Append to the summary of this step; whether there is one."""
+    """Append the result to the summary of this step, and return whether the step has one."""
     path = environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return False

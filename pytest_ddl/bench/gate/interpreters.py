@@ -1,4 +1,4 @@
-"""The interpreters of both sides: whether two names stand for one environment."""
+"""Compare the interpreters of both sides: find out if two names mean the same environment."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ print([sys.version, os.path.realpath(sys.prefix), sys.path, variables])
 
 
 def is_same_environment(one: str, other: str) -> bool:
-    """Whether both interpreters would run the same code: of one environment, with the same paths and variables.
+    """Return whether both interpreters run the same code: one environment, with the same paths and variables.
 
-    ``python``, ``python3`` and a full path may well be the same one; a script that sets ``LD_LIBRARY_PATH`` and then
-    starts the same Python is not.
+    ``python``, ``python3`` and a full path can all be the same interpreter. A script that sets ``LD_LIBRARY_PATH``
+    and then starts the same Python counts as another one.
     """
     if one == other:
         return True
@@ -25,7 +25,7 @@ def is_same_environment(one: str, other: str) -> bool:
 
 
 def _told(python: str) -> str | None:
-    """What an interpreter says of its environment; ``None`` where it does not, which its side will report."""
+    """Return what an interpreter prints about its environment, or ``None`` if it fails; its side reports that later."""
     try:
         done = subprocess.run(
             [python, "-c", _ASKED],

@@ -1,4 +1,4 @@
-"""One launch of the gate: both versions alive at once, blocks of steps in turn, one log ratio out of it."""
+"""Launch both versions at the same time, run blocks of their steps in turn, and compute one log ratio."""
 
 from __future__ import annotations
 
@@ -24,37 +24,40 @@ from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.spec import BenchSpec
 
 GROUPS = 25
-"""ABBA groups of a launch, where the time allows: their median is what the launch says. More would cost more time than
-they save launches: of 72 launches of a 1 ms step on two shared cores (2 s of groups each), the sd was 3.5 %, and that
-which groups explain 2.8 %."""
+"""ABBA groups of a launch, if the time allows. Their median is the result of the launch.
+
+More groups would cost more time than they save in launches. Over 72 launches of a 1 ms step on two shared cores (2 s of
+groups each), the sd was 3.5 %; the sd that groups explain was 2.8 %."""
 LAUNCHES = 3
-"""Launches for which interpreters last: an odd number, so that BASE and HEAD are started first in turn, and fewer than
-the first look of the gate has. Between interpreters, nothing was found (one-way analysis of variance of 168 pairs with
-one worker, 20 with two: p = .39 and .37), but a program whose order of work hangs on hashes would differ."""
+"""Launches that are made with one pair of interpreters.
+
+The number is odd, so that BASE and HEAD alternate as the side that starts first. It is smaller than the number of
+launches at the gate's first look. Pairs of interpreters showed no difference (one-way analysis of variance of 168 pairs
+with one worker, 20 with two: p = .39 and .37). But a program whose order of work depends on hashes would differ."""
 
 
 @dataclass(frozen=True)
 class Paired:
-    """What one launch of both versions gave."""
+    """Result of one launch of both versions."""
 
     log_ratio: float
-    """Median over ABBA groups of the log of step time, HEAD over BASE; above 0 HEAD is slower."""
+    """Median over ABBA groups of the log of the step times' ratio, HEAD over BASE. Above 0, HEAD is slower."""
     ratios: tuple[float, ...] = field(repr=False)
-    """The log ratio of each group."""
+    """Log ratio of each group."""
     base: Launch
     head: Launch
     provenance: Mapping[str, Mapping[str, str]]
-    """``BASE`` and ``HEAD`` -> ``program``, ``commit``, ``python``, ``pytest_ddl``, ``tensorflow`` …"""
+    """``BASE`` and ``HEAD`` -> origin of the code: ``program``, ``commit``, ``python``, ``pytest_ddl`` …"""
     load: Load
     steps_per_block: int
     seconds: float
-    """Of the whole launch."""
+    """Seconds that the whole launch took."""
     dropped_blocks: tuple[int, int] = (0, 0)
-    """Blocks of BASE and of HEAD that were not used, as something was traced in them."""
+    """Blocks of BASE and of HEAD in which a function was traced; their groups were not used."""
     total_ratio: float = 0.0
-    """Log of the time of all blocks, HEAD over BASE: what is rare and long shows here, and in no median."""
+    """Log of the ratio of the time of all blocks, HEAD over BASE. It shows rare long steps, which no median shows."""
     step_seconds: tuple[float, float] = (math.nan, math.nan)
-    """Median step of BASE and of HEAD."""
+    """Median seconds of a step of BASE and of HEAD."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -71,13 +74,13 @@ class Paired:
 
 
 class Pair:
-    """Both versions, each in an interpreter of its own. A context manager: leaving it ends them.
+    """Both versions, each in its own interpreter. This is a context manager, which ends the interpreters on exit.
 
-    Interpreters import TensorFlow and last for several launches, whose ranks are processes of their own, forked
-    from them. Both have the same hash seed: the order of a set must not look like a difference of the versions.
+    Interpreters import TensorFlow and last for several launches. The ranks of a launch are separate processes, forked
+    from them. Both have the same hash seed, so that the order of a set does not look like a difference of the versions.
 
-    :param ranks: of one launch of one version.
-    :param groups: ABBA groups of a launch, where the time allows.
+    :param ranks: number of ranks of one launch of one version.
+    :param groups: number of ABBA groups of a launch, if the time allows.
     """
 
     def __init__(
@@ -106,11 +109,11 @@ class Pair:
     def launch(self, number: int = 0) -> Paired:
         """Launch both versions in fresh processes and let them take turns.
 
-        The unit of the gate's statistics: what ranks allocate, and the cores that they run on, are drawn anew; the
-        addresses of libraries and the hash seed with each pair of interpreters.
+        A launch is the unit of the gate's statistics. The memory and the cores of the ranks vary from launch to launch.
+        The addresses of libraries and the hash seed vary from one pair of interpreters to the next.
 
-        :param number: of the launch; sides are started, and turns begun, by BASE and by HEAD in turn.
-        :raises MeasurementError: where a side fails; there is no further launch then.
+        :param number: index of the launch. BASE starts first and has the first turn if it is even, else HEAD.
+        :raises MeasurementError: if a side fails; there is no further launch then.
         """
         started = time.monotonic()
         deadline = started + self._bench.timeout
@@ -142,7 +145,7 @@ class Pair:
         return self._paired(turns, reports, replace(load, foreign_gpu=gpu), time.monotonic() - started)
 
     def _renew(self) -> None:
-        """End the interpreters there are; fresh ones are started when they are asked."""
+        """End the current interpreters and prepare new ones, which start with their first launch."""
         self._stack.close()
         self._folder = self._stack.enter_context(held_folder("launch-"))
         self._processes = self._stack.enter_context(Processes(self._folder.name))

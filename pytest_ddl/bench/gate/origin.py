@@ -1,4 +1,4 @@
-"""Where imported code came from: what is not of the version to be measured, although the version holds it."""
+"""Find imported code that should come from the measured version, but comes from another place."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlparse
 
 _INSTALLED = frozenset(["site-packages", "dist-packages"])
 _NOT_SEARCHED = _INSTALLED | {"node_modules", "third_party", "vendor", "vendored", "external"}
-"""Folders that hold copies of other projects: numpy/ in one of them does not make NumPy this project's own."""
+"""Folders that hold copies of other projects. A numpy/ in one of them does not make NumPy part of this project."""
 _SOURCES = frozenset([".py", ".pyx", ".so", ".pyd", ".c", ".cc", ".cpp", ".cxx", ".cu", ".rs"])
-"""What a module is written in, or built to, that may lie beside other files under its name."""
+"""Suffixes of source and built files of a module. Other files beside a module may have the same name."""
 _NAMED = re.compile(
     r"^\[(?:project|tool\.poetry|metadata)\][ \t]*$(?:(?!^\[).)*?^name[ \t]*=[ \t]*[\"']?([\w.-]+)", re.M | re.S
 )
@@ -30,18 +30,19 @@ def foreign_modules(
     checkout: Path,
     installed: Iterable[Distribution] | None = None,
 ) -> dict[str, Path]:
-    """Modules that should have come from a version's folder and did not: name -> file.
+    """Return the modules that should have come from a version's folder but did not: name -> file.
 
-    That is, of what was imported from elsewhere:
+    A module that was imported from another place is foreign in these cases:
 
-    * what lies in the user's own checkout: an editable installation points there, and both versions would run it;
-    * what the version holds under the same name, wherever in it: an installed copy, or a second clone;
-    * what belongs to an installation of this project itself, such as a compiled extension: one that was made from
-      the checkout (``direct_url.json``, PEP 610), or whose name a project file of the version gives.
+    * It lies in the user's own checkout. An editable installation points there, and both versions would run it.
+    * The version holds a module of the same name in some folder. The imported one is an installed copy, or it comes
+      from a second clone.
+    * It belongs to an installation of this project itself, such as a compiled extension. Such an installation was made
+      from the checkout (``direct_url.json``, PEP 610), or a project file of the version gives its name.
 
-    ``pytest_ddl`` is the instrument, and the standard library is nobody's.
+    ``pytest_ddl`` is never foreign, because it is the instrument. The standard library is never foreign either.
 
-    :param installed: in place of what is installed for this interpreter.
+    :param installed: is used instead of the distributions that are installed for this interpreter.
     """
     elsewhere = {name: path for name, path in _files(modules) if not lies_in(path, root) and not _is_standard(path)}
     holders, names = _searched(root, paths, {name.split(".")[0] for name in elsewhere})
@@ -59,14 +60,14 @@ def foreign_modules(
 def _files(modules: Iterable[ModuleType]) -> Iterator[tuple[str, Path]]:
     for module in list(modules):
         name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
-        # What an editable installation leaves to be imported only points to the code.
+        # The modules that an editable installation adds only point to the code.
         instrument = name.split(".")[0] in ("pytest_ddl", "__main__", "__mp_main__") or name.startswith("__editable__")
         if file and isinstance(file, str) and not instrument:
             yield name, Path(file)
 
 
 def lies_in(path: Path, folder: Path) -> bool:
-    """Whether a file is of a folder itself, and not of an environment that lies in it."""
+    """Return whether a file belongs to a folder itself, and not to an environment inside it."""
     return path.is_relative_to(folder) and not _is_installed(path.relative_to(folder))
 
 
@@ -75,21 +76,21 @@ def _is_installed(path: Path) -> bool:
 
 
 def _is_standard(path: Path) -> bool:
-    """Whether a file is of the standard library: that of a Conda environment may lie within the checkout."""
+    """Return whether a file is part of the standard library, which in a Conda environment may lie in the checkout."""
     return not _is_installed(path) and any(
         path.is_relative_to(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")
     )
 
 
 def _searched(root: Path, paths: Iterable[Path], tops: set[str]) -> tuple[list[Path], set[str]]:
-    """Folders of a version from which one of the top-level modules could be imported, and its projects' names."""
-    # What is imported from may have an __init__.py all the same.
+    """Return the folders of a version that could provide one of the top-level modules, and its projects' names."""
+    # Modules are imported from these folders even if they contain an __init__.py.
     given = {root, *paths}
     holders, names = [], set()
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         if "__init__.py" in files and here not in given:
-            # What lies in a package is no top-level module: horovod/tensorflow is not TensorFlow.
+            # A module inside a package is no top-level module: horovod/tensorflow is not TensorFlow.
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _NOT_SEARCHED]
@@ -108,7 +109,7 @@ def _holds(folder: Path, name: str) -> bool:
 
 
 def _owned(installed: Iterable[Distribution], names: set[str], checkout: Path, root: Path) -> Iterator[Path]:
-    """Files that were installed of this project, and folders that its editable installations point to."""
+    """Yield the installed files of this project, and the folders that its editable installations point to."""
     for distribution in installed:
         source, is_editable = _source(distribution)
         from_here = source is not None and any(source.is_relative_to(folder) for folder in (checkout, root))
@@ -117,13 +118,13 @@ def _owned(installed: Iterable[Distribution], names: set[str], checkout: Path, r
         if source is not None and is_editable:
             yield source
         for file in distribution.files or ():
-            # An editable installation's own files are loaders, but for what it has compiled.
+            # Files of an editable installation are only loaders, except for the modules that it has compiled.
             if file.suffix in (".so", ".pyd") or (file.suffix == ".py" and not is_editable):
                 yield Path(str(distribution.locate_file(file)))
 
 
 def _source(distribution: Distribution) -> tuple[Path | None, bool]:
-    """The folder that a distribution was installed from (PEP 610), and whether it still points there."""
+    """Return the folder that a distribution was installed from (PEP 610), and whether it still points there."""
     with contextlib.suppress(json.JSONDecodeError, AttributeError):
         told = json.loads(distribution.read_text("direct_url.json") or "{}")
         url = urlparse(told.get("url", ""))
@@ -133,5 +134,5 @@ def _source(distribution: Distribution) -> tuple[Path | None, bool]:
 
 
 def _plain(name: str) -> str:
-    """A distribution's name as it is compared (PEP 503)."""
+    """Return a distribution's name, normalized for comparison (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

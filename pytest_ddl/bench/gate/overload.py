@@ -1,4 +1,4 @@
-"""How much others use the machine while the gate measures: wall clock on a busy machine proves nothing."""
+"""Measure how much other processes use the machine meanwhile: times from a busy machine prove nothing."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from importlib import import_module
 from pathlib import Path
 
 FOREIGN_CORES = 0.10
-"""Share of the machine's cores that others may use on average while blocks run."""
+"""Share of the machine's cores that other processes may use on average while blocks run."""
 FOREIGN_AT_LEAST = 0.35
-"""Cores that others may use in any case: on a machine of two cores, a tenth of them is what a desktop idles at."""
+"""Cores that other processes may use in any case. On two cores, an idle desktop already uses a tenth of them."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Load:
-    """What happened on the machine between two readings."""
+    """Load of the machine between two readings."""
 
     seconds: float
     foreign_cores: float | None
-    """Cores that processes other than the gate's kept busy on average, stolen time included; ``None`` where
-    the system does not tell."""
+    """Cores that processes other than the gate's kept busy on average, stolen time included; ``None`` if the
+    system does not report it."""
     cores: int
-    """That the gate may use; what happens on others is nothing to it."""
+    """Cores that the gate may use. Load on other cores does not matter."""
     load_average: float
-    """Of the last minute, read before anything was started; the gate's own earlier launches count in it."""
+    """Load average of the last minute, read before the launch started. Earlier launches of the gate count in it."""
     stalled: float | None = None
     """Share of the time in which some process waited for a core (PSI ``cpu some``), the gate's included."""
     foreign_gpu: tuple[str, ...] = ()
-    """Compute processes of others on the GPUs of this machine."""
+    """Compute processes that do not belong to the gate, on the GPUs of this machine."""
 
     @property
     def limit(self) -> float:
-        """Cores that others may use."""
+        """Cores that other processes may use."""
         return max(FOREIGN_AT_LEAST, FOREIGN_CORES * self.cores)
 
     @property
     def problem(self) -> str:
-        """Why a time measured meanwhile is not to be trusted; empty where it is."""
+        """Reason why a time measured meanwhile cannot be trusted, or an empty text."""
         if self.foreign_gpu:
             return f"other processes compute on the GPU: {', '.join(self.foreign_gpu)}"
         if self.foreign_cores is not None and self.foreign_cores > self.limit:
@@ -54,22 +54,22 @@ class Load:
 
 @dataclass(frozen=True)
 class Reading:
-    """The counters of the system at one moment."""
+    """Counters of the system at one moment."""
 
     at: float
     busy: float | None
-    """Seconds that the cores together were busy, since the machine was started."""
+    """Seconds since the start of the machine in which the cores were busy, summed over the cores."""
     own: dict[int, float]
-    """Process -> seconds of a core that it has used."""
+    """Process of the gate -> core seconds that it has used."""
     stalled: float | None
     cores: int
 
     @classmethod
     def take(cls, own: Collection[int], proc: Path = Path("/proc"), cores: Collection[int] | None = None) -> Reading:
-        """Read them now.
+        """Read the counters now.
 
-        :param own: the processes of the gate, all of which live until the next reading.
-        :param cores: by default those that this process, and so the gate's other ones, may use.
+        :param own: processes of the gate. All of them must live until the next reading.
+        :param cores: cores to read. By default those that this process may use, and so the gate's other processes.
         """
         cores = usable_cores() if cores is None else cores
         return cls(
@@ -81,7 +81,7 @@ class Reading:
         )
 
     def until(self, later: Reading, load_average: float) -> Load:
-        """What happened between this reading and a later one."""
+        """Compute the load between this reading and a later one."""
         seconds = max(1e-9, later.at - self.at)
         foreign = None
         if self.busy is not None and later.busy is not None:
@@ -94,14 +94,14 @@ class Reading:
 
 
 def usable_cores() -> frozenset[int]:
-    """The cores that this process may run on."""
+    """Return the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
-    """Compute processes of others on NVIDIA GPUs, through NVML; empty where it is not there."""
+    """Return other compute processes on NVIDIA GPUs, through NVML. Without NVML, there are none."""
     try:
         pynvml = import_module("pynvml")
     except ImportError:
@@ -121,9 +121,9 @@ def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
 
 
 def _busy(proc: Path, cores: Collection[int]) -> float | None:
-    """Seconds that these cores were busy, stolen time included; guests are in ``user`` already (proc(5)).
+    """Return the seconds that these cores were busy, stolen time included. ``user`` already has guests (proc(5)).
 
-    Interrupts are left out: those of the gate's own traffic between workers are accounted to no process.
+    Interrupts are left out, because those of the gate's own traffic between workers are assigned to no process.
     """
     try:
         lines = (proc / "stat").read_text(encoding="ascii").splitlines()
@@ -139,9 +139,9 @@ def _busy(proc: Path, cores: Collection[int]) -> float | None:
 
 
 def _used(proc: Path, pid: int) -> float:
-    """Seconds of a core that a process has used, all its threads together; 0 where it is gone."""
+    """Return the core seconds that all threads of a process have used, or 0 if the process is gone."""
     try:
-        # The name of the program is in parentheses and may hold anything.
+        # The name of the program is in parentheses and may contain any character.
         fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return 0.0
@@ -149,7 +149,7 @@ def _used(proc: Path, pid: int) -> float:
 
 
 def _stalled(proc: Path) -> float | None:
-    """Seconds in which some process waited for a core: PSI, of kernels that were built with it."""
+    """Return the seconds in which some process waited for a core, or ``None`` if the kernel was built without PSI."""
     try:
         line = (proc / "pressure" / "cpu").read_text(encoding="ascii").split("\n", 1)[0]
         return int(line.rpartition("total=")[2]) / 1e6

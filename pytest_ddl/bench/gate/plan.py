@@ -1,4 +1,4 @@
-"""What the gate is asked for."""
+"""Arguments of the gate, checked."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from pytest_ddl.bench.spec import BenchSpec
 
 @dataclass(frozen=True)
 class GatePlan:
-    """What :func:`gate` is asked for.
+    """Arguments of :func:`gate`.
 
-    :raises GateUsageError: for a value that cannot be used, naming it.
+    :raises GateUsageError: if a value cannot be used; the message names it.
     """
 
     base: str
     """Branch, tag or hash of a commit."""
     head: str
-    """Likewise, or ``WORKTREE`` for the working tree as it is."""
+    """Branch, tag or hash of a commit, or ``WORKTREE`` for the working tree as it is."""
     targets: tuple[str, ...]
     """Training functions: ``module:function`` or ``path/to/file.py:function``."""
     strategies: tuple[str, ...] = ("one_device",)
-    """Variants; each target is measured under each."""
+    """Variants. Each target is measured under each variant."""
     bench: BenchSpec = field(default_factory=BenchSpec)
-    """How a launch is measured; ``blocks`` and ``seconds`` are the gate's own affair."""
+    """Settings of a launch. ``blocks`` and ``seconds`` are not used, because the gate decides when blocks run."""
     margin: float = Rule.margin
     false_alarms: float = Rule.false_alarms
     launches: int = Rule.looks[-1]
-    """At most so many for a cell."""
+    """Maximum number of launches for each cell."""
     budget: float = 180.0
-    """Seconds for a cell."""
+    """Seconds for each cell."""
     counters_only: bool = False
     accept: Mapping[str, str] = field(default_factory=dict)
-    """Counter -> why its change is wanted."""
+    """Counter -> reason why its change is wanted."""
     base_python: str = sys.executable
     head_python: str = sys.executable
-    """Interpreters of the sides: two releases of TensorFlow are compared by giving two."""
+    """Interpreters of the two sides. Two different ones compare, for example, two releases of TensorFlow."""
     a_a: bool = False
-    """BASE and HEAD may be the same: the gate itself is measured."""
+    """True if BASE and HEAD may be the same version, to measure the gate itself."""
     instrument: str = "auto"
-    """Whose pytest-ddl measures: ``gate`` (the one that is running), ``version`` (the one in each version's
-    folder), or ``auto``: the latter in the project pytest-ddl itself."""
+    """Origin of the pytest-ddl that measures: ``gate`` (the running one), ``version`` (the one in each version's
+    folder), or ``auto``. ``auto`` means ``version`` if both versions hold a usable one, as in pytest-ddl itself."""
     paths: tuple[str, ...] = ()
-    """Folders, relative to the repository's root, that modules are imported from; by default the root, the
+    """Folders from which modules are imported, relative to the repository's root. By default they are the root, the
     folder where the gate was called, and the ``src`` in each."""
     repository: Path = Path()
 

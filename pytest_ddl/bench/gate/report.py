@@ -1,4 +1,4 @@
-"""The gate's result as text for a terminal."""
+"""Format the gate's result as text for a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADER = ("cell", "verdict", "step time, HEAD / BASE", "throughput", "launches",
 
 
 def row(cell: CellResult) -> tuple[str, ...]:
-    """A cell's line in the table, as in :data:`HEADER`."""
+    """Return a cell's line of the table, with the columns of :data:`HEADER`."""
     decision = cell.decision
     launches = str(len(cell.launches)) + (f" ({cell.set_aside} set aside)" if cell.set_aside else "")
     if decision is None or math.isnan(decision.ratio):
@@ -28,13 +28,13 @@ def row(cell: CellResult) -> tuple[str, ...]:
 
 
 def interval(decision: Decision) -> str:
-    """The estimate with its bounds."""
+    """Format the estimate with its bounds."""
     low, high = percent(math.log(decision.lower)), percent(math.log(decision.upper))
     return f"{percent(math.log(decision.ratio))} ({low} to {high})"
 
 
 def versions(result: GateResult) -> Iterator[tuple[str, str]]:
-    """``BASE`` and ``HEAD`` -> what was measured: commit, file, interpreter, releases."""
+    """Yield ``BASE`` and ``HEAD``, each with a description of what was measured: commit, file and releases."""
     launched = [cell.launches[0] for cell in result.cells if cell.launches]
     for name, version in (("BASE", result.base), ("HEAD", result.head)):
         told = version.short
@@ -46,7 +46,7 @@ def versions(result: GateResult) -> Iterator[tuple[str, str]]:
 
 
 def text(result: GateResult) -> str:
-    """The whole report, with a line feed at its end."""
+    """Return the whole report, with a line feed at its end."""
     lines = [f"{name}  {told}" for name, told in versions(result)]
     lines += [f"note: {note}" for note in result.notes]
     lines.append("")

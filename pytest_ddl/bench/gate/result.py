@@ -1,4 +1,4 @@
-"""What the gate found: cell by cell, and all in all, with the exit status."""
+"""Results of the gate: one for each cell, and one for all cells with the exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_ddl.bench.gate.worktrees import Version
 from pytest_ddl.bench.machine import machine_facts
 
 SCHEMA = 1
-"""Of the JSON; raised when a field changes its meaning or goes."""
+"""Version of the JSON. It is raised when a field changes its meaning or is removed."""
 EXIT_STATUS: Mapping[Verdict, int] = {
     Verdict.PASS: 0,
     Verdict.IMPROVEMENT: 0,
@@ -23,25 +23,25 @@ EXIT_STATUS: Mapping[Verdict, int] = {
     Verdict.INCONCLUSIVE: 3,
     Verdict.ERROR: 4,
 }
-"""The exit status of a single cell; 2 is for a wrong command line, 130 for an interrupted gate."""
+"""Verdict -> exit status. In addition, 2 means a wrong command line, and 130 an interrupted gate."""
 _WORST_FIRST = (Verdict.REGRESSION, Verdict.ERROR, Verdict.INCONCLUSIVE)
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """One target under one variant of a strategy."""
+    """Result of one target under one variant of a strategy."""
 
     target: str
     strategy: str
     verdict: Verdict
     reason: str
-    """Why, in words for the user."""
+    """Reason for the verdict, in words for the user."""
     decision: Decision | None = None
-    """On step time; ``None`` where there was none to be made."""
+    """Decision on step time; ``None`` if there is none."""
     changes: tuple[Change, ...] = ()
-    """Of counters, regressions first."""
+    """Changes of counters, regressions first."""
     launches: tuple[Paired, ...] = field(default=(), repr=False)
-    """All of them; those of an overloaded machine have ``load.problem`` and are in no decision."""
+    """All launches. Those on an overloaded machine have ``load.problem`` and are in no decision."""
     seconds: float = 0.0
     counters_only: bool = False
 
@@ -51,12 +51,12 @@ class CellResult:
 
     @property
     def set_aside(self) -> int:
-        """Launches that the machine was too busy for; 0 where time was not to be measured."""
+        """Number of launches for which the machine was too busy; 0 if time was not measured."""
         return 0 if self.counters_only else sum(bool(one.load.problem) for one in self.launches)
 
     @property
     def launch_notes(self) -> tuple[str, ...]:
-        """What the programs and their counters had to say, each once, with the versions that said it."""
+        """Notes from the programs and their counters, each once, with the versions that reported it."""
         said: dict[str, set[str]] = {}
         for one in self.launches:
             for name, launch in (("BASE", one.base), ("HEAD", one.head)):
@@ -68,7 +68,7 @@ class CellResult:
         decision = None
         if self.decision is not None:
             told = {**asdict(self.decision), "throughput_ratio": self.decision.throughput_ratio}
-            # NaN is no JSON.
+            # JSON has no NaN.
             decision = {key: None if value != value else value for key, value in told.items()}
         return {
             "target": self.target,
@@ -89,9 +89,9 @@ class CellResult:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What became of a whole gate.
+    """Result of a whole gate.
 
-    :raises ValueError: without cells: a gate in which nothing ran has no verdict.
+    :raises ValueError: if there are no cells, because a gate in which nothing ran has no verdict.
     """
 
     base: Version
@@ -100,7 +100,7 @@ class GateResult:
     margin: float
     counters_only: bool = False
     notes: tuple[str, ...] = ()
-    """What the reader should know: uncommitted changes, which pytest-ddl measured."""
+    """Notes for the reader, for example on uncommitted changes or on which pytest-ddl measured."""
 
     def __post_init__(self) -> None:
         if not self.cells:
@@ -108,7 +108,7 @@ class GateResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst one; ``improvement`` where a cell is better and none is worse."""
+        """Worst verdict of the cells; ``improvement`` if a cell is better and none is worse."""
         found = {cell.verdict for cell in self.cells}
         for verdict in _WORST_FIRST:
             if verdict in found:
@@ -121,7 +121,7 @@ class GateResult:
 
     @property
     def passed(self) -> bool:
-        """Whether it was shown that nothing regressed: inconclusive is not passed."""
+        """True if it was shown that nothing regressed. An inconclusive gate has not passed."""
         return self.exit_status == 0
 
     def as_json(self) -> dict[str, Any]:

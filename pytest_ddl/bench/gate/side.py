@@ -1,6 +1,6 @@
-"""One side of the gate: an interpreter that launches one version of the training function, again and again.
+"""Process of one side of the gate: it launches one version of the training function repeatedly.
 
-The gate says when to launch and when blocks of steps run; this process only starts the ranks, waits for them, and
+The gate decides when to launch and when blocks of steps run. This process only starts the ranks, waits for them, and
 reports.
 """
 
@@ -21,12 +21,12 @@ from pytest_ddl.bench.processes import die_with
 from pytest_ddl.bench.spec import BenchSpec
 
 PROTOCOL = 2
-"""Of :class:`SideOrder` and the report. Raised when they change: BASE's own pytest-ddl may be an older one."""
+"""Version of :class:`SideOrder` and the report. It rises when they change, as BASE's own pytest-ddl may be older."""
 
 
 @dataclass(frozen=True)
 class SideOrder:
-    """What a side is to launch."""
+    """Order to a side to make one launch."""
 
     target: str
     file: str
@@ -35,11 +35,11 @@ class SideOrder:
     checkout: str
     strategy: str
     address: str
-    """Of this side's pacer."""
+    """Address of this side's pacer."""
     report: str
-    """The file for the report, JSON: ``{"launch": ...}`` or ``{"error": ...}``."""
+    """File for the report, which is JSON: ``{"launch": ...}`` or ``{"error": ...}``."""
     bench: dict[str, Any]
-    """The fields of :class:`BenchSpec`."""
+    """Fields of :class:`BenchSpec`."""
     parent: int
     cores_per_replica: int = 0
     protocol: int = PROTOCOL
@@ -49,13 +49,13 @@ class SideOrder:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Launch what the file given as the only argument says, then what those say whose names come on standard input.
+    """Carry out the order in the file given as the only argument, then those in the files named on standard input.
 
-    0 where each launch is in its report; the first that failed is the last.
+    Return 0 if each report has its launch. The first launch that fails is the last one, and the status is 1.
     """
     (path,) = sys.argv[1:] if arguments is None else arguments
     order = _read(path)
-    # Its zygote and ranks end with it.
+    # If the gate is killed, this process must end too, and with it its zygote and ranks.
     die_with(int(order["parent"]))
     signal.signal(signal.SIGTERM, _leave)
     while _carry_out(order):
@@ -72,7 +72,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _carry_out(order: dict[str, Any]) -> bool:
-    """Launch once and report; whether there is a launch in the report."""
+    """Launch once, write the report, and return whether it has a launch."""
     try:
         if order["protocol"] != PROTOCOL:
             raise RuntimeError(
@@ -95,7 +95,7 @@ def _launch(order: SideOrder) -> dict[str, Any]:
     from pytest_ddl.harness import process_harness
 
     harness = process_harness()
-    # Its import of TensorFlow takes seconds, and overlaps with what comes next.
+    # Started early, because the import of TensorFlow takes seconds and overlaps with the lines below.
     harness.warm_up()
     train = FromVersion(
         Target.parse(order.target),
@@ -118,7 +118,7 @@ def _launch(order: SideOrder) -> dict[str, Any]:
 def _told(error: Exception) -> str:
     text = str(error) or type(error).__name__
     _before, found, problem = text.partition("TargetError: ")
-    # The function is not there: the stack that a rank found this in is of no use to the user.
+    # For a problem with the target, the traceback from the rank does not help the user.
     return problem.split("\n", 1)[0] if found else text
 
 

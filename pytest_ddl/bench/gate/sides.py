@@ -1,4 +1,4 @@
-"""The two sides of a launch: what each is, the process that runs it, and what it says when it fails."""
+"""The two sides of a launch: their settings, their processes, and the errors that they report."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from pytest_ddl.bench.processes import Processes
 from pytest_ddl.bench.spec import BenchSpec
 
 SCRIPT = "_ddl_gate_side.py"
-"""In the instrument's folder: what a side's interpreter runs."""
+"""Name of the script in the instrument's folder that a side's interpreter runs."""
 
 
 class MeasurementError(RuntimeError):
-    """A launch of which there is no number: exit status 4. The message says which side, why, and what to do."""
+    """Raised if a launch gives no number (exit status 4). The message names the side, the reason, and the fix."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One version as it is launched."""
+    """One version, ready to launch."""
 
     name: str
     """``BASE`` or ``HEAD``."""
     commit: str
     root: Path
-    """The folder with the version."""
+    """Folder with the version."""
     paths: tuple[Path, ...]
-    """Folders in it that modules are imported from."""
+    """Folders in ``root`` from which modules are imported."""
     checkout: Path
-    """The user's own checkout, from which nothing may come."""
+    """The user's own checkout. No code may come from there."""
     instrument: Path
-    """A folder with the script that starts a side, and with the gate's own pytest-ddl where that is used."""
+    """Folder with the script that starts a side, and with the gate's own pytest-ddl if that one measures."""
     package: Path
     """The ``pytest_ddl/__init__.py`` that measures."""
     python: str = sys.executable
@@ -52,11 +52,11 @@ class Side:
         return [self.python, str(self.instrument / SCRIPT), str(order)]
 
     def environ(self, folder: Path, hash_seed: int) -> dict[str, str]:
-        """The environment of its processes."""
+        """Return the environment of the side's processes."""
         environ = dict(os.environ)
-        if not environ.get("PYTHONHASHSEED", "").isdecimal():  # "random" would be another one on each side
+        if not environ.get("PYTHONHASHSEED", "").isdecimal():  # "random" would give each side another seed
             environ["PYTHONHASHSEED"] = str(hash_seed)
-        # Both sides are on the same GPUs; by default the first would take all their memory.
+        # Both sides use the same GPUs. By default the first process would take all of their memory.
         environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         given = environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -67,9 +67,9 @@ class Side:
 
 
 class Running:
-    """A side's interpreter, and the launch that it was asked for last.
+    """Interpreter of one side, and the launch that was last requested from it.
 
-    It imports TensorFlow once, for all launches; the ranks of each are processes of their own, forked from it.
+    It imports TensorFlow once, for all launches. The ranks of each launch are separate processes, forked from it.
     """
 
     process: subprocess.Popen[bytes] | None = None
@@ -81,9 +81,9 @@ class Running:
         self._launches = 0
 
     def ask(self, pacer: Pacer, target: Target, strategy: str, bench: BenchSpec, cores_per_replica: int) -> None:
-        """Ask it for a launch; its ranks come to the pacer when they are warm.
+        """Request a launch from the interpreter. The ranks connect to the pacer when they are warm.
 
-        :raises MeasurementError: where the interpreter cannot be started, or has ended since the last launch.
+        :raises MeasurementError: if the interpreter cannot be started, or has ended since the last launch.
         """
         self.pacer, self._bench = pacer, bench
         self._launches += 1
@@ -124,7 +124,7 @@ class Running:
             process.stdin.write(os.fsencode(order) + b"\n")
         except BrokenPipeError:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)  # its end of the pipe is closed before its status can be read
+                process.wait(1.0)  # the pipe is closed before the status can be read
             raise MeasurementError(f"{self.described} {self.ending()}") from None
 
     @property
@@ -133,7 +133,7 @@ class Running:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the launch is over: the interpreter has reported, or is gone."""
+        """True if the launch is over: the interpreter has reported, or is gone."""
         return self.is_gone or self._report.exists()
 
     @property
@@ -141,9 +141,9 @@ class Running:
         return self.process is None or self.process.poll() is not None
 
     def report(self, deadline: float) -> dict[str, Any]:
-        """What the side reports; its ranks have ended then.
+        """Wait for the side's report and return it. By then, its ranks have ended.
 
-        :raises MeasurementError: where that is a failure, or nothing.
+        :raises MeasurementError: if the report is a failure, or if there is none at ``deadline`` (``time.monotonic``).
         """
         while not self.has_ended and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -155,7 +155,7 @@ class Running:
         return told
 
     def told(self) -> dict[str, Any] | None:
-        """What it has reported of this launch up to now."""
+        """Return the report of this launch, or ``None`` if there is none yet."""
         with contextlib.suppress(OSError, json.JSONDecodeError):
             found: dict[str, Any] = json.loads(self._report.read_text(encoding="utf-8"))
             return found
@@ -166,7 +166,7 @@ class Running:
         return f"{self.side.name} ({self.side.commit[:10]})"
 
     def ending(self) -> str:
-        """How it ended, with the last lines that it printed."""
+        """Describe how the interpreter ended, with the last lines that it printed."""
         status = self.process.poll() if self.process is not None else None
         how = "did not end in time" if status is None else f"ended with status {status} and no report"
         if status is not None and status < 0:
@@ -179,7 +179,7 @@ class Running:
 
 
 class Watch(threading.Thread):
-    """Closes the pacers when the launch of a side ends before its time, so that nobody waits for its ranks."""
+    """Thread that closes the pacers when the launch of a side ends too early, so that nothing waits for its ranks."""
 
     def __init__(self, runs: Sequence[Running]) -> None:
         super().__init__(name="ddl-gate-watch", daemon=True)
@@ -200,7 +200,7 @@ class Watch(threading.Thread):
 
 
 def explained(runs: Sequence[Running], error: PacingError, late: bool) -> MeasurementError:
-    """Why there are no blocks: what the side that failed says itself, rather than that its ranks are gone."""
+    """Return the error for a launch without blocks: if possible, the failed side's own report, not only ``error``."""
     soon = time.monotonic() + (0.0 if late else PARTING)
     while time.monotonic() < soon and not any(run.has_ended for run in runs):
         time.sleep(0.05)
@@ -231,9 +231,9 @@ def _blocks(told: Mapping[str, Any]) -> int:
 
 
 def provenance(side: Side, report: Mapping[str, Any]) -> dict[str, str]:
-    """Where the code of a side came from, as its ranks say.
+    """Return the origin of a side's code, as its ranks report it.
 
-    :raises MeasurementError: where that is not the folder of its version.
+    :raises MeasurementError: if that is not the folder of the side's version, or if another pytest-ddl measured it.
     """
     launch = report["launch"]
     programs = sorted({rank["program"] for rank in launch["ranks"]})

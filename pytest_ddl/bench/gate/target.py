@@ -1,4 +1,4 @@
-"""The training function that is measured: found in a version's folder, and proven to come from there."""
+"""Find the training function to measure in a version's folder, and prove that its code comes from there."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pytest_ddl.bench.gate.worktrees import GateUsageError
 
 @dataclass(frozen=True)
 class Target:
-    """``module:function`` or ``path/to/file.py:function``."""
+    """Name of a training function: ``module:function`` or ``path/to/file.py:function``."""
 
     place: str
-    """The module or the file."""
+    """Module or file."""
     function: str
 
     def __str__(self) -> str:
@@ -29,9 +29,9 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read a target.
+        """Parse the text of a target.
 
-        :raises GateUsageError: where it is neither form.
+        :raises GateUsageError: if the text has neither form.
         """
         place, colon, function = text.rpartition(":")
         parts = [function] if place.endswith(".py") else [function, *place.split(".")]
@@ -44,11 +44,11 @@ class Target:
 
     @property
     def module(self) -> str:
-        """The name under which it is imported."""
+        """Name under which the module is imported."""
         return Path(self.place).stem if self.place.endswith(".py") else self.place
 
     def find(self, root: Path, paths: Iterable[Path]) -> Path | None:
-        """The file in a version's folder, or ``None`` where this version has none."""
+        """Return the file in a version's folder, or ``None`` if this version has none."""
         if self.place.endswith(".py"):
             candidates = [root / self.place]
         else:
@@ -57,19 +57,20 @@ class Target:
         return next((path for path in candidates if path.is_file()), None)
 
     def meant(self, paths: Iterable[Path]) -> str:
-        """The module beside these that has nearly this name; empty where there is none."""
+        """Return the module in these folders with the most similar name, or an empty text."""
         names = sorted({file.stem for path in paths for file in path.glob("*.py")})
         return next(iter(get_close_matches(self.module, names, 1)), "")
 
 
 class FromVersion:
-    """The training function, imported in the ranks alone, with a proof that its code is that of one version.
+    """Training function of one version, imported only in the ranks, with a proof that its code is from that version.
 
-    Only there, as TensorFlow refuses operations made before some strategies, and modules make them when
-    they are imported; and as the process that starts the ranks then need not import TensorFlow as well.
+    There are two reasons to import it only there. Some strategies must exist before the first TensorFlow operation,
+    and modules may make operations when they are imported. In addition, the process that starts the ranks then does
+    not need to import TensorFlow.
 
     :param root: the version's folder.
-    :param paths: folders in it that modules are imported from.
+    :param paths: folders in it from which modules are imported.
     :param checkout: the user's own checkout, which an installation may point to.
     """
 
@@ -79,7 +80,7 @@ class FromVersion:
 
     @property
     def func(self) -> Callable[[Any], Any]:
-        """The function itself; what tells the source of a ``functools.partial`` finds it here, too."""
+        """The function itself. Code that looks up the source of a ``functools.partial`` finds it here, too."""
         if self._loaded is None:
             self._loaded = self._load()
         return self._loaded
@@ -87,6 +88,7 @@ class FromVersion:
     def __call__(self, run: Any) -> None:
         function = self.func
         function(run)
+        # Checked after the run, because a function may import modules while it runs.
         strangers = foreign_modules(sys.modules.values(), self.root, self.paths, self.checkout)
         if strangers:
             raise TargetError(_told(strangers, self.root))
@@ -122,7 +124,7 @@ class FromVersion:
         return loaded
 
     def _load_file(self) -> ModuleType:
-        # Its own folder is importable for it, as for a script.
+        # The file may import its neighbors, as a script may.
         folder = str(self.file.parent)
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -136,7 +138,7 @@ class FromVersion:
 
 
 class TargetError(RuntimeError):
-    """The training function is not there, or not the one of the version to be measured."""
+    """Raised if the training function is missing, or is not the one of the version to measure."""
 
 
 def _told(strangers: dict[str, Path], root: Path) -> str:

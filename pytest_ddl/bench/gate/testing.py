@@ -1,4 +1,4 @@
-"""The gate in a test: what the fixture ``ddl_gate`` does."""
+"""Run the gate in a test; the fixture ``ddl_gate`` calls this module."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from pytest_ddl.bench.launching.remote import source_of
 
 
 class GateFailedError(AssertionError):
-    """It was not shown that nothing regressed; the message is the whole report."""
+    """Raised if it was not shown that nothing regressed. The message is the whole report, or why there is none."""
 
     def __init__(self, message: str, verdict: Verdict = Verdict.ERROR) -> None:
         super().__init__(message)
         self.verdict = verdict.value
-        """The worst of all cells."""
+        """Worst verdict of all cells."""
 
 
 def gate_in_test(
     versions: str, root: Path, target: Callable[[Any], Any] | str, strategies: Sequence[str] | str, **options: Any
 ) -> GateResult:
-    """Gate one training function.
+    """Run the gate on one training function.
 
     :param versions: ``BASE..HEAD``.
     :param root: a folder in the repository.
     :param target: the function itself, from a file of the repository, or ``module:function``.
-    :raises GateFailedError: for a regression, where none could be ruled out, and for what cannot be gated.
+    :raises GateFailedError: if there is a regression, if none could be ruled out, or if the gate cannot run.
     """
     base, _dots, head = versions.partition("..")
 
@@ -51,9 +51,10 @@ def gate_in_test(
 
 
 def name_of(function: Callable[[Any], Any], root: Path) -> str:
-    """A function as a target: by its module where that is found from ``root``, else by its file.
+    """Return a function as a target: by its module if that is found from ``root``, else by its file.
 
-    :raises GateUsageError: for one that has no name there, such as a lambda or an inner function.
+    :raises GateUsageError: if the function has no name there, for example a lambda or an inner function, or if it is
+        not in the repository.
     """
     file, name = Path(source_of(function)), getattr(function, "__qualname__", "")
     if not name.isidentifier():

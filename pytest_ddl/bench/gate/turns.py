@@ -1,4 +1,4 @@
-"""Blocks of both versions in turn: ABBA groups, only one side at work at a time, and the other one stopped."""
+"""Run blocks of both versions in turn, in ABBA groups: one side works while the other one is stopped."""
 
 from __future__ import annotations
 
@@ -11,71 +11,74 @@ from typing import Protocol
 from pytest_ddl.bench.launching.pacing import LATE_TRACES
 
 SETTLING = 8
-"""A block is preceded by one that is so much shorter and does not count."""
+"""Factor by which the block before each measured block is shorter. The shorter block does not count."""
 BLOCK_SECONDS = 0.01
-"""A block is made at least so long: the clock and the turn itself then matter little."""
+"""Minimum seconds of a block, so that the clock and the change of turns matter little."""
 MOST_BLOCK_SECONDS = 0.05
-"""A block of slow steps is made shorter than ``steps_per_block``. The noise of a machine is slow: on two shared cores,
-six seconds of a 1 ms step told the median ratio to .28 % in blocks of 10 ms, to .4 % of 20, to .9 % of 80."""
+"""Seconds above which a block gets fewer steps than ``steps_per_block``.
+
+The noise of a machine changes slowly. On two shared cores, six seconds of a 1 ms step gave the median ratio to .28 %
+with blocks of 10 ms, to .4 % with 20 ms, and to .9 % with 80 ms."""
 FEWEST_GROUPS = 4
 LAUNCH_SECONDS = 5.0
-"""Groups beyond ``FEWEST_GROUPS`` are run for at most so long."""
+"""Seconds after which no group beyond ``FEWEST_GROUPS`` begins."""
 
 
 class Paced(Protocol):
-    """What runs a block of steps when it is told to: a :class:`pytest_ddl.bench.launching.pacing.Lane`."""
+    """Ranks that run blocks of steps on command, such as a :class:`pytest_ddl.bench.launching.pacing.Lane`."""
 
     traces: int
 
     def run_block(self, steps: int, deadline: float, meanwhile: Callable[[], None]) -> list[float]:
-        """Seconds of each rank."""
+        """Run a block of steps and return the seconds of each rank."""
 
     def pause(self) -> None:
-        """Stop its processes until :meth:`resume`."""
+        """Stop the processes until :meth:`resume`."""
 
     def breathe(self) -> None:
-        """Let them run for a moment where they are stopped."""
+        """Let the processes run for a moment if they are stopped."""
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Let the processes continue."""
 
 
 @dataclass
 class Turns:
-    """What the blocks of one launch gave."""
+    """Measurements from the blocks of one launch."""
 
     steps: int
-    """Of each block."""
+    """Steps of each block."""
     ratios: list[float] = field(default_factory=list)
-    """Of each group: log of step time, HEAD over BASE."""
+    """Log of the step times' ratio, HEAD over BASE, one for each group."""
     base_steps: list[float] = field(default_factory=list)
     """Seconds of a step, one for each block."""
     head_steps: list[float] = field(default_factory=list)
     base_dropped: int = 0
-    """Blocks in which BASE traced: their groups were run again."""
+    """Blocks in which BASE traced. Their groups were run again."""
     head_dropped: int = 0
 
     @property
     def total_ratio(self) -> float:
-        """Log of the time of all steps, HEAD over BASE: what is rare and long shows here, and in no median."""
+        """Log of the ratio of all steps' time, HEAD over BASE. It shows rare long steps, which no median shows."""
         return math.log(sum(self.head_steps) / sum(self.base_steps))
 
 
 def take_turns(
     base: Paced, head: Paced, steps: int, deadline: float, groups: int, *, head_first: bool = False
 ) -> Turns:
-    """Run blocks in ABBA groups, of which each gives one log ratio: the mean of those of its two pairs.
+    """Run blocks in ABBA groups. Each group gives one log ratio, the mean over its two pairs.
 
-    A drift that is linear over a group cancels out, and so does that a side's second block in a row finds its
-    caches warm (counterbalancing; Fisher, *The Design of Experiments*, 1935, on balanced orders). A block takes
-    as long as its slowest rank, as a synchronous step does.
+    A drift that is linear over a group cancels out. So does the advantage of a second block in a row, which finds its
+    caches warm (counterbalancing; Fisher, *The Design of Experiments*, 1935, on balanced orders). A block takes as long
+    as its slowest rank, as a synchronous step does.
 
-    Blocks in which a side traced are not used, unless there are so many that tracing is what the program does.
+    Groups in which a side traced are run again. After ``LATE_TRACES`` such blocks they are used, because tracing is
+    then a part of what the program does.
 
-    :param steps: of a block, as asked for; see :func:`calibrate`.
+    :param steps: requested steps of a block; see :func:`calibrate`.
     :param deadline: ``time.monotonic`` at which to give up.
-    :param head_first: BAAB instead of ABBA.
-    :raises pytest_ddl.bench.launching.pacing.PacingError: when a rank leaves or is late.
+    :param head_first: use BAAB instead of ABBA.
+    :raises pytest_ddl.bench.launching.pacing.PacingError: if a rank leaves or is late.
     """
     try:
         return _take_turns(base, head, steps, deadline, groups, head_first)
@@ -92,11 +95,12 @@ def _take_turns(base: Paced, head: Paced, steps: int, deadline: float, groups: i
         waiting = other[id(lane)]
         waiting.pause()
         lane.resume()
-        # Its threads wake up, its caches are cold and its pipeline stood still: not what a steady step finds.
+        # This block is not timed: after a pause, threads wake up, caches are cold, and the input pipeline stood still.
         lane.run_block(max(1, steps // SETTLING), deadline, waiting.breathe)
         return max(lane.run_block(steps, deadline, waiting.breathe))
 
-    # In this order, so that the first block finds its caches as those after it do.
+    # The calibration ends with ``first``, so that the first block finds its caches as the first block of each later
+    # group does.
     steps = calibrate(alone, (second, first), steps)
     turns = Turns(steps)
     begun = time.monotonic()
@@ -121,10 +125,10 @@ def _take_turns(base: Paced, head: Paced, steps: int, deadline: float, groups: i
 
 
 def calibrate(run: Callable[[Paced, int], float], lanes: Sequence[Paced], steps: int) -> int:
-    """Steps of a block: as asked for, more of very short steps, fewer of very long ones; the same for both sides."""
+    """Return the steps of a block, for both sides: as requested, more if steps are very short, fewer if very long."""
     few = min(steps, 5)
     for lane in lanes:
-        run(lane, few)  # what is left of the warm-up
+        run(lane, few)  # not timed: the rest of the warm-up
     step = min(run(lane, few) / few for lane in lanes)
     enough = max(steps, math.ceil(BLOCK_SECONDS / step))
     return min(enough, max(1, math.floor(MOST_BLOCK_SECONDS / step)))

@@ -1,7 +1,7 @@
-"""The decision of the gate: from one log ratio of step times for each launch to a verdict. Pure statistics.
+"""Statistics of the gate: from one log ratio of step times for each launch to a verdict.
 
-Everything is decided on step time, where lower is better: a gain in throughput is a shorter step, and can
-never be a regression.
+All decisions are about step time, for which lower is better. A gain in throughput is a shorter step, so it can never be
+a regression.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class Verdict(str, Enum):
-    """What a measurement says about HEAD."""
+    """Result of a measurement of HEAD."""
 
     PASS = "pass"
     IMPROVEMENT = "improvement"
@@ -25,22 +25,22 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop, and what to say then.
+    """Rule that says when to stop, and with which verdict.
 
-    The data is looked at after each number of launches in ``looks``, and a decision may fall at any of them.
-    Each look uses ``false_alarms / len(looks)`` as its level, so that all of them together keep
-    ``false_alarms`` whatever the dependence between looks (Bonferroni; Jennison and Turnbull, *Group Sequential
-    Methods*, 2000, chapter 2, on why repeated looks at an uncorrected level do not).
+    The data is examined after each number of launches in ``looks``, and each look can end the measurement. Each look
+    uses ``false_alarms / len(looks)`` as its level. So all looks together keep ``false_alarms``, whatever the
+    dependence between them (Bonferroni). Repeated looks at an uncorrected level do not keep it (Jennison and Turnbull,
+    *Group Sequential Methods*, 2000, chapter 2).
 
-    :raises ValueError: for a value that cannot be used, naming it.
+    :raises ValueError: if a value cannot be used; the message names it.
     """
 
     margin: float = 0.025
     """Relative slowdown that is tolerated: .025 is 2.5 % more time for a step."""
     false_alarms: float = 0.01
-    """Probability of a REGRESSION for a HEAD that is exactly as fast, over all looks of one cell."""
+    """Probability of a REGRESSION over all looks of one cell, if HEAD is exactly as fast as BASE."""
     looks: tuple[int, ...] = (4, 6, 9, 13, 18, 24)
-    """Numbers of launches after which the data is looked at."""
+    """Numbers of launches after which the data is examined."""
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
@@ -52,14 +52,14 @@ class Rule:
 
     @property
     def level(self) -> float:
-        """The one-sided level of a single look."""
+        """One-sided level of a single look."""
         return self.false_alarms / len(self.looks)
 
     @classmethod
     def up_to(cls, launches: int, **given: float) -> Rule:
-        """The usual looks, cut at a number of launches, which is the last look.
+        """Return a rule with the usual looks up to a number of launches, which is the last look.
 
-        :raises ValueError: where there are fewer than 3 launches: their spread says nothing.
+        :raises ValueError: if there are fewer than 3 launches, because their spread cannot be estimated.
         """
         if launches < 3:
             raise ValueError(f"launches={launches!r} must be at least 3: fewer do not tell their own spread")
@@ -69,43 +69,43 @@ class Rule:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the launches up to now say. Ratios are of step time, HEAD over BASE; 1.05 is 5 % slower."""
+    """Decision from the launches up to now. Ratios are of step time, HEAD over BASE; 1.05 is 5 % slower."""
 
     verdict: Verdict
     reason: str
     launches: int
     ratio: float = math.nan
-    """The estimate: exp of the mean of the log ratios."""
+    """Estimate: exp of the mean of the log ratios."""
     lower: float = math.nan
     """One-sided lower bound of ``ratio`` at the level of one look."""
     upper: float = math.nan
-    """One-sided upper bound, likewise."""
+    """One-sided upper bound of ``ratio`` at the same level."""
     sd: float = math.nan
     """Standard deviation of the log ratios between launches."""
     confidence: float = math.nan
-    """Of each bound: .998 where five looks share 1 %."""
+    """Confidence of each bound, for example .998 if five looks share 1 %."""
     log_ratios: tuple[float, ...] = field(default=(), repr=False)
 
     @property
     def throughput_ratio(self) -> float:
-        """HEAD over BASE, the reciprocal of the ratio of step times: for display alone."""
+        """Throughput of HEAD over BASE, the reciprocal of the ratio of step times; only for display."""
         return 1.0 / self.ratio
 
 
 def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
-    """Decide on the launches that there are.
+    """Decide from the launches up to now.
 
     * REGRESSION: the one-sided t lower bound of the mean log ratio is above 0, and the estimate above the margin.
-    * PASS: the upper bound is below twice the margin, and the estimate at most the margin; IMPROVEMENT is a
-      pass whose upper bound is below 0 and whose estimate is below minus the margin.
-    * INCONCLUSIVE otherwise: more launches are needed.
+    * PASS: the upper bound is below twice the margin, and the estimate at most the margin.
+    * IMPROVEMENT: a pass whose upper bound is below 0 and whose estimate is below minus the margin.
+    * INCONCLUSIVE: all other cases; more launches are needed.
 
-    A factor alone has 50 % power for an effect of its own size by construction; samples of one launch pooled
-    with those of others are not independent (Kalibera and Jones 2013, arXiv 2007.10899), so that the
-    unit is the launch. The t interval is that of ``scipy.stats.ttest_1samp``.
+    A threshold for the estimate is not enough: it has only 50 % power for an effect of its own size. The unit is the
+    launch, because pooled samples of one launch are not independent (Kalibera and Jones 2013, arXiv 2007.10899). The t
+    interval is that of ``scipy.stats.ttest_1samp``.
 
-    :param log_ratios: one number for each launch: log of step time of HEAD over BASE.
-    :raises ValueError: for a number that is not finite.
+    :param log_ratios: one number for each launch: log of step time, HEAD over BASE.
+    :raises ValueError: if a number is not finite.
     """
     values = [float(value) for value in log_ratios]
     if not all(math.isfinite(value) for value in values):
@@ -131,13 +131,13 @@ def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
 
 
 def decide_launches(medians: Sequence[float], totals: Sequence[float], rule: Rule) -> Decision:
-    """:func:`decide` on the medians of the launches, of which total times can take a pass back.
+    """Run :func:`decide` on the medians of the launches. The total times can turn a pass into a regression.
 
-    A step that is rare and takes long is in no median. A tenth of the false alarms is for the totals, the rest for
-    the medians, so that both together keep ``rule.false_alarms``.
+    Rare long steps do not show in a median. The totals use a tenth of the false alarms and the medians use the rest,
+    so that both together keep ``rule.false_alarms``.
 
-    :param medians: of each launch, the median of its log ratios.
-    :param totals: of each launch, the log of the time of all its steps, HEAD over BASE.
+    :param medians: for each launch, the median of its log ratios.
+    :param totals: for each launch, the log of the time of all its steps, HEAD over BASE.
     """
     share = rule.false_alarms / 10
     decision = decide(medians, replace(rule, false_alarms=rule.false_alarms - share))
@@ -154,10 +154,10 @@ def decide_launches(medians: Sequence[float], totals: Sequence[float], rule: Rul
 
 
 def _bounds(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """One-sided bounds of the mean, each at the given confidence."""
+    """Return the one-sided bounds of the mean, each at the given confidence."""
     from scipy import stats
 
-    if len(set(values)) == 1:  # no spread at all: scipy would warn about lost precision
+    if len(set(values)) == 1:  # scipy would warn about lost precision
         return values[0], values[0]
     lower = stats.ttest_1samp(values, 0.0, alternative="greater").confidence_interval(confidence).low
     upper = stats.ttest_1samp(values, 0.0, alternative="less").confidence_interval(confidence).high
@@ -179,12 +179,12 @@ def _judge(mean: float, lower: float, upper: float, margin: float, rule: Rule) -
 
 
 def percent(log_ratio: float) -> str:
-    """A log ratio as a signed percentage: ``+5.0 %``."""
+    """Format a log ratio as a signed percentage: ``+5.0 %``."""
     return f"{math.expm1(log_ratio) * 100:+.1f} %"
 
 
 def replay(log_ratios: Sequence[float], rule: Rule) -> Decision:
-    """What the gate would have decided, look by look, had these launches come in this order."""
+    """Return the gate's decision, look by look, as if these launches had come in this order."""
     decision = decide(log_ratios[: rule.looks[0]], rule)
     for look in rule.looks:
         if look > len(log_ratios):

@@ -1,4 +1,4 @@
-"""Both versions as folders: references are resolved by git, and checked out where nobody works."""
+"""Resolve references with git, and check out both versions into separate folders."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pathlib import Path
 from pytest_ddl.bench.gate.folders import PREFIX
 
 WORKTREE = "WORKTREE"
-"""As HEAD: the working tree as it is, uncommitted and new files included. ``.`` is the same."""
+"""HEAD that means the working tree as it is, with uncommitted and new files. ``.`` means the same."""
 _GIT_SECONDS = 120
 _OF_A_HOOK = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
-"""Git sets them for its hooks: with them, a checkout elsewhere would overwrite the index of the user's commit."""
+"""Variables that git sets for its hooks. With them, a checkout would overwrite the index of the user's commit."""
 
 
 class GateUsageError(ValueError):
-    """What was asked for cannot be gated: exit status 2. The message names the argument and the fix."""
+    """Raised if the gate cannot run as requested (exit status 2). The message names the argument and the fix."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A commit that is to be measured."""
+    """Commit to measure."""
 
     given: str
-    """As the user named it."""
+    """Name from the user."""
     commit: str
-    """Its full hash; of a working tree, that of a commit made of it, which no branch holds."""
+    """Full hash. For a working tree, a commit is made from it, which is on no branch."""
     tree: str
-    """The hash of its content."""
+    """Hash of the content."""
 
     @property
     def short(self) -> str:
@@ -40,9 +40,9 @@ class Version:
 
 
 class Repository:
-    """A git repository that holds both versions.
+    """Git repository that holds both versions.
 
-    :raises GateUsageError: where the folder lies in none.
+    :raises GateUsageError: if the folder is not in a git repository.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +61,7 @@ class Repository:
     def version(self, given: str) -> Version:
         """Find a commit by branch, tag, hash, or ``WORKTREE``.
 
-        :raises GateUsageError: where there is none.
+        :raises GateUsageError: if there is no such commit.
         """
         try:
             commit = (
@@ -78,13 +78,13 @@ class Repository:
         return Version(given, commit, self._git("rev-parse", f"{commit}^{{tree}}"))
 
     def uncommitted(self) -> list[str]:
-        """Files that differ from the last commit, as ``git status`` tells them; ignored ones left out."""
+        """List the files that differ from the last commit, as ``git status`` reports them, without ignored ones."""
         return self._git("status", "--porcelain").splitlines()
 
     def lacking(self, base: Version, head: Version) -> tuple[int, str]:
-        """How many commits of BASE are not in HEAD, and the last commit that both share, or an empty text.
+        """Return how many commits of BASE are not in HEAD, and the last commit that both share, or an empty text.
 
-        None are told of where the clone is too shallow to know.
+        The count is 0 if the clone is too shallow to know it.
         """
         count = int(self._git("rev-list", "--count", f"{head.commit}..{base.commit}", "--"))
         try:
@@ -96,11 +96,11 @@ class Repository:
         return self._git("rev-parse", "--is-shallow-repository") == "true"
 
     def is_checked_out(self, version: Version) -> bool:
-        """Whether a version is what the working tree was made from."""
+        """Return whether the working tree was made from this version."""
         return self._git("rev-parse", "HEAD") == version.commit
 
     def _snapshot(self) -> str:
-        """A commit of the working tree as it is; nothing of the repository but its store of objects changes."""
+        """Make a commit from the working tree and return its hash. Only the repository's object store changes."""
         git_folder = Path(self._git("rev-parse", "--absolute-git-dir"))
         index = git_folder / f"ddl-gate-index-{os.getpid()}"
         environ = {"GIT_INDEX_FILE": str(index)}
@@ -116,11 +116,11 @@ class Repository:
 
     @contextmanager
     def checked_out(self, version: Version, folder: Path) -> Iterator[Path]:
-        """A version in a folder of its own, removed whatever happens.
+        """Check out a version into its own folder, which is removed in any case at the end.
 
-        The repository's hooks do not run, and files of Git LFS stay the pointers that they are.
+        The repository's hooks do not run, and files of Git LFS stay pointers.
 
-        :raises GitError: where git cannot check it out, as on a full disk.
+        :raises GitError: if git cannot check out the version, for example on a full disk.
         """
         try:
             try:
@@ -135,13 +135,13 @@ class Repository:
             yield folder.resolve()
         finally:
             with contextlib.suppress(GitError):
-                # Twice: locks and files that a program left there must not keep it.
+                # ``--force`` twice, because neither a lock nor a program's files may prevent the removal.
                 self._git("worktree", "remove", "--force", "--force", str(folder))
 
     def forget(self) -> None:
-        """Have git forget worktrees that could not be removed in order, this gate's or a killed one's.
+        """Make git forget worktrees of this gate, or of one that was killed, which could not be removed properly.
 
-        Not by ``git worktree prune``: it would forget the user's own on a drive that is not there just now.
+        ``git worktree prune`` would also forget the user's own worktrees on a drive that is not connected now.
         """
         with contextlib.suppress(GitError):
             for line in self._git("worktree", "list", "--porcelain").splitlines():
@@ -170,14 +170,14 @@ class Repository:
 
 
 class GitError(RuntimeError):
-    """What git said of something that should have worked: exit status 4."""
+    """Raised if a git command fails that should have worked (exit status 4). The message is git's own."""
 
 
 def check_different(base: Version, head: Version, same_is_meant: bool) -> None:
     """Refuse to compare a version with itself.
 
-    :param same_is_meant: the environments of the interpreters differ, or the gate itself is to be measured.
-    :raises GateUsageError: naming both.
+    :param same_is_meant: true if the environments of the interpreters differ, or if the gate itself is measured.
+    :raises GateUsageError: if the content is the same; the message names both versions.
     """
     if base.tree == head.tree and not same_is_meant:
         same = "the same commit" if base.commit == head.commit else "commits with the same content"
