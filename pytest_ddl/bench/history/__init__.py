@@ -1,1 +1,1 @@
-"""Performance over commits: asv's results as series, change points in them, and one page that shows both."""
+"""Performance history over commits: read asv's results as series, find change points, and write one page."""

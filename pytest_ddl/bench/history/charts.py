@@ -1,4 +1,4 @@
-"""Charts as stretchable SVG with their words in HTML: sharp and legible at any width, without scripts."""
+"""Draw charts as scalable SVG with their text in HTML. They are sharp and legible at any width, without scripts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pytest_ddl.bench.history.model import Commit, Point, Series
 from pytest_ddl.bench.history.units import DASH, THIN, TIMES, labels, number, percent, scale, ticks
 
 WIDTH, HEIGHT = 1000.0, 100.0
-"""Of the drawing: it is stretched to its place; strokes keep their width."""
+"""Size of the drawing. The page stretches it to the available space; strokes keep their width."""
 LEAST_RANGE = 0.12
-"""The height of a chart is at least this share of the median, so that a per cent of noise does not look like drama."""
+"""Minimum height of a chart, as a share of the median, so that one percent of noise does not look large."""
 STATES = {
     "confirmed": ("confirmed", "▲"),
     "exact": ("confirmed", "▲"),
@@ -28,7 +28,7 @@ STATES = {
 
 
 def appearance(change: Change, accepted: frozenset[str]) -> tuple[str, str]:
-    """The class and the sign of a change: one look for what alerts, others for all that does not."""
+    """Return the class and the sign of a change. Changes that alert look different from those that do not."""
     if higher_is_better(change.series.benchmark) is None:
         return "changed", DASH
     if not change.worse:
@@ -40,7 +40,7 @@ def appearance(change: Change, accepted: frozenset[str]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Band:
-    """The interval that is drawn around a point, and what it means."""
+    """Interval that is drawn around a point, and its meaning."""
 
     low: float
     high: float
@@ -48,7 +48,7 @@ class Band:
 
 
 def band(point: Point, series: Series, noise: float | None) -> Band | None:
-    """The interval over launches where they are known; else what neighbouring commits differ by; else the samples'."""
+    """Return the interval over launches if it is known, else that between neighboring commits, else that of samples."""
     if point.low is not None and point.high is not None and point.basis == "launches":
         return Band(point.low, point.high, "95 %, over launches")
     if noise:
@@ -61,7 +61,7 @@ def band(point: Point, series: Series, noise: float | None) -> Band | None:
 
 
 def is_share(series: Series) -> bool:
-    """Whether values are shown as per cent: efficiencies and shares that are stored as fractions."""
+    """Return whether values are shown as percentages: efficiencies and shares that are stored as fractions."""
     kind, unit = family(series.benchmark), series.benchmark.unit
     return unit not in ("%", "seconds", "s") and (
         kind.name == "efficiency" or (kind.name == "communication" and "share" in series.benchmark.name)
@@ -70,7 +70,7 @@ def is_share(series: Series) -> bool:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where values lie in a chart."""
+    """Range of values and commits in a chart, with their coordinates."""
 
     low: float
     high: float
@@ -84,7 +84,7 @@ class Frame:
 
 
 def frame(series: Series, commits: Sequence[Commit], noise: float | None) -> Frame:
-    """Room for all points with their intervals, and for what is ideal."""
+    """Return a frame with room for all points, their intervals, and the ideal value."""
     values = [point.value for point in (*series.points, *series.dropped)]
     for point in series.points:
         around = band(point, series, noise)
@@ -108,10 +108,10 @@ def chart(
     hue: str,
     accepted: frozenset[str] = frozenset(),
 ) -> str:
-    """One series over commits, as a figure with its newest value.
+    """Draw one series over commits, as a figure with its newest value.
 
-    :param commits: those of the axis, oldest first: the same for all charts of a view.
-    :param hue: class of the colour.
+    :param commits: commits of the axis, oldest first; the same for all charts of a view.
+    :param hue: class of the color.
     """
     noise = relative_noise(series)
     room = frame(series, commits, noise)
@@ -158,7 +158,7 @@ def _newest(newest: Point | None, series: Series, noise: float | None, by: float
 
 
 def _drawn(series: Series, room: Frame, places: Mapping[str, int], noise: float | None) -> str:
-    """The band, the line with its points, and results of older versions apart from them."""
+    """Draw the band, the line with its points, and a separate line for results of older benchmark versions."""
     upper, lower = [], []
     for point in series.points:
         around = band(point, series, noise)
@@ -180,7 +180,7 @@ def _drawn(series: Series, room: Frame, places: Mapping[str, int], noise: float 
 def _marks(
     series: Series, found: Sequence[Change], room: Frame, places: Mapping[str, int], accepted: frozenset[str]
 ) -> tuple[str, str]:
-    """Where levels changed: the range of commits shaded, both levels drawn, the size beside it."""
+    """Mark changes of level: shade the range of commits, draw both levels, and write the size beside them."""
     shapes, words = [], []
     for change in found:
         if change.verdict.status == "explained":
@@ -222,7 +222,7 @@ def _summary(series: Series, title: str, found: Sequence[Change], by: float, uni
 
 @dataclass(frozen=True)
 class Curve:
-    """Throughput of one strategy at the newest commit, over replicas."""
+    """Throughput of one strategy over replicas, at the newest commit."""
 
     name: str
     hue: str
@@ -230,7 +230,7 @@ class Curve:
 
 
 def scaling_chart(curves: Sequence[Curve], single: float, unit: str) -> str:
-    """Throughput over replicas against ideal scaling, ``single`` times the replicas."""
+    """Draw throughput over replicas, and ideal scaling, which is ``single`` times the replicas."""
     most = max(replicas for curve in curves for replicas, _, _ in curve.points)
     top = max([single * most, *(value for curve in curves for _, value, _ in curve.points)]) * 1.08
     left, right = 0.04 * WIDTH, 0.73 * WIDTH
@@ -264,7 +264,7 @@ def scaling_chart(curves: Sequence[Curve], single: float, unit: str) -> str:
         ends.append((y(value), f"<span>{escape(curve.name)} </span>{share}", curve.hue, x(last)))
     previous = -math.inf
     for height, text, hue, at in sorted(ends):
-        # Words of lines that end close to each other are moved apart.
+        # Labels must not overlap if lines end close to each other.
         placed = max(height, previous + 9)
         previous = placed
         style = f"top:{placed:.1f}%;left:{at / WIDTH * 100 + 1.5:.1f}%"

@@ -1,4 +1,4 @@
-"""``pytest-ddl history``: read asv's results, find regressions, have them confirmed, write the page."""
+"""Command ``pytest-ddl history``: read asv's results, find regressions, confirm them, and write the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ exit status:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
     parser.add_argument("--config", type=Path, metavar="FILE", help="asv.conf.json; default: the one of this folder")
@@ -79,12 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
-    """Run the command; gives its exit status.
+    """Run the command and return its exit status.
 
-    :param confirm: re-runs a candidate, instead of the gate.
+    :param confirm: function that re-runs a candidate; it is used instead of the gate.
     """
     try:
-        # A re-run has processes and worktrees to remove.
+        # An interrupted re-run must still remove its processes and worktrees.
         with interruptible():
             return _run(options, confirm)
     except (ConfigurationError, NoResultsError, GitError, MissingPackageError) as error:
@@ -94,7 +94,7 @@ def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
     except OSError as error:
         return _failed(f"could not go on: {error}", FAILED)
     except Exception as error:
-        # Python's own status for an uncaught error is 1, which here says that a regression was confirmed.
+        # Python exits with 1 after an uncaught error, but here 1 means that a regression was confirmed.
         traceback.print_exc()
         return _failed(f"failed: {type(error).__name__}: {error} (the traceback is above)", FAILED)
 
@@ -162,7 +162,7 @@ def _judge(history: History, places: Places, options: argparse.Namespace, confir
 
 
 def _changes(history: History, margin: float) -> tuple[list[Change], list[Problem]]:
-    """Changes in all series that could be searched; counters need no package."""
+    """Return the changes in all series that can be searched, and a problem for the others. Counters need no package."""
     found: list[Change] = []
     missing: list[str] = []
     for series in history.series:

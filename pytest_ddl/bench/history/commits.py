@@ -1,4 +1,4 @@
-"""The commits of a branch, from git: their order, subjects, and where to look at them."""
+"""Read the commits of a branch from git: their order, their subjects, and links to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class GitError(Exception):
-    """The repository could not be read; the message says what git said."""
+    """Raised if the repository cannot be read. The message says why, in git's words if there are any."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class GitLog:
 
     commits: tuple[tuple[str, str], ...]
     shallow: bool = False
-    """Whether the repository is a shallow clone: the branch is longer than it seems."""
+    """True if the repository is a shallow clone, so that the branch is longer than it seems."""
 
 
 def read_log(repository: Path, branch: str = "HEAD") -> GitLog:
-    """The first-parent history of ``branch``, which is what asv puts on its axis.
+    """Read the first-parent history of ``branch``, which asv puts on its axis.
 
-    :raises GitError: where it is not a repository, or has no such branch.
+    :raises GitError: if it is not a repository, or has no such branch.
     """
     out = _git(repository, "log", "--first-parent", "--reverse", "--format=%H%x09%s", branch, "--")
     pairs = (line.partition("\t") for line in out.splitlines() if line)
@@ -33,9 +33,9 @@ def read_log(repository: Path, branch: str = "HEAD") -> GitLog:
 
 
 def commit_url(repository: Path) -> str:
-    """What a hash is appended to for a page about the commit, or an empty string where the host is not known.
+    """Return the URL to which a commit's hash is appended, or an empty string if the host is unknown.
 
-    The remote ``origin`` on GitHub, GitLab, Codeberg or Bitbucket; their pages of commits are at fixed paths.
+    The remote ``origin`` must be on GitHub, GitLab, Codeberg or Bitbucket, whose commit pages have fixed paths.
     """
     try:
         remote = _git(repository, "remote", "get-url", "origin").strip()
@@ -52,7 +52,7 @@ def commit_url(repository: Path) -> str:
 def _git(repository: Path, *arguments: str) -> str:
     command = ["git", "-C", str(repository), *arguments]
     try:
-        # A subject may be in any encoding, and is only shown.
+        # A subject may have any encoding; invalid characters may be replaced, because it is only displayed.
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=60)
     except FileNotFoundError as error:
         raise GitError("git is not installed; without it, leave --repository out") from error

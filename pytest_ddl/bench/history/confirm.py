@@ -1,4 +1,4 @@
-"""Candidates put to the proof: both commits are run again, side by side, before anybody is alerted."""
+"""Confirm candidates: run both commits again, side by side, before a change is reported as a regression."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from pytest_ddl.bench.history.meaning import family, variant, whole_workload
 from pytest_ddl.bench.history.model import Series
 
 Confirm = Callable[[str, str, Series], Verdict]
-"""Called with the hashes of the commit before and the commit after, and the series; tells whether the later one is
-slower. A re-run that failed is ``unconfirmed`` with the reason; where nothing can be run it raises
+"""Function that takes the hashes of the commits before and after, and the series, and returns the re-run's verdict.
+
+If a re-run fails, the verdict is ``unconfirmed`` with the reason. If nothing can be run, the function raises
 :class:`NotRerunError`."""
 FILE = "confirmations.jsonl"
-"""In the folder of results, so that verdicts are kept with them; asv reads only ``.json`` there."""
+"""Name of a file in the folder of results, so that verdicts stay with them. asv reads only ``.json`` files there."""
 RERUN = ("step", "throughput", "overhead", "efficiency", "communication")
-"""Families that one re-run of a step decides about. Of a strategy whose efficiency fell because one device became
-faster, the step is as fast as it was: the re-run refutes it."""
+"""Families that one re-run of a step decides about.
+
+If a strategy's efficiency fell because one device became faster, its step is as fast as before. The re-run refutes
+such a change."""
 
 
 _Given = ParamSpec("_Given")
@@ -28,7 +31,7 @@ _Found = TypeVar("_Found")
 
 
 class NotRerunError(Exception):
-    """A candidate that cannot be measured again here, or not now; the message says why."""
+    """Raised if a candidate cannot be measured again here or now. The message says why."""
 
 
 @dataclass
@@ -38,11 +41,11 @@ class Confirmations:
     path: Path | None
     rows: list[dict[str, Any]]
     unread: int = 0
-    """Lines of the file that are no verdicts."""
+    """Number of lines of the file that are no verdicts."""
 
     @classmethod
     def load(cls, path: Path | None) -> Confirmations:
-        """Those in a file of JSON lines; lines that cannot be read are left out, and their candidates run again."""
+        """Read a file of JSON lines. Lines that cannot be read are left out, and their candidates run again."""
         rows, unread = [], 0
         if path is not None and path.is_file():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -57,7 +60,7 @@ class Confirmations:
         return cls(path, rows, unread)
 
     def find(self, change: Change, places: Mapping[str, int]) -> Verdict | None:
-        """An earlier verdict on this change: of the same cell, by a re-run of commits on either side of it."""
+        """Return an earlier verdict on this change: for the same cell, from a re-run of commits on both sides of it."""
         for row in reversed(self.rows):
             base, head = places.get(row["base"]), places.get(row["head"])
             if row.get("cell") != cell(change.series) or row.get("kind") != change.kind or base is None or head is None:
@@ -65,7 +68,7 @@ class Confirmations:
             if change.kind == "step":
                 same = base < change.likely.position <= head
             else:
-                # More commits may have added to a creep that was refuted; one that was confirmed stays one.
+                # Later commits may have added to a refuted creep. A confirmed creep stays confirmed.
                 same = base == change.before.position and (
                     row["status"] == "confirmed" or head == change.after.position
                 )
@@ -74,7 +77,7 @@ class Confirmations:
         return None
 
     def add(self, change: Change, verdict: Verdict) -> None:
-        """Keep a verdict, in the file too; one that decides nothing is not kept, so that it is tried again."""
+        """Keep a verdict, also in the file. One that decides nothing is not kept, so that the candidate runs again."""
         if verdict.status not in ("confirmed", "refuted"):
             return
         row = {
@@ -102,9 +105,10 @@ def _is_verdict(row: Any) -> bool:
 
 
 def at_most(reruns: int, rerun: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
-    """The same, so often; it raises :class:`NotRerunError` then, so that candidates are left for the next time.
+    """Limit a function to ``reruns`` calls. Then it raises :class:`NotRerunError`, which leaves candidates for later.
 
-    What raises has run nothing, and is not counted: others would wait for ever behind what cannot be re-run.
+    A call that raises has run nothing and is not counted. Otherwise candidates that cannot be re-run would use up the
+    calls every time.
     """
     done = 0
 
@@ -120,9 +124,9 @@ def at_most(reruns: int, rerun: Callable[_Given, _Found]) -> Callable[_Given, _F
 
 
 def cell(series: Series) -> list[str]:
-    """What one re-run decides about: a strategy with its replicas and workload of one suite, on one machine.
+    """Return the key for one re-run: a strategy with its replicas and workload of one suite, on one machine.
 
-    Series of memory, energy and the like are each for themselves: a re-run of a step says nothing about them.
+    Each series of memory, energy and similar metrics has its own key, as a re-run of a step says nothing about it.
     """
     own = [] if family(series.benchmark).name in RERUN else [series.benchmark.name]
     found = variant(series)
@@ -137,17 +141,18 @@ def confirm_all(
     places: Mapping[str, int],
     margin: float = MARGIN,
 ) -> list[Change]:
-    """Each candidate with its verdict: an earlier one, else that of a re-run; the order is kept.
+    """Return the changes in the same order, each candidate with its verdict: an earlier one, else that of a re-run.
 
     A creep that the steps of its series explain is left out.
 
-    Changes of one cell whose ranges of commits meet are one: it is re-run once, on commits outside of all ranges.
+    Changes of one cell with overlapping ranges of commits share one re-run. It uses the outermost commits of all these
+    ranges.
 
-    :param confirm: ``None`` to re-run nothing; candidates without an earlier verdict are ``unconfirmed`` then.
-    :param places: hash -> place in the history.
+    :param confirm: ``None`` to re-run nothing; candidates without an earlier verdict are then ``unconfirmed``.
+    :param places: hash -> position in the history.
     """
     steps = _judged([one for one in changes if one.kind == "step"], confirm, known, places)
-    # Small steps that were refuted one by one may still be real together.
+    # Small steps that were refuted one by one may still add up to a real slowdown.
     slow = [one for one in changes if one.kind == "creep" and beyond_steps(one, steps, margin)]
     done = {one.id: one for one in (*steps, *_judged(slow, confirm, known, places))}
     return [done[one.id] for one in changes if one.id in done]

@@ -1,4 +1,4 @@
-"""Changes that follow from something else that is measured: which of them say anything by themselves."""
+"""Mark changes that only follow from another measured change, and so are no regressions by themselves."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ LARGER_MODEL = Verdict("explained", "the model has more parameters, and reduces 
 
 
 def place(series: Series) -> tuple[str, ...]:
-    """What is measured there together: machine, environment, workload and variant."""
+    """Return the key of series that are measured together: machine, environment, workload and variant."""
     found = variant(series)
     return (series.machine, series.environment, whole_workload(series), repr(found or series.parameters))
 
 
 def overlap(one: Change, other: Change) -> bool:
-    """Whether one commit can have caused both."""
+    """Return whether one commit can have caused both changes."""
     return one.before.position < other.after.position and other.before.position < one.after.position
 
 
 def explain(changes: Sequence[Change], series: Sequence[Series]) -> list[Change]:
-    """The same changes in the same order; what got worse only along with something else is marked as explained.
+    """Return the changes in the same order, and mark those as explained that only follow from something else.
 
-    Efficiency, overhead and the share of communication also get worse when one replica gets faster. That is no
-    regression: they count where the step or the throughput of their own variant got worse in the same commits.
-    Variants of which neither is known keep theirs. A larger model reduces more bytes, which is none either.
+    Efficiency, overhead and the share of communication also get worse when one replica gets faster, which is no
+    regression. They count if the step or the throughput of the same variant got worse in the same commits. They also
+    count if neither is known for the variant. A larger model reduces more bytes, which is no regression either.
     """
     known = {place(one) for one in series if family(one.benchmark).name in STEPS and one.points}
     slower: dict[tuple[str, ...], list[Change]] = defaultdict(list)
@@ -57,7 +57,7 @@ def explain(changes: Sequence[Change], series: Sequence[Series]) -> list[Change]
 
 
 def _is_larger(change: Change, parameters: Series | None) -> bool:
-    """Whether the model grew in the same commits, by enough to explain what is reduced."""
+    """Return whether the model grew in the same commits by enough to explain the reduced bytes."""
     sizes = {point.commit.hash: int(point.value) for point in parameters.points} if parameters else {}
     if change.before.hash not in sizes or change.after.hash not in sizes:
         return False

@@ -1,4 +1,4 @@
-"""Change points in a series: candidates, found by a sensitive detector; a re-run decides about them."""
+"""Find change points in a series. The detector is sensitive; a re-run decides about its candidates."""
 
 from __future__ import annotations
 
@@ -13,61 +13,64 @@ from pytest_ddl.bench.history.meaning import BY_CHANCE, family, higher_is_better
 from pytest_ddl.bench.history.model import Commit, Series, short_id
 
 MARGIN = 0.025
-"""Changes that are smaller are not listed: the gate's own margin, below which a re-run could not confirm them."""
+"""Smallest relative change that is listed. It is the gate's own margin; a re-run could not confirm smaller ones."""
 PENALTY = 2.5
-"""A change must lower the residual sum of squares by this times ln(n) noise variances. BIC asks for about 2 ln(n) for
-a change of unknown place (Yao 1988, Statistics & Probability Letters 6); more, as every candidate costs a re-run."""
+"""Number of noise variances, times ln(n), by which a change must lower the residual sum of squares.
+
+BIC asks for about 2 ln(n) for a change at an unknown place (Yao 1988, Statistics & Probability Letters 6). The value is
+higher here, because every candidate costs a re-run."""
 SHORTEST = 8
-"""Points below which noise cannot be told from change."""
+"""Minimum number of points. With fewer, noise cannot be distinguished from change."""
 NOISE_FLOOR = 0.002
-"""Relative noise that is assumed at least, so that a few points that happen to agree do not make others stand out."""
+"""Minimum relative noise. Without it, a few points that agree by chance would make others look like changes."""
 OUTLIER = 4.0
-"""Noise standard deviations beyond all of four neighbours that make a single result an outlier."""
+"""Noise standard deviations beyond all of four neighbors that make a single result an outlier."""
 PLACE = 0.99
-"""Probability with which the change is within the range of commits that is named."""
+"""Probability that the change is within the reported range of commits."""
 CREEP_WINDOW = 10
 CREEP_SIGMAS = 3.5
-"""How far the newest level must be above the best, in standard errors of their difference. The best of many windows is
-lower than the truth by about 1.5 of them."""
+"""Minimum distance of the newest level from the best one, in standard errors of their difference.
+
+The best of many windows is lower than the truth by about 1.5 of these errors."""
 
 Status = Literal["confirmed", "refuted", "unconfirmed", "exact", "explained", "not asked"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a re-run of both commits, side by side, said about a candidate."""
+    """Verdict on a change, for a candidate from a re-run of both commits side by side."""
 
     status: Status
     message: str = ""
     effect: float | None = None
-    """Relative slow-down in the re-run; 0.05 is 5 % slower."""
+    """Relative slowdown in the re-run; 0.05 is 5 % slower."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of level in one series."""
+    """Change of level in one series."""
 
     series: Series
     kind: Literal["step", "creep"]
     before: Commit
-    """The last commit that is surely on the old level."""
+    """Last commit that is surely on the old level."""
     after: Commit
-    """The first commit that is surely on the new level."""
+    """First commit that is surely on the new level."""
     likely: Commit
-    """The most likely first commit of the new level."""
+    """Most likely first commit of the new level."""
     old: float
     new: float
-    """The levels, in the benchmark's unit."""
+    """New level. Both levels are in the benchmark's unit."""
     spread: float
-    """Half width of the 95 % interval of ``effect``; 0 where numbers are exact."""
+    """Half width of the 95 % interval of ``effect``; 0 if numbers are exact."""
     worse: bool
     standing: bool
-    """Whether the newest results are still on the worse side."""
+    """True if the newest results still show the change."""
     verdict: Verdict = Verdict("not asked")
 
     @property
     def effect(self) -> float:
-        """Relative change of the value; infinite from 0."""
+        """Relative change of the value; infinite if the old level is 0."""
         if self.old == 0:
             return math.copysign(math.inf, self.new)
         return self.new / self.old - 1
@@ -78,12 +81,12 @@ class Change:
 
     @property
     def alerts(self) -> bool:
-        """Whether people are to be told: worse, still there, and certain."""
+        """True if the change is reported as a regression: it is worse, still there, and certain."""
         return self.worse and self.standing and self.verdict.status in ("confirmed", "exact")
 
     @property
     def is_candidate(self) -> bool:
-        """Whether it would be told if a re-run confirmed it."""
+        """True if the change would be reported as a regression after a re-run confirmed it."""
         return self.worse and self.standing and self.verdict.status in ("unconfirmed", "not asked")
 
     def judged(self, verdict: Verdict) -> Change:
@@ -91,20 +94,24 @@ class Change:
 
 
 class DetectorMissingError(Exception):
-    """The package that finds change points is not installed."""
+    """Raised if the package that finds change points is not installed."""
 
 
 def noise(values: Sequence[float]) -> float:
-    """Standard deviation of one value, from differences between neighbours, so that steps and slopes do not count.
+    """Estimate the standard deviation of one value from differences of neighbors, so that steps do not count.
 
-    The median absolute difference, scaled to a normal distribution (0.6745) and to one value of two (√2).
+    Slopes do not count either. The estimate is the median absolute difference. It is scaled to a normal distribution
+    (0.6745) and from a difference of two values to one value (√2).
     """
     steps = [abs(after - before) for before, after in itertools.pairwise(values)]
     return statistics.median(steps) / (0.6745 * math.sqrt(2)) if steps else 0.0
 
 
 def relative_noise(series: Series) -> float | None:
-    """Relative standard deviation between neighbouring commits; ``None`` where there are too few to tell."""
+    """Return the relative standard deviation between neighboring commits, or ``None`` if it cannot be estimated.
+
+    That is the case for too few points, and for values that are not positive.
+    """
     values = [point.value for point in series.points]
     if len(values) < SHORTEST or min(values) <= 0:
         return None
@@ -112,9 +119,9 @@ def relative_noise(series: Series) -> float | None:
 
 
 def changes(series: Series, margin: float = MARGIN) -> list[Change]:
-    """Changes of level in a series, oldest first, in both directions; those that are worse are candidates.
+    """Find changes of level in a series, oldest first, in both directions. Those that are worse are candidates.
 
-    :raises DetectorMissingError: where ``ruptures`` is not installed and the series needs it.
+    :raises DetectorMissingError: if the series needs ``ruptures`` and it is not installed.
     """
     if is_exact(series.benchmark):
         return _exact(series)
@@ -155,11 +162,12 @@ def changes(series: Series, margin: float = MARGIN) -> list[Change]:
 
 
 def _stands(change: float, left: float, margin: float, error: float) -> bool:
-    """Whether a change still matters, of which the newest level has ``left``; both are differences of logarithms.
+    """Return whether a change still matters at the newest level. Differences are of logarithms.
 
-    Half of it does, and so does what is beyond the margin, unless it is within noise: a part that was repaired of a
-    large slowdown does not end it.
+    It matters if the remaining part is more than half of the change or more than the margin, and is not within noise.
+    So a large slowdown does not count as ended if only a part of it was repaired.
 
+    :param left: part of ``change`` that the newest level still has.
     :param error: half width of the 95 % interval of ``left``.
     """
     if left == change:
@@ -169,7 +177,7 @@ def _stands(change: float, left: float, margin: float, error: float) -> bool:
 
 
 def _without_outliers(values: Sequence[float], sigma: float) -> list[float]:
-    """Single values far above, or far below, all four neighbours become their median: no commit did that."""
+    """Replace single values far above or below all four neighbors by their median, as no commit causes them."""
     kept = list(values)
     for place in range(2, len(values) - 2):
         around = [*values[place - 2 : place], *values[place + 1 : place + 3]]
@@ -184,7 +192,7 @@ def _is_worse(series: Series, difference: float) -> bool:
 
 
 def _edges(scaled: Sequence[float]) -> list[int]:
-    """Where segments end, of values with noise 1: PELT (Killick et al. 2012, arXiv 1101.1438)."""
+    """Return the ends of the segments of values with noise 1, found by PELT (Killick et al. 2012, arXiv 1101.1438)."""
     try:
         import ruptures
     except ImportError as error:
@@ -194,18 +202,19 @@ def _edges(scaled: Sequence[float]) -> list[int]:
         ) from error
     import numpy as np
 
-    # Two points at least: one alone is an outlier as long as no other commit agrees with it. The linear kernel's
-    # cost is the sum of squares, in compiled code.
+    # At least two points, because a single one is an outlier until another commit agrees with it. The linear kernel
+    # is used because its cost, the sum of squares, is computed in compiled code.
     algorithm: Any = ruptures.KernelCPD(kernel="linear", min_size=2)
     found = algorithm.fit(np.asarray(scaled).reshape(-1, 1)).predict(pen=PENALTY * math.log(len(scaled)))
     return [int(edge) for edge in found]
 
 
 def _place(values: Sequence[float]) -> tuple[int, int]:
-    """The first and last place that one change in these values may have: the most likely ones that hold ``PLACE``.
+    """Return the first and last of the most likely places of one change, which together have probability ``PLACE``.
 
-    The posterior of the place for normal noise of unknown size, levels and place without prior knowledge (Smith 1975,
-    Biometrika 62): proportional to ``(k(n - k))^(-1/2) S(k)^(-(n - 2) / 2)``, S the residual sum of squares.
+    The posterior of the place is for normal noise of unknown size, without prior knowledge of levels and place (Smith
+    1975, Biometrika 62). It is proportional to ``(k(n - k))^(-1/2) S(k)^(-(n - 2) / 2)``, with S the residual sum of
+    squares.
     """
     size = len(values)
     sums = [0.0, *itertools.accumulate(values)]
@@ -254,7 +263,7 @@ def _exact(series: Series) -> list[Change]:
 
 
 def _creep(series: Series, logs: Sequence[float], sigma: float, margin: float) -> Change | None:
-    """The newest level against the best that ever held for a while: what small steps add up to (asv#932)."""
+    """Compare the newest level with the best one that lasted for a while, to find sums of small steps (asv#932)."""
     size = min(CREEP_WINDOW, len(logs) // 3)
     better = higher_is_better(series.benchmark)
     if size < 4 or better is None or family(series.benchmark).derived:
@@ -272,9 +281,9 @@ def _creep(series: Series, logs: Sequence[float], sigma: float, margin: float) -
 
 
 def beyond_steps(creep: Change, steps: Sequence[Change], margin: float = MARGIN) -> bool:
-    """Whether a creep is more than the steps of its series that were not refuted, by more than ``margin``.
+    """Return whether a creep exceeds the steps of its series that were not refuted, by at least ``margin``.
 
-    Steps back count too: of a slowdown that was repaired in part, the rest is told.
+    Steps back count too, so that the rest of a slowdown is reported if it was repaired in part.
     """
     told = sum(
         math.log(step.new / step.old)

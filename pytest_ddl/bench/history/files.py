@@ -1,7 +1,7 @@
-"""asv's files of results, loaded and checked for what a history relies on; what is wrong with one is told by name.
+"""Load asv's result files, and check the parts that a history relies on. Each problem names its file.
 
-They are read as asv documents them (https://asv.readthedocs.io/en/stable/dev.html, "Data formats"): asv 0.6.6 has no
-public Python interface for them.
+The files are read in the format that asv documents (https://asv.readthedocs.io/en/stable/dev.html, "Data formats"),
+because asv 0.6.6 has no public Python interface for them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from pytest_ddl.bench.history.model import Benchmark, Commit, Machine, Problem, plain
 
 FORMAT = 2
-"""Of asv's result files and of ``benchmarks.json``, as asv 0.6 writes them."""
+"""Version of asv's result files and of ``benchmarks.json``, as asv 0.6 writes them."""
 _NOT_RESULTS = ("machine.json", "benchmarks.json")
 _NEEDED = {"commit_hash": str, "date": int, "results": dict, "result_columns": list}
 
 
 @dataclass(frozen=True)
 class ResultFile:
-    """What one file says: results of one commit on one machine in one environment."""
+    """Content of one file: results of one commit on one machine in one environment."""
 
     path: Path
     machine: Machine
@@ -32,7 +32,7 @@ class ResultFile:
     """Milliseconds since 1970."""
     columns: list[Any]
     rows: Mapping[str, Any]
-    """Of each benchmark, a list in the order of ``columns``; not checked."""
+    """Benchmark -> list in the order of ``columns``; not checked."""
 
 
 def broken(path: Path, why: str) -> Problem:
@@ -41,7 +41,7 @@ def broken(path: Path, why: str) -> Problem:
 
 
 def read_benchmarks(results: Path, problems: list[Problem]) -> dict[str, Benchmark]:
-    """The benchmarks that there are now, by name; empty where the file cannot be read."""
+    """Return the current benchmarks by name; none if the file cannot be read."""
     path = results / "benchmarks.json"
     try:
         data = _load(path)
@@ -71,7 +71,7 @@ def read_benchmarks(results: Path, problems: list[Problem]) -> dict[str, Benchma
 
 
 def result_files(results: Path, problems: list[Problem]) -> Iterator[ResultFile]:
-    """All files of results that can be read, machine by machine."""
+    """Yield all result files that can be read, machine by machine."""
     folders = [path for path in sorted(results.iterdir()) if path.is_dir()]
     paths = {
         folder: [path for path in sorted(folder.glob("*.json")) if path.name not in _NOT_RESULTS] for folder in folders
@@ -85,13 +85,13 @@ def result_files(results: Path, problems: list[Problem]) -> Iterator[ResultFile]
 
 
 def _machines(folders: list[Path], problems: list[Problem]) -> dict[Path, Machine]:
-    """The machine of each folder, of each another: results of two must not become one series."""
+    """Return a different machine for each folder, because results of two machines must not become one series."""
     facts: dict[Path, dict[str, Any]] = {}
     for folder in folders:
         try:
             facts[folder] = _load(folder / "machine.json")
         except ValueError as error:
-            # asv leaves out the whole folder then; the results themselves say which machine they are of.
+            # asv leaves out the whole folder in this case. Here, the name of the folder stands for the machine.
             problems.append(broken(folder / "machine.json", str(error)))
             facts[folder] = {}
     said = {folder: str(facts[folder].get("machine", folder.name)) for folder in folders}
@@ -112,9 +112,9 @@ def _machines(folders: list[Path], problems: list[Problem]) -> dict[Path, Machin
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Return the JSON object in a file.
 
-    :raises ValueError: saying what is wrong with it.
+    :raises ValueError: if there is none; the message says what is wrong.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -126,7 +126,10 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _result_file(path: Path, machine: Machine) -> ResultFile:
-    """:raises ValueError: saying what is wrong with the file."""
+    """Parse a result file.
+
+    :raises ValueError: if the file cannot be used; the message says what is wrong.
+    """
     data = _load(path)
     if data.get("version") != FORMAT:
         raise ValueError(f"its format is {data.get('version')!r}, not {FORMAT}; `asv update` converts it")

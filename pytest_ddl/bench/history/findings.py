@@ -1,4 +1,4 @@
-"""What the page says in words: regressions, candidates, gaps in the history, and the machines."""
+"""Write the text sections of the page: regressions, candidates, gaps in the history, and the machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHERS = {"changed": "changed", "improved": "improvement", "accepted": "accepted
 
 
 def notes_section(report: Report) -> str:
-    """What is missing from the history, and what was not done: before anything that depends on it."""
+    """Return the section on gaps in the history and on skipped work. It comes first, as all else depends on it."""
     problems = report.history.problems
     if not problems and not report.notes:
         return ""
@@ -109,7 +109,7 @@ def _group(group: Sequence[Change], report: Report) -> str:
 
 
 def _sizes(changes: Sequence[Change]) -> str:
-    """Of one variant: the most telling metric with its levels, the others with their size alone."""
+    """Return the changes of one variant: the main metric with its levels, the others only with their size."""
     order = [one.name for one in FAMILIES]
     first, *others = sorted(
         changes,

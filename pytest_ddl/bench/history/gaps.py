@@ -1,4 +1,4 @@
-"""What keeps results out of a history, most of which asv leaves out without a word."""
+"""Find results that are missing from a history. asv leaves out most of them without a message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pytest_ddl.bench.history.model import Commit, Point, Problem, Series
 
 Measured = Mapping[tuple[str, str], set[Commit]]
-"""Machine and environment -> the commits that asv has a file of, whatever is in it."""
+"""Machine and environment -> commits for which asv has a file, whatever is in it."""
 _SHOWN = 5
 
 
@@ -19,7 +19,7 @@ def _span(commits: Iterable[Commit]) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    """The first few, each once, in order."""
+    """Join the first few names, each once, in order."""
     known = list(dict.fromkeys(names))
     return ", ".join(known[:_SHOWN]) + (" …" if len(known) > _SHOWN else "")
 
@@ -29,7 +29,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def outside(commits: Sequence[str], *, shallow: bool) -> list[Problem]:
-    """Commits with results that the branch does not have."""
+    """Report commits that have results but are not on the branch."""
     if not commits:
         return []
     shown = _some(name[:8] for name in sorted(commits))
@@ -39,16 +39,16 @@ def outside(commits: Sequence[str], *, shallow: bool) -> list[Problem]:
             f"{count} left out: {shown}. The repository is a shallow clone, which does not have them: "
             "`git fetch --unshallow`; with actions/checkout, fetch-depth: 0"
         )
-        # Another night may cut off other commits: it stays the same gap.
+        # The id does not depend on the commits: a later clone may lack others, and it is still the same gap.
         return [Problem("shallow", message, "commits")]
     message = f"{count} not on the branch that the history is of (--branch), and are left out: {shown}"
     return [Problem("outside", message, "commits", shown)]
 
 
 def removed(unknown: Mapping[str, Sequence[Point]], series: Sequence[Series]) -> list[Problem]:
-    """What ``benchmarks.json`` does not know any more: benchmarks, and combinations of parameters.
+    """Report results of benchmarks and of parameter combinations that are no longer in ``benchmarks.json``.
 
-    :param unknown: the results of benchmarks that it does not have, by name.
+    :param unknown: results of benchmarks that it does not have, by name.
     """
     renamed: dict[tuple[str, tuple[Commit, ...]], list[str]] = defaultdict(list)
     for name, points in sorted(unknown.items()):
@@ -82,7 +82,7 @@ def removed(unknown: Mapping[str, Sequence[Point]], series: Sequence[Series]) ->
 
 
 def cut(series: Sequence[Series]) -> list[Problem]:
-    """Benchmarks whose older results asv leaves out because the benchmark's version changed."""
+    """Report benchmarks whose older results asv leaves out because the benchmark's version changed."""
     by_name: dict[str, list[Series]] = defaultdict(list)
     for one in series:
         if one.dropped:
@@ -107,7 +107,7 @@ def cut(series: Sequence[Series]) -> list[Problem]:
 
 
 def failed_last(series: Sequence[Series], measured: Measured) -> list[Problem]:
-    """Benchmarks that failed at the newest commit of their machine and environment."""
+    """Report benchmarks that failed at the newest commit of their machine and environment."""
     failed: dict[tuple[str, str], list[Series]] = defaultdict(list)
     for one in series:
         if max(measured[one.machine, one.environment]) in one.failed:
@@ -125,10 +125,10 @@ def failed_last(series: Sequence[Series], measured: Measured) -> list[Problem]:
 
 
 def gone(series: Sequence[Series], measured: Measured) -> list[Problem]:
-    """Series that had results, and have none at the newest commit of their machine and environment.
+    """Report series that had results, but have none at the newest commit of their machine and environment.
 
-    A series that never had any is no gap, nor is one that a machine has not come to yet; one that failed, or was
-    removed, or whose benchmark changed is told as such.
+    A series that never had results is no gap. Neither is one on a machine that has not measured the commit yet. Series
+    that failed or were removed, and those whose benchmark changed, are reported by other functions.
     """
     ended: dict[tuple[str, str, Commit, Commit, bool], list[Series]] = defaultdict(list)
     for one in series:
@@ -157,7 +157,7 @@ def gone(series: Sequence[Series], measured: Measured) -> list[Problem]:
 
 
 def behind(measured: Measured) -> list[Problem]:
-    """Machines that have not come to the newest commit yet."""
+    """Report machines that have not measured the newest commit yet."""
     by_machine: dict[str, set[Commit]] = defaultdict(set)
     for (machine, _), commits in measured.items():
         by_machine[machine] |= commits
@@ -175,7 +175,7 @@ def behind(measured: Measured) -> list[Problem]:
 
 
 def split(series: Sequence[Series]) -> list[Problem]:
-    """Machines whose results go on under another environment's name, which makes two histories of one."""
+    """Report machines whose results continue under another environment's name, which splits a history in two."""
     seen: dict[str, dict[str, set[Commit]]] = defaultdict(lambda: defaultdict(set))
     for one in series:
         seen[one.machine][one.environment] |= {point.commit for point in one.points}

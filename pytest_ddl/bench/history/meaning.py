@@ -1,4 +1,4 @@
-"""What a series is about: its metric, whether more is better, and which strategy, replicas and workload it is of."""
+"""Find out the meaning of a series: its metric, whether more is better, its strategy, replicas and workload."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pytest_ddl.bench.metrics.registry import METRICS
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of number, and how the page shows it."""
+    """Kind of number, and how the page shows it."""
 
     name: str
     title: str
     pattern: str
-    """Of names of benchmarks; the first family that matches has it."""
+    """Pattern for the names of benchmarks. A benchmark belongs to the first family that matches."""
     higher_is_better: bool | None
-    """Where the benchmark does not say; ``None`` where neither way is better."""
+    """Default for benchmarks that do not say it; ``None`` if neither direction is better."""
     explanation: str
     exact: bool = False
-    """Whether the number is counted: any change is real, however small."""
+    """True if the number is counted, so that any change is real, however small."""
     ideal: float | None = None
     derived: bool = False
-    """Whether it compares a variant's step with that of one replica: it also gets worse when that one gets better."""
+    """True if it compares a variant's step with that of one replica, so that it gets worse if that one gets better."""
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -92,19 +92,19 @@ FAMILIES: tuple[Family, ...] = (
 )
 MORE_IS_BETTER = re.compile(r"bandwidth|busbw|algbw|per_second|per_joule|speed_?up|accuracy")
 NEUTRAL = re.compile(r"^(packs|nodes|traces|parameter_bytes)$")
-"""Counters that the gate tells and does not judge either: more of them can be better or worse."""
+"""Counters that are reported but not judged, as in the gate: more of them can be better or worse."""
 BY_CHANCE = re.compile(r"^retraces$")
-"""Counters that differ from run to run where batches are ragged: what is exact is whether there are any."""
+"""Counters that differ from run to run if batches are ragged. Only zero or not zero is exact."""
 STRATEGY, REPLICAS = ("strategy", "variant"), ("replicas", "n_replicas", "num_replicas", "workers")
 
 
 def leaf(benchmark: Benchmark) -> str:
-    """``throughput`` of ``training.Dash.track_throughput``."""
+    """Return the name of the metric: ``throughput`` for ``training.Dash.track_throughput``."""
     return re.sub(r"^(track|time|timeraw|mem|peakmem)_", "", benchmark.name.rsplit(".", 1)[-1])
 
 
 def family(benchmark: Benchmark) -> Family:
-    """By the attribute ``metric`` of the benchmark where it has one of our names, else by the benchmark's name."""
+    """Return the family by the benchmark's attribute ``metric`` if that is one of our names, else by its name."""
     said = benchmark.attributes.get("metric")
     for one in FAMILIES:
         if said == one.name:
@@ -115,10 +115,10 @@ def family(benchmark: Benchmark) -> Family:
 
 
 def higher_is_better(benchmark: Benchmark) -> bool | None:
-    """Whether more is better: the benchmark's own ``higher_is_better`` where it says, else what our metric of its name
-    is, else what its name tells; ``None`` where neither is.
+    """Return whether more is better, or ``None`` if neither direction is.
 
-    asv 0.6.6 copies the attribute into ``benchmarks.json`` and takes every metric for lower-is-better.
+    The sources are, in this order: the benchmark's own ``higher_is_better``, our metric of the same name, and the name
+    itself. asv 0.6.6 copies the attribute into ``benchmarks.json``, but treats every metric as lower-is-better.
     """
     name = leaf(benchmark)
     if NEUTRAL.search(name):
@@ -140,7 +140,7 @@ def is_exact(benchmark: Benchmark) -> bool:
 
 @dataclass(frozen=True, order=True)
 class Variant:
-    """What was trained with: one row of the matrix."""
+    """Strategy and number of replicas of a training: one row of the matrix."""
 
     strategy: str
     replicas: int
@@ -153,7 +153,7 @@ class Variant:
 
 
 def variant(series: Series) -> Variant | None:
-    """The strategy and number of replicas of a series; ``None`` for benchmarks that have no strategy."""
+    """Return the strategy and number of replicas of a series, or ``None`` for benchmarks without a strategy."""
     given = dict(series.parameters)
     strategy = next((given[name] for name in STRATEGY if name in given), None)
     if strategy is None:
@@ -172,10 +172,11 @@ def variant(series: Series) -> Variant | None:
 
 
 def workload(series: Series) -> str:
-    """What people call that which series shown beside each other have in common: the model, or the suite.
+    """Return the short name for what series shown together have in common: the model, or the suite.
 
-    That is the other parameters; without any, the suite: of ``training.GateCnn.track_step_time`` it is ``Cnn``, of
-    ``training.Gate.…``, ``training``. Of two suites that would be called the same it is :func:`whole_workload`.
+    It consists of the parameters other than strategy and replicas. Without such parameters it is the suite: ``Cnn`` for
+    ``training.GateCnn.track_step_time``, ``training`` for ``training.Gate.…``. If two suites would get the same name,
+    it is :func:`whole_workload`.
     """
     if series.clashes:
         return whole_workload(series)
@@ -183,13 +184,13 @@ def workload(series: Series) -> str:
 
 
 def whole_workload(series: Series) -> str:
-    """The workload with the module of its suite, ``training.Cnn`` or ``training(cnn)``: no other is called so."""
+    """Return the unique name of a workload, with the module of its suite: ``training.Cnn`` or ``training(cnn)``."""
     suite, others = ".".join(_suites(series)), ", ".join(_others(series))
     return f"{suite}({others})" if others else suite
 
 
 def told_apart(series: Iterable[Series]) -> tuple[Series, ...]:
-    """The same series; those whose workloads would be called the same, and are of several suites, are marked."""
+    """Return the same series, and mark those whose workload has the same name as one of another suite."""
     all_of_them = tuple(series)
     called: dict[str, set[str]] = defaultdict(set)
     for one in all_of_them:

@@ -1,4 +1,4 @@
-"""The page: one file with its data, style and script inside, that opens from disk and asks no server for anything."""
+"""Write the page: one file with data, style and script inside, which opens from disk and needs no server."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pytest_ddl.bench.history.sections import View, view_section
 from pytest_ddl.bench.history.units import scale
 
 PLACE = Path("scaling") / "index.html"
-"""Where the page lies in asv's ``html_dir``."""
+"""Path of the page in asv's ``html_dir``."""
 
 
 def write_page(report: Report, html: Path) -> Path:
-    """Write the page into asv's ``html_dir``, which is made where it is not there; gives the file's path."""
+    """Write the page into asv's ``html_dir``, and return its path. The folder is created if it does not exist."""
     path = html / PLACE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render(report, asv=(html / "index.html").is_file()), encoding="utf-8")
@@ -32,9 +32,9 @@ def write_page(report: Report, html: Path) -> Path:
 
 
 def render(report: Report, *, asv: bool = False) -> str:
-    """The page as HTML.
+    """Return the page as HTML.
 
-    :param asv: whether asv's own pages are in the folder above, to link to.
+    :param asv: true if asv's own pages are in the folder above, so that the page links to them.
     """
     history = report.history
     views = views_of(report)
@@ -64,13 +64,13 @@ def _template(name: str) -> str:
 
 
 def as_script(data: Any) -> str:
-    """JSON that cannot end the script element that it stands in, nor begin a comment in it."""
+    """Return JSON that can neither end the script element that contains it, nor begin a comment in it."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def views_of(report: Report) -> list[View]:
-    """What is shown together: a workload on a machine in an environment. The newest results first."""
+    """Group the series into views: one workload on one machine in one environment. The newest results come first."""
     grouped: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
     for one in report.history.series:
         if one.points or one.dropped:
@@ -83,7 +83,7 @@ def views_of(report: Report) -> list[View]:
 
 
 def _choices(views: list[View]) -> str:
-    """A field to choose a view; without scripts all of them are on the page, with links to each."""
+    """Return a field to choose a view. Without scripts, all views are on the page, with a link to each."""
     if len(views) < 2:
         return ""
     options = "".join(f'<option value="{view.id}">{escape(view.title)}</option>' for view in views)
@@ -95,7 +95,7 @@ def _choices(views: list[View]) -> str:
 
 
 def _data(report: Report) -> dict[str, Any]:
-    """What the script shows of a point, and what programs may read: values in the unit that the chart has."""
+    """Return the data for the page's script and for other programs. Values are in the chart's unit."""
     shown: dict[str, Any] = {}
     for one in report.history.series:
         if not one.points:

@@ -1,4 +1,4 @@
-"""Where things are: asv's configuration, and what the command line says instead."""
+"""Find files and folders from asv's configuration; the command line takes precedence."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json", "benchmarks/asv.co
 
 
 class ConfigurationError(Exception):
-    """The command line or asv's configuration cannot be used; the message says what, why, and what to do."""
+    """Raised if the command line or asv's configuration cannot be used. The message gives the reason and the fix."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """What of asv's configuration is needed here; paths are absolute."""
+    """Settings that are needed from asv's configuration. Paths are absolute."""
 
     configuration: Path | None
     results: Path
@@ -34,9 +34,9 @@ class Places:
 
 
 def places_of(options: argparse.Namespace) -> Places:
-    """What the options say, else asv's configuration.
+    """Return the settings from the options, else from asv's configuration.
 
-    :raises ConfigurationError: where there is no configuration that can be used.
+    :raises ConfigurationError: if there is no configuration that can be used.
     """
     path = options.config or next((Path(name) for name in CONFIGURATIONS if Path(name).is_file()), None)
     if options.config and not options.config.is_file():
@@ -64,9 +64,9 @@ def places_of(options: argparse.Namespace) -> Places:
 
 
 def check_outputs(html: Path, json_file: Path | None) -> None:
-    """Find out now, and not after minutes of re-runs, that something cannot be written.
+    """Check that all outputs can be written before minutes are spent on re-runs.
 
-    :raises ConfigurationError: naming it.
+    :raises ConfigurationError: if one cannot be written; the message names it.
     """
     try:
         html.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def _configuration(path: Path) -> dict[str, Any]:
 
 def _parser() -> Callable[[str], Any]:
     try:
-        json5 = import_module("json5")  # asv brings it; without asv, comments cannot be read
+        json5 = import_module("json5")  # a dependency of asv; without it, comments cannot be read
     except ImportError:
         return json.loads
     parser: Callable[[str], Any] = json5.loads

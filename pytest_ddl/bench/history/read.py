@@ -1,4 +1,4 @@
-"""asv's folder of results, read into series over commits; what asv would leave out silently is said."""
+"""Read asv's folder of results into series over commits, and report what asv would leave out silently."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 
 class NoResultsError(Exception):
-    """There is nothing to make a history of; the message says where was looked and what to do."""
+    """Raised if there are no results for a history. The message names the place that was searched, and the fix."""
 
 
 @dataclass
 class _Cell:
-    """A series while it is read."""
+    """Data of one series, collected while results are read."""
 
     points: list[Point] = field(default_factory=list)
     dropped: list[Point] = field(default_factory=list)
@@ -38,12 +38,11 @@ class _Cell:
 
 
 def read_results(results: Path, log: GitLog | None = None, *, commit_url: str = "", project: str = "") -> History:
-    """The history in asv's ``results_dir``.
+    """Read the history in asv's ``results_dir``.
 
-    :param log: the commits of the branch that the history is of, which order the points; without it, the dates in
-        the results do.
-    :raises NoResultsError: where there are no results at all, or none that a series can be made of.
-    :raises MissingPackageError: where results have several launches, and scipy is not installed.
+    :param log: commits of the history's branch. They order the points; without them, the dates in the results do.
+    :raises NoResultsError: if there are no results at all, or none that can form a series.
+    :raises MissingPackageError: if results have several launches, and scipy is not installed.
     """
     if not results.is_dir():
         raise NoResultsError(
@@ -122,7 +121,7 @@ def _commits(files: Sequence[ResultFile], log: GitLog | None) -> list[Commit]:
 def _rows(
     file: ResultFile, commit: Commit, benchmarks: Mapping[str, Benchmark]
 ) -> Iterator[tuple[_Key, Literal["points", "dropped", "failed", "skipped"], Point | Commit]]:
-    """What a file says of each cell."""
+    """Yield the content of a file for each cell."""
     for name, row in file.rows.items():
         found: dict[str, Any] = dict(zip(file.columns, row, strict=False))
         entry = benchmarks.get(name)
@@ -138,7 +137,7 @@ def _rows(
             if value is None:
                 yield key, "failed", commit
             elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                # NaN is asv's word for a combination of parameters that was skipped on purpose.
+                # asv writes NaN for a combination of parameters that was skipped on purpose.
                 yield key, "skipped", commit
             else:
                 version = found.get("version")
@@ -166,13 +165,13 @@ def _point(commit: Commit, value: float, found: Mapping[str, Any], index: int, b
 
 
 def between_launches(value: float, samples: Sequence[float], launches: int) -> tuple[float, float]:
-    """The interval around ``value`` that another set of launches would fall into, in the unit of the samples.
+    """Return the 95 % interval around ``value``, by Student's t over the medians of launches, in the samples' unit.
 
-    Student's t over the medians of launches, 95 %: launches are what varies (Kalibera and Jones 2013,
-    arXiv 2007.10899); samples of one launch share its memory layout and placement.
+    The launches are compared because they are what varies (Kalibera and Jones 2013, arXiv 2007.10899). Samples of one
+    launch share its memory layout and placement.
 
-    :param samples: in the order of launches, equally many of each.
-    :raises MissingPackageError: where scipy is not installed.
+    :param samples: samples in the order of launches, with the same number for each launch.
+    :raises MissingPackageError: if scipy is not installed.
     """
     t = statistics_package("scipy.stats").t
     size = len(samples) // launches

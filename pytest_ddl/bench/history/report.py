@@ -1,4 +1,4 @@
-"""What was found in a history, and what follows from it: who is told, and the exit status."""
+"""Findings in a history, and their consequences: which of them alert, and the exit status."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from pytest_ddl.bench.history.meaning import FAMILIES, family, whole_workload
 from pytest_ddl.bench.history.model import Commit, History, Problem
 
 OK, REGRESSION, USAGE, INCOMPLETE, FAILED = 0, 1, 2, 3, 4
-"""Exit statuses of ``pytest-ddl history``: nothing certain; a confirmed regression stands; nothing could be read; the
-history is less than it seems (results dropped, unreadable, failed or gone); the command itself failed."""
+"""Exit statuses of ``pytest-ddl history``: nothing certain was found; a confirmed regression stands; nothing could be
+read; the history is incomplete (results dropped, unreadable, failed or gone); the command itself failed."""
 
 PRIMARY = ("step", "throughput", "counters")
 
 
 @dataclass(frozen=True)
 class Report:
-    """A history with the changes in it."""
+    """History with the changes that were found in it."""
 
     history: History
     changes: tuple[Change, ...]
     accepted: frozenset[str] = frozenset()
-    """Ids of changes and problems that were said to be all right."""
+    """Ids of changes and problems that the user accepted."""
     notes: tuple[str, ...] = ()
-    """What was not done, and why."""
+    """Notes on what was not done, and why."""
 
     @property
     def regressions(self) -> list[Change]:
-        """Confirmed, still there, and not accepted: the only ones that alert. Largest first."""
+        """Changes that are confirmed, still there, and not accepted, largest first. Only these alert."""
         return _largest_first([one for one in self.changes if one.alerts and one.id not in self.accepted])
 
     @property
     def candidates(self) -> list[Change]:
-        """What a re-run has not confirmed or refuted yet. Never a reason to alert."""
+        """Changes that no re-run has confirmed or refuted yet, largest first. They never alert."""
         return _largest_first([one for one in self.changes if one.is_candidate and one.id not in self.accepted])
 
     @property
@@ -50,7 +50,7 @@ class Report:
         return INCOMPLETE if self.errors else OK
 
     def as_json(self) -> dict[str, Any]:
-        """Everything that was found, for programs; effects are relative (0.05 is 5 % more)."""
+        """Return all findings, for programs. Effects are relative: 0.05 is 5 % more."""
         return {
             "exit_status": self.exit_status,
             "commits": len(self.history.commits),
@@ -72,9 +72,9 @@ class Report:
 
 
 def causes(changes: Sequence[Change]) -> list[list[Change]]:
-    """Changes that one commit can have caused, together: of one workload on one machine, with one verdict.
+    """Group changes that one commit can have caused: changes of one workload on one machine, with one verdict.
 
-    People read those once, whichever metrics and variants they show in. Steps of training come first.
+    Users read each group once, whatever metrics and variants it contains. Steps of training come first.
     """
     order = {one.name: index for index, one in enumerate(FAMILIES)}
     order.update({name: index - len(PRIMARY) for index, name in enumerate(PRIMARY)})

@@ -1,4 +1,4 @@
-"""The gate as what confirms a candidate: both commits alive at once, in turn, launch by launch."""
+"""Confirm a candidate with the gate, which runs both commits at the same time and in turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.metrics import METRICS, NoNumberError
 
 NUMBERS = ("budget", "launches", "false_alarms", "margin")
-"""Fields of :class:`~pytest_ddl.bench.gate.plan.GatePlan` that can be given; all others are of ``BenchSpec``."""
+"""Fields of :class:`~pytest_ddl.bench.gate.plan.GatePlan` that can be given. All others are fields of ``BenchSpec``."""
 WANTED = "the history is asked for times; counters have series of their own"
 
 
@@ -30,15 +30,15 @@ def gate_confirmation(
     reruns: int = 10,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Confirm:
-    """What :func:`~pytest_ddl.bench.history.confirm.confirm_all` calls: the gate on a repository.
+    """Return the function for :func:`~pytest_ddl.bench.history.confirm.confirm_all` that runs the gate.
 
-    :param targets: ``[WORKLOAD=]MODULE:FUNCTION``; one without a workload is for all others.
-    :param options: ``NAME=VALUE``: of ``NUMBERS``, or fields of ``BenchSpec``.
+    :param targets: ``[WORKLOAD=]MODULE:FUNCTION``; one without a workload is for all other workloads.
+    :param options: ``NAME=VALUE``, with a name from ``NUMBERS`` or a field of ``BenchSpec``.
     :param machine: asv's name of this machine; by default its host name and those in ``~/.asv-machine.json``.
-    :param gate: in place of :func:`pytest_ddl.bench.gate.gating.gate`.
-    :param reruns: so often at most; only what was measured counts.
-    :param tell: told what is re-run, as it takes minutes.
-    :raises ValueError: for an argument that cannot be used.
+    :param gate: is used instead of :func:`pytest_ddl.bench.gate.gating.gate`.
+    :param reruns: maximum number of re-runs; only those that were measured count.
+    :param tell: is called with a line for each re-run, because a re-run takes minutes.
+    :raises ValueError: if an argument cannot be used.
     """
     functions = _functions(targets)
     given = _options(options)
@@ -76,7 +76,7 @@ def _the_gate() -> Callable[..., Any]:
 
 
 def known_names(path: Path | None = None) -> set[str]:
-    """Names under which asv may store results of this machine."""
+    """Return the names under which asv may store results of this machine."""
     names = {platform.node()}
     try:
         data = json.loads((path or Path.home() / ".asv-machine.json").read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def _options(options: Sequence[str]) -> dict[str, Any]:
 
 
 def _text(strategy: str, replicas: int) -> str:
-    """The variant of a strategy with so many replicas, as the gate reads it."""
+    """Return the variant of a strategy with this number of replicas, in the gate's notation."""
     from pytest_ddl.harness import process_harness
 
     if "[" in strategy or not replicas:
@@ -147,7 +147,7 @@ def _run(
     from pytest_ddl.bench.counters.changes import NAMES
     from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
 
-    # A counter that became worse would end the gate before it has measured times.
+    # A counter that became worse would end the gate before it measures enough times.
     accept = {name: WANTED for name in NAMES if name not in ("eager", "steady_steps")}
     try:
         result = gate(before, after, target, strategy, repository=repository, accept=accept, **given)
@@ -160,7 +160,7 @@ def _run(
 
 
 def judged(verdict: str, reason: str, decision: Any) -> Verdict:
-    """What a verdict of the gate says about a candidate: only a regression confirms, only a pass refutes."""
+    """Translate the gate's verdict into one on a candidate: only a regression confirms it, only a pass refutes it."""
     effect = None if decision is None or not math.isfinite(decision.ratio) else decision.ratio - 1
     about = f"re-run, {decision.launches} launches: {reason}" if decision is not None else f"re-run: {reason}"
     if verdict == "regression":
@@ -171,7 +171,7 @@ def judged(verdict: str, reason: str, decision: Any) -> Verdict:
 
 
 def _other_metric(cell: Any, series: Series, margin: float) -> Verdict:
-    """Memory, energy and the like: the same rule, on what the launches of the re-run say of that metric."""
+    """Judge memory, energy and similar metrics: apply the same rule to their values in the re-run's launches."""
     from pytest_ddl.bench.gate.verdict import Rule, decide
 
     name = leaf(series.benchmark)

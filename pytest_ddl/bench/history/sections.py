@@ -1,4 +1,4 @@
-"""A view of the page: one workload on one machine, its newest numbers and its charts, metric by metric."""
+"""Write a view of the page: one workload on one machine, its newest numbers and its charts, metric by metric."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_ddl.bench.history.report import Report
 from pytest_ddl.bench.history.units import DASH, number, scale
 
 ORDER = ("throughput", "efficiency", "step", "overhead", "communication", "first_step", "memory", "energy", "counters")
-"""Of the metrics in a view; the others follow."""
+"""Order of the metrics in a view. The others follow."""
 HUES = {"one_device": "ink", "mirrored": "blue", "multi_worker_mirrored": "green", "parameter_server": "purple"}
 
 
@@ -51,7 +51,7 @@ class View:
 
 
 def hue(series: Series) -> str:
-    """The class of a strategy's colour."""
+    """Return the class of a strategy's color."""
     found = variant(series)
     if found is None:
         return "ink"
@@ -91,7 +91,7 @@ def series_order(series: Series) -> tuple[str, tuple[int, Variant], str]:
 
 
 def _scaling(series: Sequence[Series]) -> str:
-    """Real against ideal throughput at the newest commit, where more than one number of replicas was measured."""
+    """Draw real and ideal throughput at the newest commit, if more than one number of replicas was measured."""
     newest: dict[str, list[Series]] = defaultdict(list)
     for one in series:
         found = variant(one)
@@ -142,7 +142,7 @@ def _direction(series: Sequence[Series]) -> str:
 
 
 def _trivial(series: Series) -> bool:
-    """Whether a series compares one device with itself."""
+    """Return whether a series compares one device with itself."""
     found = variant(series)
     same = found is not None and found.strategy.startswith("one_device")
     return same and family(series.benchmark).derived and len({point.value for point in series.points}) == 1
@@ -174,7 +174,7 @@ def _metric(kind: Family, series: Sequence[Series], view: View, report: Report) 
 
 
 def commit_link(commit: Commit, history: History) -> str:
-    """The short hash, linked where it is known where to."""
+    """Return the short hash, with a link if the URL is known."""
     name = f"<code>{escape(commit.short)}</code>"
     title = f' title="{escape(commit.subject, quote=True)}"' if commit.subject else ""
     if not history.commit_url.startswith(("https://", "http://")):
@@ -183,7 +183,7 @@ def commit_link(commit: Commit, history: History) -> str:
 
 
 def _table(series: Sequence[Series], view: View, history: History) -> str:
-    """The same numbers as text, newest first: for readers of screens, for copying, and without scripts."""
+    """Return the same numbers as a table, newest first, for screen readers, copying, and use without scripts."""
     largest = max((point.value for one in series for point in one.points), default=0.0)
     by, unit = scale(series[0].benchmark.unit, largest, share=is_share(series[0]))
     values = [{point.commit.hash: point.value for point in one.points} for one in series]
@@ -204,7 +204,7 @@ def _table(series: Sequence[Series], view: View, history: History) -> str:
 
 
 def _counters(kind: Family, series: Sequence[Series], report: Report) -> str:
-    """Counters as a table: they do not scatter, and what matters is when they changed."""
+    """Return counters as a table, because they have no noise and only their changes matter."""
     names = list(dict.fromkeys(one.benchmark.name for one in sorted(series, key=series_order)))
     columns = [next(one for one in series if one.benchmark.name == name).benchmark for name in names]
     rows: dict[str, dict[str, Series]] = defaultdict(dict)

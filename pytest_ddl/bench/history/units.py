@@ -1,4 +1,4 @@
-"""Numbers as people read them: scaled units, shares as per cent, changes with their sign."""
+"""Format numbers for people: scaled units, shares as percentages, changes with their sign."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
 def scale(unit: str, largest: float, *, share: bool = False) -> tuple[float, str]:
-    """What to divide by, and the unit to show then: ``(0.001, "ms")`` for seconds up to .5."""
+    """Return the divisor and the unit to show: ``(0.001, "ms")`` for seconds up to .5."""
     if share:
         return 0.01, "%"
     steps = {"seconds": _SECONDS, "s": _SECONDS, "bytes": _BYTES, "B": _BYTES}.get(unit)
@@ -23,7 +23,7 @@ def scale(unit: str, largest: float, *, share: bool = False) -> tuple[float, str
 
 
 def number(value: float, digits: int = 3) -> str:
-    """With so many significant digits, never fewer than its integer part, thousands apart."""
+    """Format a value with this many significant digits, all digits before the point, and groups of thousands."""
     if not math.isfinite(value):
         return "∞" if value > 0 else f"{MINUS}∞"
     if value == 0:
@@ -36,20 +36,20 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def quantity(value: float, unit: str, *, share: bool = False, digits: int = 3) -> str:
-    """``12.4 ms`` for .0124 seconds."""
+    """Format a value with its unit: ``12.4 ms`` for .0124 seconds."""
     by, shown = scale(unit, value, share=share)
     return f"{number(value / by, digits)} {shown}".strip()
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A relative change with its sign: ``+5.2 %``."""
+    """Format a relative change with its sign: ``+5.2 %``."""
     if not math.isfinite(share):
         return "from 0"
     return f"{'+' if share >= 0 else MINUS}{abs(share) * 100:.{digits}f}{THIN}%"
 
 
 def ticks(low: float, high: float, about: int = 3) -> list[float]:
-    """Round numbers within a range, about so many."""
+    """Return round numbers within a range, about as many as ``about``."""
     if not high > low:
         return [low]
     span = high - low
@@ -60,10 +60,10 @@ def ticks(low: float, high: float, about: int = 3) -> list[float]:
 
 
 def labels(values: list[float]) -> list[str]:
-    """Ticks as text, all with the same decimals."""
+    """Format ticks, all with the same number of decimals."""
     step = min((abs(after - before) for before, after in pairwise(values)), default=abs(values[0]) if values else 1.0)
     power = math.floor(math.log10(step)) if step else 0
-    # 0.25 needs one decimal more than its first digit tells.
+    # A step of 0.25 needs one decimal more than its first digit.
     extra = 1 if abs(step / 10.0**power - 2.5) < 1e-6 else 0
     places = max(0, extra - power)
     return [f"{value:,.{places}f}".replace(",", THIN).replace("-", MINUS) for value in values]

@@ -1,4 +1,4 @@
-"""What was found, as text for a terminal, and for GitHub Actions."""
+"""Format the findings as text for a terminal and for GitHub Actions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pytest_ddl.bench.history.report import Report, causes
 from pytest_ddl.bench.history.units import percent, quantity
 
 _AT_MOST = 12
-"""Changes of one cause."""
+"""Maximum number of changes that are listed for one cause."""
 
 
 def told(report: Report) -> str:
-    """For a terminal: regressions, candidates, gaps, and what was not done."""
+    """Return the text for a terminal: regressions, candidates, gaps, and what was not done."""
     history = report.history
     machines = ", ".join(history.machines)
     lines = [f"{len(history.commits)} commits, {len(history.series)} series, from {machines}"]
@@ -35,21 +35,21 @@ def told(report: Report) -> str:
 
 
 def where(change: Change) -> str:
-    """The commits that a change lies between."""
+    """Describe the commits between which a change lies."""
     if change.kind == "creep":
         return f"little by little from {change.before.short} to {change.after.short}"
     return f"after {change.before.short}, by {change.after.short}"
 
 
 def line(change: Change) -> str:
-    """One change in one line."""
+    """Describe one change in one line."""
     unit = change.series.benchmark.unit
     levels = f"{quantity(change.old, unit)} -> {quantity(change.new, unit)}"
     return f"{change.series.label}: {percent(change.effect)}, {levels} [{change.id}]"
 
 
 def cause(group: Sequence[Change]) -> list[str]:
-    """What one commit can have caused: where, why it is believed, and every change."""
+    """Describe changes that one commit can have caused: their place, the reason to believe them, and each change."""
     first = group[0]
     message = f": {first.verdict.message}" if first.verdict.message else ""
     head = f"{workload(first.series)} on {first.series.machine}, {where(first)}{message}"
@@ -66,7 +66,7 @@ def _listed(title: str, found: Sequence[Change]) -> list[str]:
 
 
 def github_annotations(report: Report) -> str:
-    """Workflow commands of GitHub Actions: errors for what alerts, notices for candidates.
+    """Return workflow commands of GitHub Actions: errors for what alerts, warnings for gaps, notices for candidates.
 
     https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     """
@@ -87,7 +87,7 @@ def _escaped(text: str) -> str:
 
 
 def step_summary(report: Report) -> str:
-    """Markdown for the summary of a GitHub job."""
+    """Return Markdown for the summary of a GitHub job."""
     counts = f"{len(report.history.commits)} commits, {len(report.history.series)} series."
     lines = ["## Performance history", "", counts]
     for title, found in (("Confirmed regressions", report.regressions), ("To be confirmed", report.candidates)):
