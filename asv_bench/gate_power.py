@@ -1,8 +1,9 @@
-"""What the gate is worth on this machine: ``python asv_bench/gate_power.py --launches 60 --cell one_device``.
+"""Measure the gate's error rates on this machine: ``python asv_bench/gate_power.py --launches 60 --cell one_device``.
 
-Collects real launches of a small training function, against itself (``--effect 0``) and against one that does
-5 % more (``--effect 5``: every step is kept busy for 5 % longer), and replays the gate's decisions over
-disjoint groups of them. Every launch is kept in ``--results``: a run that was cut off goes on where it stopped.
+The script collects real launches of a small training function. It compares the function with itself (``--effect 0``)
+and with one that takes 5 % longer (``--effect 5``: every step is kept busy for 5 % longer). Then it replays the gate's
+decisions over disjoint groups of launches. Every launch is kept in ``--results``, so that an interrupted run continues
+at the same place.
 
 ``--gates 10 --load 4`` runs the gate itself ten times instead, beside four busy processes.
 """
@@ -37,9 +38,10 @@ from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide_launches
 from pytest_ddl.bench.spec import BenchSpec
 
 DRAWS = 2000
-"""Gates of launches drawn with replacement (the bootstrap; Efron 1979): what the rule makes of such launches, sharper
-than the few runs that they can be cut into, and blind to what the launches have not shown. Those of one pair of
-interpreters are drawn together."""
+"""Number of gate runs over launches drawn with replacement (the bootstrap; Efron 1979).
+
+They give more precise rates than the few disjoint runs, but they cannot show effects that are not in the launches.
+Launches of one pair of interpreters are drawn together."""
 TARGET = Target.parse("program:train")
 RANKS = {"one_device": 1, "multi_worker_mirrored": 2, "mirrored": 1}
 PROGRAM = '''
@@ -104,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.minutes * 60
     with busy(options.load):
-        # Cells and effects take turns, so that all of them see the same machine.
+        # Cells and effects take turns, so that a change of the machine affects all of them.
         for number in range(LAUNCHES, options.launches + LAUNCHES, LAUNCHES):
             for cell in options.cell:
                 for effect in options.effect:
@@ -137,7 +139,7 @@ def read(folder: Path, cell: str, effect: int) -> list[dict[str, Any]]:
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """So many processes beside us that keep a core busy each."""
+    """Run this many processes beside the measurement, each of which keeps a core busy."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -149,7 +151,7 @@ def busy(processes: int) -> Iterator[None]:
 
 @contextmanager
 def both_sides(effect: int) -> Iterator[list[Side]]:
-    """The program, and the one that takes ``effect`` percent longer, as they are launched."""
+    """Yield the program, and one that takes ``effect`` percent longer, as sides that can be launched."""
     with tempfile.TemporaryDirectory(prefix="gate-power-") as name:
         folder = Path(name).resolve()
         instrument = write_instrument(folder, own=False)
@@ -166,10 +168,11 @@ def both_sides(effect: int) -> Iterator[list[Side]]:
 def collect(
     cell: str, effect: int, numbers: Sequence[int], batch: int, groups: int, end: float = math.inf
 ) -> Iterator[dict[str, Any]]:
-    """Launches of both versions, in turn, as the gate makes them; what it would keep of each.
+    """Launch both versions in turn, as the gate does, and yield the data that it would keep of each launch.
 
-    :param numbers: of the launches, at most as many as interpreters last for: ``pair`` tells those of others.
-    :param end: ``time.monotonic`` after which none is begun.
+    :param numbers: numbers of the launches, at most as many as one pair of interpreters makes. The field ``pair``
+        distinguishes them from launches of other pairs.
+    :param end: ``time.monotonic`` after which no launch begins.
     """
     bench = BenchSpec(batch_per_replica=batch)
     with both_sides(effect) as sides, Pair(*sides, TARGET, cell, RANKS[cell], bench, groups=groups) as pair:
@@ -182,7 +185,7 @@ def collect(
 
 
 def run_gate(cell: str, effect: int, batch: int) -> CellResult:
-    """The gate itself, as it is by default."""
+    """Run the gate itself with its default settings."""
     with both_sides(effect) as (base, head):
         bench = BenchSpec(batch_per_replica=batch)
         return measure_cell(Cell(base, head, TARGET, cell, RANKS[cell], bench, Rule(), GatePlan.budget))
@@ -198,10 +201,9 @@ def told(one: dict[str, Any]) -> str:
 
 
 def gate_runs(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verdict, int]]:
-    """Cut launches into disjoint runs of the gate, each as long as it would have been, with interpreters of its own.
+    """Cut launches into disjoint runs of the gate, each as long as a real one, with interpreters of its own.
 
-    Launches on an overloaded machine are set aside, as the gate does; a run that the launches do not suffice
-    for is left out.
+    Launches on an overloaded machine are set aside, as the gate does. A last run with too few launches is left out.
     """
     left = [one for one in launches if not one["load"]["problem"]]
     runs = []
@@ -220,7 +222,7 @@ def gate_runs(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verd
 
 
 def pairs_of(launches: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The launches of each pair of interpreters."""
+    """Group the launches by pair of interpreters."""
     found: dict[int, list[dict[str, Any]]] = {}
     for one in launches:
         found.setdefault(one["pair"], []).append(one)
@@ -228,7 +230,7 @@ def pairs_of(launches: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def drawn(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verdict, int]]:
-    """Runs of the gate on launches drawn with replacement: all those of a pair of interpreters together."""
+    """Simulate runs of the gate on launches drawn with replacement, those of a pair of interpreters together."""
     chance, pairs, runs = random.Random(0), pairs_of(launches), []
     for _ in range(DRAWS):
         chosen: list[dict[str, Any]] = []
@@ -239,7 +241,7 @@ def drawn(launches: Sequence[dict[str, Any]], rule: Rule) -> list[tuple[Verdict,
 
 
 def between_pairs(launches: Sequence[dict[str, Any]]) -> str:
-    """How launches of one pair of interpreters differ, and pairs (one-way analysis of variance; Fisher 1925)."""
+    """Describe the variation within and between pairs of interpreters (one-way analysis of variance; Fisher 1925)."""
     from scipy.stats import f_oneway
 
     groups = [[one["log_ratio"] for one in pair] for pair in pairs_of(launches) if len(pair) > 1]
@@ -250,7 +252,7 @@ def between_pairs(launches: Sequence[dict[str, Any]]) -> str:
 
 
 def slower(one: dict[str, Any], by: float = 1.05) -> dict[str, Any]:
-    """The launch, had every step of HEAD taken so much longer."""
+    """Return the launch as if every step of HEAD had taken ``by`` times as long."""
     return {**one, **{name: one[name] + math.log(by) for name in ("log_ratio", "total_ratio")}}
 
 
@@ -264,7 +266,7 @@ def rates(runs: Iterable[tuple[Verdict, int]]) -> str:
 
 
 def show(folder: Path, cells: Sequence[str], effects: Sequence[int], calm: bool) -> None:
-    """Spread of the launches, and what the gate would have said; false alarms are REGRESSION where effect is 0."""
+    """Print the spread of the launches and the gate's verdicts. A REGRESSION with effect 0 is a false alarm."""
     rule = Rule()
     for cell in cells:
         for effect in effects:
@@ -288,7 +290,7 @@ def show(folder: Path, cells: Sequence[str], effects: Sequence[int], calm: bool)
             if len(calm_ones) >= rule.looks[-1]:
                 print(f"  {DRAWS} runs of launches drawn from them: {rates(drawn(calm_ones, rule))}")
                 if effect == 0:
-                    # The wait that is injected costs more than it lasts: threads that spin go to sleep meanwhile.
+                    # Computed, because an injected wait costs more than its own time: spinning threads go to sleep.
                     print(f"  and had HEAD been 5 % slower: {rates(drawn([slower(one) for one in calm_ones], rule))}")
             trusting = [{**one, "load": {"problem": ""}} for one in launches]
             if overloaded:

@@ -1,6 +1,7 @@
-"""All figures of the harness in one run, as a table and as JSON: ``python asv_bench/harness.py [--json FILE]``.
+"""Measure all figures of the harness in one run: ``python asv_bench/harness.py [--json FILE]``.
 
-What is compared is measured in turns within this run, so that a busy machine slows both sides.
+The figures are shown as a table, and can be written as JSON. Figures that are compared are measured in turn within this
+run, so that a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from benchmarks.tensorflow_runner import TensorFlowRunner
 from pytest_ddl.harness import Harness
 
 WIDTH = 76
-"""Columns of the names in the table."""
+"""Width of the names in the table, in characters."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table. ``target`` is in the unit of ``value``; ``at_least`` turns its direction round."""
+    """One line of the table. ``target`` is a maximum in the unit of ``value``; with ``at_least`` it is a minimum."""
 
     name: str
     value: float
@@ -48,7 +49,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def measure_starts(harness: Harness, rounds: int) -> list[Figure]:
-    """Fresh clusters, in turns with TensorFlow's runner."""
+    """Measure starts of fresh clusters, in turn with TensorFlow's runner."""
     ours: dict[int, list[float]] = {2: [], 4: []}
     theirs: dict[int, list[float]] = {2: [], 4: []}
     with TensorFlowRunner() as runner:
@@ -76,7 +77,7 @@ def measure_starts(harness: Harness, rounds: int) -> list[Figure]:
 
 
 def measure_tests(rounds: int, count: int) -> list[Figure]:
-    """The cost of one more test in a warm cluster, without what pytest itself takes for a test."""
+    """Measure the cost of one more test in a warm cluster, without pytest's own cost of a test."""
     costs: dict[str, list[float]] = {kind: [] for kind in sessions.FIXTURES}
     for _ in range(rounds):
         for kind, medians in costs.items():
@@ -104,11 +105,11 @@ def measure_memory(harness: Harness) -> list[Figure]:
 
 
 def measure_unused(pairs: int) -> list[Figure]:
-    """What having the plugin installed costs a run that does not use it."""
+    """Measure what the installed plugin costs a run that does not use it."""
     sessions.unused_seconds(True)
     walls, cpus = [], []
     for number in range(pairs):
-        # Alternating which side comes first takes a drift of the machine's speed out of the difference.
+        # The side that comes first alternates, so that a drift of the machine's speed cancels out.
         first = number % 2 == 0
         one, other = sessions.unused_seconds(first), sessions.unused_seconds(not first)
         used, blocked = (one, other) if first else (other, one)
@@ -141,7 +142,7 @@ def measure_equivalence(harness: Harness, rounds: int) -> list[Figure]:
 
 
 def measure_recording(harness: Harness) -> list[Figure]:
-    """What recording costs a step, against the program's own loop in turns with it."""
+    """Measure what recording costs a step, compared with the program's own loop, in turn."""
     seconds = comparisons.recording_seconds(harness)
     step = "step of a small model, mirrored, median"
     return [
@@ -153,7 +154,7 @@ def measure_recording(harness: Harness) -> list[Figure]:
 
 
 def measure_leaks(harness: Harness, count: int) -> list[Figure]:
-    """Many fresh clusters one after the other; whatever is left of them afterwards is a leak."""
+    """Start many fresh clusters one after the other. Everything that is left of them afterwards is a leak."""
     clusters.start_seconds(harness, "mwms")
     before = clusters.traces(harness)
     seconds = []
@@ -201,13 +202,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ddl-benchmark-") as folder:
-        # A folder of this run's own, so that what it leaves behind can be told from everybody else's.
+        # A folder only for this run, so that its leftovers can be distinguished from those of other programs.
         tempfile.tempdir = os.environ["TMPDIR"] = folder
         report(options, parser)
 
 
 def report(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Measure what was asked for, and show it."""
+    """Measure the requested parts, and show the figures."""
     started = time.monotonic()
     harness = clusters.warm_harness()
     parts: dict[str, Callable[[], list[Figure]]] = {

@@ -1,1 +1,1 @@
-"""The published experiment, reproduced: an MNIST-shaped network trained on 1 and on 2 replicas."""
+"""Reproduce the published experiment: train an MNIST-shaped network on 1 and on 2 replicas."""

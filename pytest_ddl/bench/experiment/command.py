@@ -1,4 +1,4 @@
-"""``pytest-ddl experiment mnist-scaling``: its options, and the experiment from the check to the page."""
+"""Command ``pytest-ddl experiment mnist-scaling``: its options, and the experiment from the check to the page."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ OK, WRONG, USAGE = 0, 1, 2
 """Exit statuses: measured; the training is wrong, or nothing was measured or written; a wrong option."""
 QUICK_EPOCHS = 3
 SYNCHRONOUS = ("mirrored", "multi_worker_mirrored")
-"""Strategies with a number of replicas in sync to scale with, and a program that is the same on one device."""
+"""Strategies with a number of synchronous replicas, for which the program is the same on one device."""
 
 
 class UsageError(ValueError):
-    """An option that cannot be used; the message is one line that names it."""
+    """Raised if an option cannot be used. The message is one line that names the option."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the experiment; gives the exit status."""
+    """Run the experiment and return the exit status."""
     try:
         with interruptible():
             return run(options)
@@ -71,17 +71,17 @@ def main(options: argparse.Namespace) -> int:
         _tell(f"pytest-ddl experiment: error: {error}")
         return USAGE
     except KeyboardInterrupt:
-        # Before the interpreter ends, so that nothing is left even of a caller that goes on.
+        # Closed here and not at exit, so that no process is left if the caller continues.
         process_harness().close()
         _tell("interrupted: nothing was written")
         return INTERRUPTED
 
 
 def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnist) -> int:
-    """Check the training function, time it, and write the folder.
+    """Check the training function, time it, write the folder, and return the exit status.
 
     :param train: see :data:`pytest_ddl.bench.experiment.measuring.TrainFunction`.
-    :raises UsageError: for an option that cannot be used, before anything is started for long.
+    :raises UsageError: if an option cannot be used. Nothing that takes long has started by then.
     """
     from pytest_ddl.cluster.cluster import ClusterError
 
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
     found = images.digits() if options.data is None else images.load(Path(options.data))
     harness = process_harness()
     setup = _setup(harness, options)
-    # So that both train as many images in an epoch, and no batch has another size.
+    # So both train on the same number of images in an epoch, and all batches have the same size.
     found = found.trimmed(options.batch * setup.replicas if options.batch_rule == "replica" else options.batch)
     notes = [*setup.notes, *_busy()]
     started = datetime.now(timezone.utc)
@@ -139,7 +139,7 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
 
 
 def conclude(experiment: Experiment, folder: Path) -> int:
-    """Say what was found and write the folder; gives the exit status."""
+    """Print the result, write the folder, and return the exit status."""
     sys.stdout.write(table.markdown(experiment))
     sys.stdout.flush()
     judged = numbers.agreement(experiment)
@@ -157,7 +157,7 @@ def conclude(experiment: Experiment, folder: Path) -> int:
 
 @dataclass(frozen=True)
 class _Setup:
-    """What several replicas are made of here."""
+    """Settings for several replicas on this machine."""
 
     spec: StrategySpec
     replicas: int
@@ -213,7 +213,7 @@ def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
 
 
 def _busy() -> list[str]:
-    """Say that others were using the machine before this command did."""
+    """Return a note if other processes used the machine before this command did."""
     found = business()
     return [f"The machine was busy when this began ({found}): these times are not to be relied on."] if found else []
 
@@ -225,7 +225,7 @@ def _short(plan: measuring.Plan) -> list[str]:
 
 
 def _checked(options: argparse.Namespace) -> Path:
-    """The output folder, after all options were looked at that need no look at the machine."""
+    """Check the options that do not depend on the machine's hardware, and return the output folder."""
     for name in ("epochs", "batch", "repeats"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -247,7 +247,7 @@ def _checked(options: argparse.Namespace) -> Path:
 
 
 def _try_to_write(folder: Path) -> None:
-    """Find out now, and not after all trainings, that nothing can be written there."""
+    """Check that the folder can be written before all trainings run."""
     nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:

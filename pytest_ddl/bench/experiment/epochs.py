@@ -1,4 +1,4 @@
-"""The recorder of a training that is timed epoch by epoch; it runs in the ranks."""
+"""Record a training that is timed epoch by epoch; this code runs in the ranks."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ EVALUATION_BATCH = 500
 
 @dataclass(frozen=True)
 class Orders:
-    """What a rank is to do, as it travels there."""
+    """Instructions that are sent to a rank."""
 
     file: str
-    """The images, for testing."""
+    """File with the images, of which the recorder uses those for testing."""
     steps_per_epoch: int
     cores_per_replica: int = 0
 
 
 @dataclass(frozen=True)
 class RankAnswer:
-    """What a rank sends back."""
+    """Answer of a rank."""
 
     training: RankTraining
     versions: dict[str, str]
 
 
 class EpochRecorder(Recorder):
-    """Counts steps; after those of an epoch it reads the clock, evaluates, and starts the clock again.
+    """Recorder that counts steps. After each epoch it reads the clock, evaluates, and starts the clock again.
 
-    The clock is started on all ranks together, after a collective that none of them leaves before all
-    have entered: a rank that evaluates faster would count its wait for the others as training.
+    All ranks start the clock together, after a collective that no rank leaves before all have entered it. Otherwise a
+    rank that evaluates faster would count its wait for the others as training.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class EpochRecorder(Recorder):
         return False
 
     def look_for_new(self) -> None:
-        """Variables are looked at before the first step and after the last."""
+        """Do nothing: variables are examined before the first step and after the last."""
 
     def begin(self) -> None:
         self._untrained = self.digests()[0]
@@ -98,10 +98,10 @@ class EpochRecorder(Recorder):
         self._start_clock()
 
     def result(self, name: str, value: Any) -> None:
-        """What ``fit`` and ``evaluate`` return is not kept."""
+        """Do nothing: results of ``fit`` and ``evaluate`` are not kept."""
 
     def end_without_step(self) -> None:
-        """Nothing was recorded that could belong to no step."""
+        """Do nothing: between steps, nothing is recorded that has to be dropped."""
 
     def end_of_data(self) -> None:
         """Keep nothing: what the program does after its loop is not compared."""
@@ -115,7 +115,7 @@ class EpochRecorder(Recorder):
         batches: tuple[BatchRecord, ...] | None = None,
     ) -> float | None:
         self.steps += 1
-        # Kept as it is: to read it would wait for the device after every step.
+        # Not read here, because that would wait for the device after every step.
         self._step_losses.append(loss)
         if self.steps % self._per_epoch == 0:
             synchronise(loss)
@@ -138,7 +138,7 @@ class EpochRecorder(Recorder):
         return self.digests()[0] != self._untrained
 
     def digests(self) -> tuple[str, ...]:
-        """SHA-256 of all trainable weights, of each replica on this rank."""
+        """Return the SHA-256 of all trainable weights, one for each replica on this rank."""
         self._watcher.scan()
         weights = [item for item in self._watcher.watched if item.record.kind.value == "trainable"]
         parts = [values.read(self._context.strategy, item.variable) for item in weights]
@@ -160,7 +160,7 @@ class EpochRecorder(Recorder):
         self.test_accuracies.append(accuracy)
 
     def _evaluate(self) -> tuple[float, float]:
-        """Mean cross-entropy and accuracy on the test set, from this rank's own copy of the weights."""
+        """Return mean cross-entropy and accuracy on the test set, from this rank's own copy of the weights."""
         import tensorflow as tf
 
         model = self._watcher.models[0]
@@ -175,11 +175,11 @@ class EpochRecorder(Recorder):
 
 
 def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: Orders) -> RankAnswer:
-    """Run a training function on this rank to its end, timed by epochs."""
+    """Run a training function on this rank to its end, and time its epochs."""
     context = current_rank()
     assert context is not None
     local = max(1, context.num_replicas // context.num_ranks)
-    # Energy is a property of the machine: one rank reads it.
+    # The counters give the energy of the whole machine, so only one rank reads them.
     meter = EnergyMeter() if context.rank == 0 else None
     reading = EnergyReading(None, reason="read by rank 0")
     with ExitStack() as stack:
@@ -209,7 +209,7 @@ def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: Order
 
 
 def _meeting(context: RankContext) -> Callable[[], None]:
-    """A collective that no rank leaves before all have entered it; nothing where there is one rank."""
+    """Return a collective that no rank leaves before all have entered it. For one rank it does nothing."""
     import tensorflow as tf
 
     if context.num_ranks == 1:

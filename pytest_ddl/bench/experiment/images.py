@@ -1,4 +1,4 @@
-"""The images: scikit-learn's digits in the shape of MNIST, or a file of MNIST's that the user has."""
+"""Load the images: scikit-learn's digits in the shape of MNIST, or an MNIST file from the user."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ SIDE = 28
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-"""The names in Keras' ``mnist.npz``."""
+"""Names of the arrays in Keras' ``mnist.npz``."""
 
 Array = np.ndarray[Any, Any]
 
 
 class ImagesError(ValueError):
-    """A file that holds no such images; the message names the file and what is wrong."""
+    """Raised if the images cannot be used. The message names their source and says what is wrong."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Grey images of ``SIDE`` x ``SIDE`` pixels, uint8, and their labels from 0 to 9."""
+    """Gray images of ``SIDE`` x ``SIDE`` pixels, uint8, and their labels from 0 to 9."""
 
     x_train: Array
     y_train: Array
     x_test: Array
     y_test: Array
     source: str
-    """Where they come from, in words."""
+    """Origin of the images, in words."""
 
     def save(self, path: Path) -> None:
         np.savez(path, **{name: getattr(self, name) for name in ARRAYS})
 
     def trimmed(self, multiple: int) -> Images:
-        """The same with a number of training images that is a multiple, so that every batch size trains as many.
+        """Return a copy whose number of training images is a multiple, so that every batch size uses all of them.
 
-        :raises ImagesError: where there are fewer than ``multiple`` of them.
+        :raises ImagesError: if there are fewer than ``multiple`` training images.
         """
         kept = len(self.x_train) // multiple * multiple
         if not kept:
@@ -50,11 +50,12 @@ class Images:
 
 
 def digits() -> Images:
-    """scikit-learn's 1797 digits: 8 x 8 pixels, each drawn 3 x 3 and framed by 2, as MNIST frames its digits.
+    """Return scikit-learn's 1797 digits of 8 x 8 pixels in the size of MNIST.
 
-    A fifth, drawn at random with a fixed seed, is kept for testing.
+    Each pixel is drawn 3 x 3, and the image gets a border of 2 pixels, as digits of MNIST have a border. A fifth of the
+    images, chosen at random with a fixed seed, is kept for testing.
     """
-    # Imported here: it takes a second, and not every command needs it.
+    # Imported here, because the import takes a second and not every command needs it.
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -67,9 +68,9 @@ def digits() -> Images:
 
 
 def load(path: Path) -> Images:
-    """The images of a file like Keras' ``mnist.npz``.
+    """Load the images of a file like Keras' ``mnist.npz``.
 
-    :raises ImagesError: where it is no such file.
+    :raises ImagesError: if the file is not like that.
     """
     try:
         with path.open("rb") as file:
@@ -106,6 +107,6 @@ def load(path: Path) -> Images:
 
 
 def scaled(images: Array) -> Array:
-    """What the network is given: float32 in [0, 1], with one channel."""
+    """Return the network's inputs: float32 in [0, 1], with one channel."""
     result: Array = (images[..., None] / np.float32(255)).astype(np.float32)
     return result

@@ -1,4 +1,4 @@
-"""Trainings on 1 and on several replicas, taking turns, and the proof that all of them trained."""
+"""Train on 1 and on several replicas in turn, and prove that all of them trained."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
 
 CHECK_STEPS = 3
-"""Steps in which the training function is compared with one device before it is timed."""
+"""Number of steps in which the training function is compared with one device before it is timed."""
 TrainFunction = Callable[..., Any]
-"""``train(run, file=, epochs=)``: a training function of the contract, with the images and the epochs bound."""
+"""Training function ``train(run, file=, epochs=)``; the plan binds the images and the epochs."""
 
 
 class ExperimentError(BenchError):
-    """A training that failed, or of which not everything can be shown to have trained."""
+    """Raised if a training failed, or if it cannot be shown that every part of it trained."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained."""
+    """Settings of the trainings."""
 
     file: Path
-    """The images; see :mod:`pytest_ddl.bench.experiment.images`."""
+    """File with the images; see :mod:`pytest_ddl.bench.experiment.images`."""
     train_images: int
     single: str = "one_device"
     many: str = "multi_worker_mirrored[workers=2,replicas=1]"
     replicas: int = 2
-    """Of ``many``."""
+    """Number of replicas of ``many``."""
     batch: int = 64
     batch_rule: str = "replica"
     epochs: int = 30
@@ -65,7 +65,7 @@ class Plan:
 
 
 def check(plan: Plan) -> Report:
-    """Compare the training function under the strategy of several replicas with one device, for a few steps."""
+    """Compare the training function on several replicas with the one on one device, for a few steps."""
     from pytest_ddl.comparison.comparer import check_training
 
     return check_training(
@@ -79,9 +79,9 @@ def check(plan: Plan) -> Report:
 
 
 def measure(harness: Harness, plan: Plan, told: Callable[[str], None]) -> list[Training]:
-    """All trainings, in turns that balance what drifts: 1 and N, then N and 1, and so on.
+    """Run all trainings in an order that balances a drift of the machine: 1 and N, then N and 1, and so on.
 
-    :raises ExperimentError: for a training that failed or cannot be trusted.
+    :raises ExperimentError: if a training failed or cannot be trusted.
     """
     found = []
     for repeat in range(1, plan.repeats + 1):
@@ -97,7 +97,7 @@ def measure(harness: Harness, plan: Plan, told: Callable[[str], None]) -> list[T
 
 
 def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Training:
-    """One training in fresh processes.
+    """Run one training in fresh processes.
 
     :raises ExperimentError: see :func:`measure`.
     """
@@ -141,9 +141,9 @@ def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Train
 
 
 def prove(training: Training) -> None:
-    """Show that every rank and replica did all of the training, and that they agree on its outcome.
+    """Check that every rank and replica did the whole training, and that they agree on its result.
 
-    :raises ExperimentError: naming the rank and what it lacks.
+    :raises ExperimentError: if one did not; the message names the rank and the problem.
     """
     wanted = training.epochs * training.steps_per_epoch
     copies = [digest for rank in training.ranks for digest in rank.weights]

@@ -1,4 +1,4 @@
-"""What follows from the measured times: scaling with its uncertainty, and whether the accuracies agree."""
+"""Compute scaling and its uncertainty from the measured times, and compare the accuracies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pytest_ddl.bench.metrics.scaling import karp_flatt_serial_fraction, strong_
 
 LEVEL = 0.95
 AGREEMENT = 0.99
-"""Confidence with which accuracies must differ to be told apart."""
+"""Confidence from which two accuracies count as different."""
 SETTLING = 6
-"""Epochs below which nobody says that a training has come to rest."""
+"""Minimum number of epochs of a training that can count as settled."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A mean over repeats, with a 95 % t interval where there are at least 2 of them."""
+    """Mean over repeats, with a 95 % t interval if there are at least 2 of them."""
 
     value: float
     low: float | None = None
@@ -28,15 +28,16 @@ class Number:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Number:
-        """Of independent samples on a ratio scale: their geometric mean."""
+        """Return the geometric mean of independent samples on a ratio scale."""
         return cls(*interval(list(samples), level=LEVEL))
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """1 replica against N, over the same number of epochs of the same images: the same work.
+    """Comparison of 1 replica with N, over the same number of epochs of the same images.
 
-    So that the rule of strong scaling holds whatever the batch rule is; see :mod:`pytest_ddl.bench.metrics.scaling`.
+    This is the same work, so the rule of strong scaling holds for any batch rule; see
+    :mod:`pytest_ddl.bench.metrics.scaling`.
     """
 
     replicas: int
@@ -45,7 +46,7 @@ class Scaling:
     many: Number
     """Seconds on N replicas."""
     efficiency: Number
-    """``T_1 / (N * T_N)``; of the pairs of one repeat, as what slows the machine down slows both."""
+    """Efficiency ``T_1 / (N * T_N)``. It is computed from pairs of one repeat, as a slow machine slows both."""
 
     @property
     def speed_up(self) -> float:
@@ -53,35 +54,35 @@ class Scaling:
 
     @property
     def overhead(self) -> float:
-        """``N * T_N / T_1``."""
+        """Overhead ``N * T_N / T_1``."""
         return 1.0 / self.efficiency.value
 
     @property
     def serial_fraction(self) -> float:
-        """Karp and Flatt's ``(1/S - 1/N) / (1 - 1/N)``."""
+        """Serial fraction ``(1/S - 1/N) / (1 - 1/N)`` of Karp and Flatt."""
         return karp_flatt_serial_fraction(self.speed_up, self.replicas)
 
 
 def scaling(seconds_1: Sequence[float], seconds_n: Sequence[float], replicas: int) -> Scaling:
-    """Scaling from times of the same work, one pair for each repeat."""
+    """Compute the scaling from times of the same work, one pair for each repeat."""
     pairs = zip(seconds_1, seconds_n, strict=True)
     efficiencies = [strong_scaling_efficiency(one, many, replicas) for one, many in pairs]
     return Scaling(replicas, Number.of(seconds_1), Number.of(seconds_n), Number.of(efficiencies))
 
 
 def published() -> Scaling:
-    """What follows from the published times."""
+    """Compute the scaling from the published times."""
     return scaling([PUBLISHED.single_seconds], [PUBLISHED.many_seconds], PUBLISHED.replicas)
 
 
 def all_epochs(experiment: Experiment) -> Scaling:
-    """Tracing and compiling included, as published."""
+    """Compute the scaling over all epochs, tracing and compiling included, as published."""
     singles, many = experiment.of(True), experiment.of(False)
     return scaling([t.total_seconds for t in singles], [t.total_seconds for t in many], experiment.replicas)
 
 
 def steady_epochs(experiment: Experiment) -> Scaling | None:
-    """Without the first epoch; ``None`` where there is only one."""
+    """Compute the scaling without the first epoch; ``None`` if there is only one."""
     singles = [t.steady_seconds for t in experiment.of(True)]
     many = [t.steady_seconds for t in experiment.of(False)]
     if experiment.epochs < 2:
@@ -91,18 +92,18 @@ def steady_epochs(experiment: Experiment) -> Scaling | None:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whether training on 1 and on N replicas ends with the same accuracy, as far as that can be told."""
+    """Comparison of the final accuracies of training on 1 and on N replicas."""
 
     difference: float
-    """Mean accuracy on N replicas less that on 1."""
+    """Mean accuracy on N replicas minus that on 1."""
     bound: float
-    """What seeds and the choice of test images explain, at 99 %."""
+    """Largest difference that seeds and the choice of test images explain, at 99 %."""
     settled: bool
-    """Whether both trainings had come to rest; a difference before that is one of speed."""
+    """True if all trainings had settled. Before that, a difference is one of speed."""
 
     @property
     def passed(self) -> bool | None:
-        """``None`` where it is not judged."""
+        """True if the accuracies agree; ``None`` if they are not judged."""
         return abs(self.difference) <= self.bound if self.settled else None
 
     def __str__(self) -> str:
@@ -113,12 +114,12 @@ class Agreement:
 
 
 def agreement(experiment: Experiment) -> Agreement:
-    """Judge the final accuracies, in both directions.
+    """Compare the final accuracies, in both directions.
 
-    The bound is that of a test of two proportions, ``z * sqrt(2 p (1 - p) / n)`` with p the mean accuracy and n the
-    test images (an upper one: both are of the same images), or, from 3 repeats on, the t bound of the pairs'
-    differences where that is larger. In the spirit of MLPerf's reference convergence points, which look for too
-    fast convergence only (mlcommons/logging, ``rcp_checker``).
+    The bound is that of a test of two proportions, ``z * sqrt(2 p (1 - p) / n)``, with p the mean accuracy and n the
+    number of test images. It is an upper bound, because both accuracies are of the same images. From 3 repeats on, the
+    t bound of the pairs' differences is used if it is larger. MLPerf's reference convergence points are similar, but
+    they only look for convergence that is too fast (mlcommons/logging, ``rcp_checker``).
     """
     from scipy import stats
 
@@ -126,7 +127,7 @@ def agreement(experiment: Experiment) -> Agreement:
     differences = [b.accuracy - a.accuracy for a, b in zip(singles, many, strict=True)]
     accuracy = sum(t.accuracy for t in experiment.trainings) / len(experiment.trainings)
     images = experiment.test_images
-    # Where all is right (or wrong), the error is below what the test set can show: one image.
+    # If all images are right (or wrong), the formula gives 0, but the test set cannot resolve less than one image.
     spread = max(math.sqrt(2 * accuracy * (1 - accuracy) / images), 1 / images)
     bound = float(stats.norm.ppf((1 + AGREEMENT) / 2)) * spread
     if len(differences) > 2:
@@ -137,7 +138,7 @@ def agreement(experiment: Experiment) -> Agreement:
 
 
 def _settled(accuracies: Sequence[float], bound: float) -> bool:
-    """Whether the last third of a training changed its accuracy no more than noise does."""
+    """Return whether the accuracy changed in the last third of a training by no more than noise."""
     if len(accuracies) < SETTLING:
         return False
     return abs(accuracies[-1] - accuracies[-1 - len(accuracies) // 3]) <= bound

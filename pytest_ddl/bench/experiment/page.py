@@ -1,4 +1,4 @@
-"""The folder of an experiment: results as JSON, the tables, the plots and one page that needs nothing else."""
+"""Write the folder of an experiment: results as JSON, the tables, the plots, and one self-contained page."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ code { background: #f3f4f6; padding: .1rem .3rem; border-radius: 3px; }
 
 
 def write(experiment: Experiment, folder: Path) -> list[Path]:
-    """Write everything; gives the paths. The folder is made where it does not exist."""
+    """Write all files and return their paths. The folder is created if it does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        # First, as the rest can be made of it.
+        # Written first, because the other files can be made from it.
         "results.json": json.dumps(as_json(experiment), indent=1, ensure_ascii=False) + "\n",
         "table.md": table.markdown(experiment),
     }
@@ -45,7 +45,7 @@ def write(experiment: Experiment, folder: Path) -> list[Path]:
 
 
 def as_json(experiment: Experiment) -> dict[str, Any]:
-    """Everything that was measured, every epoch of every rank, with what follows from it."""
+    """Return all measurements, including every epoch of every rank, and the numbers derived from them."""
     found = {name: _scaling(item) for name, item in table.scaling_of(experiment).items()}
     judged = numbers.agreement(experiment)
     derived = {"scaling": found, "agreement": {**asdict(judged), "passed": judged.passed}}
@@ -65,11 +65,11 @@ def _scaling(item: numbers.Scaling | None) -> dict[str, Any] | None:
 
 
 def page(experiment: Experiment, figures: list[str]) -> str:
-    """One HTML page with the plots in it: it opens from disk and loads nothing."""
+    """Return one HTML page that contains the plots. It opens from disk and loads nothing."""
     told = table.headline(experiment)
     parts = [f"<h1>{html.escape(table.TITLE)}</h1>", f'<p class="lead">{html.escape(told[0].upper() + told[1:])}.</p>']
     parts += [f'<p class="note">{html.escape(note)}</p>' for note in experiment.notes]
-    # Ids of one drawing must not be found in the other.
+    # Each drawing gets its own prefix, because references must not find ids of another drawing.
     parts += [f"<figure>{_inline(svg, f'f{number}-')}</figure>" for number, svg in enumerate(figures)]
     parts += [_html(item) for item in table.tables(experiment)]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'

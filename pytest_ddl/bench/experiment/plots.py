@@ -1,4 +1,4 @@
-"""The two plots: accuracy and loss by epoch, and real against theoretical scaling."""
+"""Draw the two plots: accuracy and loss by epoch, and real against theoretical scaling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_ddl.bench.experiment.published import PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment, Training, mean
 
 SINGLE, MANY, ALL, STEADY = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
-"""Of Okabe and Ito, whose colours colour-blind readers can tell apart."""
+"""Colors of Okabe and Ito, which color-blind readers can distinguish."""
 GREY, INK = "#8a8f98", "#24292f"
 STYLE = {
     "font.size": 10,
@@ -30,13 +30,13 @@ STYLE = {
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
     "legend.frameon": False,
-    # The same data give the same file.
+    # A fixed salt, so that the same data give the same file.
     "svg.hashsalt": "pytest-ddl",
 }
 
 
 def draw(experiment: Experiment, folder: Path) -> list[Path]:
-    """Both plots as SVG and as PNG."""
+    """Write both plots as SVG and as PNG, and return their paths."""
     made = []
     for name, function in (("accuracy-loss", accuracy_and_loss), ("scaling", scaling)):
         for kind in ("svg", "png"):
@@ -57,7 +57,7 @@ def _save(function: Callable[[Experiment, Any], None], experiment: Experiment, p
 
 
 def accuracy_and_loss(experiment: Experiment, figure: Any) -> None:
-    """Left the accuracy on test images, right the losses, epoch by epoch; a band spans all repeats."""
+    """Draw the accuracy on test images (left) and the losses (right) by epoch. A band spans all repeats."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     accuracy, loss = figure.subplots(1, 2)
@@ -102,7 +102,7 @@ def _curve(axes: Any, trainings: Sequence[Training], of: str, colour: str, label
 
 
 def scaling(experiment: Experiment, figure: Any) -> None:
-    """Left the speed-up over replicas with the ideal line, right the efficiencies with their intervals."""
+    """Draw the speed-up over replicas with the ideal line (left), and the efficiencies with intervals (right)."""
     curves, bars = figure.subplots(1, 2, width_ratios=(1, 1.1))
     found = {name: item for name, item in table.scaling_of(experiment).items() if item is not None}
     colours = dict(zip(found, (GREY, ALL, STEADY), strict=False))

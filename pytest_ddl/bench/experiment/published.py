@@ -1,4 +1,4 @@
-"""What was published, as it was printed, and what of the experiment the publication leaves open."""
+"""Published numbers as they were printed, and a setting that the publication does not give."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Published:
-    """Times of 30 epochs, rounded as printed; everything else follows from them."""
+    """Times of 30 epochs, rounded as printed. Everything else follows from them."""
 
     epochs: int = 30
     replicas: int = 2
     single_seconds: float = 109.5
     many_seconds: float = 78.6
     accuracy: float = 0.9948
-    """Of both trainings."""
+    """Accuracy of both trainings."""
     printed_efficiency: float = 0.6963
-    """As printed; the rounded times give 0.6966, as it was computed from unrounded ones."""
+    """Efficiency as printed. It was computed from unrounded times; the rounded ones give 0.6966."""
 
 
 PUBLISHED = Published()
-"""Issue 4, point 7."""
+"""Numbers from issue 4, point 7."""
 
 BATCH_PER_REPLICA = 64
-"""Not given with the published numbers: that of TensorFlow's guides, which train such a network."""
+"""Batch size per replica in TensorFlow's guides, which train such a network; the publication does not give one."""

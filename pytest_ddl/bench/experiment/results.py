@@ -1,4 +1,4 @@
-"""What the experiment measured: one record per rank and training, plain data that goes to JSON."""
+"""Results of the experiment: one record per rank and training, as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pytest_ddl.bench.records import EnergyReading
 
 @dataclass(frozen=True)
 class RankTraining:
-    """What one rank measured and saw. Seconds are of a monotonic clock, read after all devices had finished."""
+    """Measurements of one rank. Seconds are of a monotonic clock, read after all devices had finished."""
 
     rank: int
     task: str
     epoch_seconds: tuple[float, ...]
-    """Training alone: all ranks begin an epoch together, and evaluating is outside of the clock."""
+    """Seconds of training in each epoch, without evaluation. All ranks begin an epoch together."""
     losses: tuple[float, ...]
     """Mean of the training losses of each epoch's steps."""
     test_losses: tuple[float, ...]
     test_accuracies: tuple[float, ...]
-    """On the test set after each epoch, with this rank's weights."""
+    """Accuracy on the test set after each epoch, with this rank's weights."""
     steps: int
     build_seconds: float
-    """From the call of ``train(run)`` to the first epoch."""
+    """Seconds from the call of ``train(run)`` to the first epoch."""
     evaluation_seconds: float
     weights: tuple[str, ...]
-    """A digest of the trained weights of each replica on this rank."""
+    """Digests of the trained weights, one for each replica on this rank."""
     moved: bool
-    """Whether training changed the weights."""
+    """True if training changed the weights."""
     retraces: int
-    """Traces after the first epoch; of a correct program 0."""
+    """Number of traces after the first epoch; 0 for a correct program."""
     peak_memory_bytes: int
     energy: EnergyReading = field(default_factory=lambda: EnergyReading(None, reason="not asked for"))
 
@@ -44,14 +44,14 @@ class Training:
     strategy: str
     replicas: int
     repeat: int
-    """Counted from 1; trainings of one repeat begin with the same seed."""
+    """Number of the repeat, from 1. Trainings of one repeat begin with the same seed."""
     seed: int
     global_batch_size: int
     epochs: int
     steps_per_epoch: int
     ranks: tuple[RankTraining, ...]
     wall_seconds: float
-    """Everything included, from asking for processes to having their answers."""
+    """Seconds from the request for processes to their answers, everything included."""
     device: str = "cpu"
     pinned: bool = False
     machine: Mapping[str, str] = field(default_factory=dict)
@@ -59,27 +59,27 @@ class Training:
 
     @property
     def epoch_seconds(self) -> list[float]:
-        """Of the slowest rank, as a synchronous epoch ends with it."""
+        """Seconds of each epoch on the slowest rank, because a synchronous epoch ends with it."""
         return [max(epoch) for epoch in zip(*(rank.epoch_seconds for rank in self.ranks), strict=True)]
 
     @property
     def total_seconds(self) -> float:
-        """All epochs: tracing and compiling, which happen in the first, included. That is what was published."""
+        """Seconds of all epochs, as published. The first epoch includes tracing and compiling."""
         return sum(self.epoch_seconds)
 
     @property
     def steady_seconds(self) -> float | None:
-        """All epochs but the first; ``None`` where there is only one."""
+        """Seconds of all epochs but the first; ``None`` if there is only one."""
         return sum(self.epoch_seconds[1:]) if self.epochs > 1 else None
 
     @property
     def median_epoch_seconds(self) -> float:
-        """Of the steady epochs, or of the only one."""
+        """Median seconds of the epochs after the first, or the seconds of the only one."""
         return statistics.median(self.epoch_seconds[1:] or self.epoch_seconds)
 
     @property
     def accuracy(self) -> float:
-        """On the test set after the last epoch."""
+        """Accuracy on the test set after the last epoch."""
         return self.ranks[0].test_accuracies[-1]
 
     @property
@@ -88,11 +88,11 @@ class Training:
 
     @property
     def energy(self) -> EnergyReading:
-        """Rank 0 reads it for the machine."""
+        """Energy of the machine, which rank 0 reads."""
         return self.ranks[0].energy
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers, strings, lists and dicts alone, with what is derived besides."""
+        """Return plain data for JSON, with the derived numbers in addition."""
         derived = {
             "epoch_seconds": self.epoch_seconds,
             "total_seconds": self.total_seconds,
@@ -105,7 +105,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Experiment:
-    """All trainings, in the order in which they ran, and what they were asked to be."""
+    """All trainings in the order in which they ran, and their settings."""
 
     trainings: tuple[Training, ...]
     batch: int
@@ -117,26 +117,26 @@ class Experiment:
     train_images: int
     test_images: int
     check: str
-    """What ``check_training`` said of the same training function, in one line."""
+    """Result of ``check_training`` for the same training function, in one line."""
     command: str
     started: str
-    """UTC."""
+    """Time of the start, in UTC."""
     notes: tuple[str, ...] = ()
-    """What keeps this from being a measurement of scaling, or qualifies it."""
+    """Reasons why this is no measurement of scaling, or only a limited one."""
 
     def of(self, single: bool) -> list[Training]:
-        """The trainings on one replica, or those on several, by repeat."""
+        """Return the trainings on one replica, or those on several, in the order of repeats."""
         found = [item for item in self.trainings if (item.replicas == 1) == single]
         return sorted(found, key=lambda item: item.repeat)
 
     @property
     def single(self) -> Training:
-        """The first training on one replica."""
+        """First training on one replica."""
         return self.of(True)[0]
 
     @property
     def many(self) -> Training:
-        """The first training on several replicas."""
+        """First training on several replicas."""
         return self.of(False)[0]
 
     @property

@@ -1,4 +1,4 @@
-"""The tables: published beside measured, what differs, and how it was measured. Rows of text, for any format."""
+"""Make the tables as rows of text, for any format: published and measured numbers, differences, and checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """A heading and rows of text; the first row names the columns."""
+    """Heading and rows of text; the first row names the columns."""
 
     title: str
     rows: tuple[tuple[str, ...], ...]
@@ -29,12 +29,12 @@ class Table:
 
 
 def tables(experiment: Experiment) -> list[Table]:
-    """All of them, in the order in which they are read."""
+    """Return all tables, in reading order."""
     return [_figures(experiment), _differences(experiment), _trust(experiment)]
 
 
 def headline(experiment: Experiment) -> str:
-    """The result in one sentence, with its uncertainty."""
+    """Return the result in one sentence, with its uncertainty."""
     full, steady = numbers.all_epochs(experiment), numbers.steady_epochs(experiment)
     told = f"scaling efficiency on {experiment.replicas} replicas: {_percent(full.efficiency)} over all epochs"
     if steady is not None:
@@ -43,7 +43,7 @@ def headline(experiment: Experiment) -> str:
 
 
 def uncertainty(experiment: Experiment) -> str:
-    """What stands behind the ± of the table."""
+    """Describe the basis of the intervals in the table."""
     repeats = len(experiment.of(True))
     if repeats == 1:
         return "one run: no interval"
@@ -51,7 +51,7 @@ def uncertainty(experiment: Experiment) -> str:
 
 
 def markdown(experiment: Experiment) -> str:
-    """The whole page in Markdown."""
+    """Return the whole page in Markdown."""
     parts = [f"# {TITLE}", f"{headline(experiment)[0].upper()}{headline(experiment)[1:]}."]
     parts += [f"> {note}" for note in experiment.notes]
     return "\n\n".join([*parts, *(table.markdown().rstrip() for table in tables(experiment))]) + "\n"
@@ -204,7 +204,7 @@ def _energy(trainings: Sequence[Training]) -> str:
 
 
 def scaling_of(experiment: Experiment) -> dict[str, Scaling | None]:
-    """What the plots show, by what they call it."""
+    """Return the scalings that the plots show, by their names in the plots."""
     return {
         "published": numbers.published(),
         "all epochs": numbers.all_epochs(experiment),

@@ -1,7 +1,7 @@
-"""The training function of the experiment, written as a user would: a custom loop over ``run.steps``.
+"""Training function of the experiment, written as a user would write it: a custom loop over ``run.steps``.
 
-A loop and not ``fit``: Keras reads the loss after every batch, so that on a GPU the next batch is not
-given to the device before the last one is done, and that wait would be measured along with the scaling.
+It does not use ``fit``, in which Keras reads the loss after every batch. On a GPU, the next batch would then not reach
+the device before the last one is done. This wait would be measured along with the scaling.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_ddl.bench.experiment.images import SIDE, scaled
 
 
 def build_model() -> Any:
-    """The network of TensorFlow's guide to distributed training with Keras: 347 146 parameters."""
+    """Build the network of TensorFlow's guide to distributed training with Keras: 347 146 parameters."""
     import keras
 
     return keras.Sequential(
@@ -30,7 +30,7 @@ def build_model() -> Any:
 
 
 def train_mnist(run: Any, file: str, epochs: int) -> None:
-    """Train on the images of an ``.npz`` file; the number of replicas and the batch size are the run's."""
+    """Train on the images of an ``.npz`` file. The run gives the number of replicas and the batch size."""
     import keras
     import tensorflow as tf
 
@@ -41,7 +41,7 @@ def train_mnist(run: Any, file: str, epochs: int) -> None:
     run.watch(model=model, optimizer=optimizer)
     with np.load(file) as found:
         images, labels = scaled(found["x_train"]), found["y_train"]
-    # One iterator for all epochs: a pipeline that is made anew for each is no part of training.
+    # One iterator for all epochs, because making a new pipeline for each epoch is not part of training.
     dataset = (
         tf.data.Dataset.from_tensor_slices((images, labels))
         .shuffle(len(labels), seed=run.seed)
@@ -49,7 +49,7 @@ def train_mnist(run: Any, file: str, epochs: int) -> None:
         .repeat(epochs)
         .prefetch(2)
     )
-    # There is nothing to tune, and the end of a run would wait for the tuner, which sleeps longer and longer.
+    # There is nothing to tune. The end of a run would wait for the tuner, which sleeps for longer and longer times.
     options = tf.data.Options()
     options.autotune.enabled = False
     dataset = dataset.with_options(options)
