@@ -290,7 +290,7 @@ def show(folder: Path, cells: Sequence[str], effects: Sequence[int], calm: bool)
             if len(calm_ones) >= rule.looks[-1]:
                 print(f"  {DRAWS} runs of launches drawn from them: {rates(drawn(calm_ones, rule))}")
                 if effect == 0:
-                    # Computed, because an injected wait costs more than its own time: spinning threads go to sleep.
+                    # Computed, because an injected wait costs more than it lasts: threads that spin go to sleep.
                     print(f"  and had HEAD been 5 % slower: {rates(drawn([slower(one) for one in calm_ones], rule))}")
             trusting = [{**one, "load": {"problem": ""}} for one in launches]
             if overloaded:

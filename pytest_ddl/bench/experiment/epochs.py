@@ -35,7 +35,7 @@ class Orders:
     """Instructions that are sent to a rank."""
 
     file: str
-    """File with the images, of which the recorder uses those for testing."""
+    """File with the images; the recorder uses the test images."""
     steps_per_epoch: int
     cores_per_replica: int = 0
 

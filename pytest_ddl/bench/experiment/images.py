@@ -37,7 +37,7 @@ class Images:
         np.savez(path, **{name: getattr(self, name) for name in ARRAYS})
 
     def trimmed(self, multiple: int) -> Images:
-        """Return a copy whose number of training images is a multiple, so that every batch size uses all of them.
+        """Return a copy with a multiple of ``multiple`` training images, so that every batch size uses all of them.
 
         :raises ImagesError: if there are fewer than ``multiple`` training images.
         """
@@ -70,7 +70,7 @@ def digits() -> Images:
 def load(path: Path) -> Images:
     """Load the images of a file like Keras' ``mnist.npz``.
 
-    :raises ImagesError: if the file is not like that.
+    :raises ImagesError: if the file has another format.
     """
     try:
         with path.open("rb") as file:

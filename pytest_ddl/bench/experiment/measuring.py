@@ -65,7 +65,7 @@ class Plan:
 
 
 def check(plan: Plan) -> Report:
-    """Compare the training function on several replicas with the one on one device, for a few steps."""
+    """Compare training on several replicas with training on one device, for a few steps."""
     from pytest_ddl.comparison.comparer import check_training
 
     return check_training(

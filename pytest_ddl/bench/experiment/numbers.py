@@ -46,7 +46,7 @@ class Scaling:
     many: Number
     """Seconds on N replicas."""
     efficiency: Number
-    """Efficiency ``T_1 / (N * T_N)``. It is computed from pairs of one repeat, as a slow machine slows both."""
+    """Efficiency ``T_1 / (N * T_N)``. It is computed from pairs of one repeat, because a busy machine slows both."""
 
     @property
     def speed_up(self) -> float:

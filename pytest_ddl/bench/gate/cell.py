@@ -16,7 +16,7 @@ from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide_launch
 from pytest_ddl.bench.spec import BenchSpec
 
 EXAMPLES = "examples"
-"""Name that ``accept`` may contain in addition to counters: the versions may differ in the examples of a step."""
+"""Name that ``accept`` may contain in addition to counters: it allows another number of examples in a step."""
 OVERLOADED = 2
 """Overloaded launches that end the measurement of time, if there are more of them than calm ones.
 
@@ -59,7 +59,7 @@ def measure_cell(
 ) -> CellResult:
     """Launch until there is a verdict, or until launches or seconds are used up.
 
-    Counters are compared first. They are exact on any machine, so worse counters are a regression without times.
+    Counters are compared first. They are exact on any machine, so worse counters are a regression whatever the times.
 
     :param tell: is called with a line for each launch.
     :param launch: is used instead of the method ``launch`` of :meth:`Cell.pair`.
@@ -146,7 +146,7 @@ def _decision(calm: list[Paired], rule: Rule) -> Decision:
 
 
 def _decided(calm: list[Paired], cell: Cell) -> Decision | None:
-    """Return the decision on time, to show it beside a verdict that has another reason; ``None`` if it is too early."""
+    """Return the decision on time, to show beside a verdict with another reason; ``None`` below 3 launches."""
     return _decision(calm, cell.rule) if len(calm) >= 3 else None
 
 

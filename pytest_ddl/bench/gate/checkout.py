@@ -63,7 +63,7 @@ def both_sides(
 def write_instrument(folder: Path, own: bool) -> Path:
     """Make a folder with the script that starts a side, and return it.
 
-    :param own: each version has its own pytest-ddl; otherwise the folder also links to the running one.
+    :param own: true if each version has its own pytest-ddl. Otherwise the folder also links to the running one.
     """
     instrument = folder / "instrument"
     instrument.mkdir()

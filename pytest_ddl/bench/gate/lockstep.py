@@ -27,7 +27,7 @@ GROUPS = 25
 """ABBA groups of a launch, if the time allows. Their median is the result of the launch.
 
 More groups would cost more time than they save in launches. Over 72 launches of a 1 ms step on two shared cores (2 s of
-groups each), the sd was 3.5 %; the sd that groups explain was 2.8 %."""
+groups each), the standard deviation was 3.5 %, and the part that groups explain was 2.8 %."""
 LAUNCHES = 3
 """Launches that are made with one pair of interpreters.
 
@@ -55,7 +55,7 @@ class Paired:
     dropped_blocks: tuple[int, int] = (0, 0)
     """Blocks of BASE and of HEAD in which a function was traced; their groups were not used."""
     total_ratio: float = 0.0
-    """Log of the ratio of the time of all blocks, HEAD over BASE. It shows rare long steps, which no median shows."""
+    """Log of the ratio of all blocks' time, HEAD over BASE. It shows rare long steps, which no median shows."""
     step_seconds: tuple[float, float] = (math.nan, math.nan)
     """Median seconds of a step of BASE and of HEAD."""
 

@@ -1,4 +1,4 @@
-"""Measure how much other processes use the machine meanwhile: times from a busy machine prove nothing."""
+"""Measure how much other processes use the machine during a launch: times from a busy machine prove nothing."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def usable_cores() -> frozenset[int]:
 
 
 def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
-    """Return other compute processes on NVIDIA GPUs, through NVML. Without NVML, there are none."""
+    """List compute processes of other programs on NVIDIA GPUs, through NVML; empty if NVML is not installed."""
     try:
         pynvml = import_module("pynvml")
     except ImportError:
@@ -121,9 +121,10 @@ def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
 
 
 def _busy(proc: Path, cores: Collection[int]) -> float | None:
-    """Return the seconds that these cores were busy, stolen time included. ``user`` already has guests (proc(5)).
+    """Return the seconds that these cores were busy, stolen time included, or ``None`` without ``/proc/stat``.
 
-    Interrupts are left out, because those of the gate's own traffic between workers are assigned to no process.
+    The field ``user`` already includes guests (proc(5)). Interrupts are left out, because those of the gate's own
+    traffic between workers are assigned to no process.
     """
     try:
         lines = (proc / "stat").read_text(encoding="ascii").splitlines()

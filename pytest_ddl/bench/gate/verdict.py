@@ -157,7 +157,7 @@ def _bounds(values: Sequence[float], confidence: float) -> tuple[float, float]:
     """Return the one-sided bounds of the mean, each at the given confidence."""
     from scipy import stats
 
-    if len(set(values)) == 1:  # scipy would warn about lost precision
+    if len(set(values)) == 1:  # without spread, scipy would warn about lost precision
         return values[0], values[0]
     lower = stats.ttest_1samp(values, 0.0, alternative="greater").confidence_interval(confidence).low
     upper = stats.ttest_1samp(values, 0.0, alternative="less").confidence_interval(confidence).high

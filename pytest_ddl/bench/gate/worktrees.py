@@ -13,10 +13,10 @@ from pathlib import Path
 from pytest_ddl.bench.gate.folders import PREFIX
 
 WORKTREE = "WORKTREE"
-"""HEAD that means the working tree as it is, with uncommitted and new files. ``.`` means the same."""
+"""Name for HEAD that means the working tree as it is, with uncommitted and new files. ``.`` means the same."""
 _GIT_SECONDS = 120
 _OF_A_HOOK = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
-"""Variables that git sets for its hooks. With them, a checkout would overwrite the index of the user's commit."""
+"""Variables that git sets for its hooks. With them, a checkout elsewhere would overwrite the user's index."""
 
 
 class GateUsageError(ValueError):
@@ -30,7 +30,7 @@ class Version:
     given: str
     """Name from the user."""
     commit: str
-    """Full hash. For a working tree, a commit is made from it, which is on no branch."""
+    """Full hash. For a working tree, it is the hash of a commit made from it, which is on no branch."""
     tree: str
     """Hash of the content."""
 
@@ -170,7 +170,7 @@ class Repository:
 
 
 class GitError(RuntimeError):
-    """Raised if a git command fails that should have worked (exit status 4). The message is git's own."""
+    """Raised if a git command fails that should have worked (exit status 4). The message contains git's own."""
 
 
 def check_different(base: Version, head: Version, same_is_meant: bool) -> None:

@@ -162,7 +162,7 @@ def _judge(history: History, places: Places, options: argparse.Namespace, confir
 
 
 def _changes(history: History, margin: float) -> tuple[list[Change], list[Problem]]:
-    """Return the changes in all series that can be searched, and a problem for the others. Counters need no package."""
+    """Return the changes in all series, and a problem if some cannot be searched. Counters need no package."""
     found: list[Change] = []
     missing: list[str] = []
     for series in history.series:

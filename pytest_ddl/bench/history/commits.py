@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class GitError(Exception):
-    """Raised if the repository cannot be read. The message says why, in git's words if there are any."""
+    """Raised if the repository cannot be read. The message contains git's own message, if there is one."""
 
 
 @dataclass(frozen=True)
