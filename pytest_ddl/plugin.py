@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
 
-# For helpers that users call in tests. Registered here because workers must not import pytest for this.
-pytest.register_assert_rewrite("pytest_ddl.assertions")
-
 _COMPARISONS = pytest.StashKey[int]()
 """Number of calls of ``ddl_equivalence`` in a test."""
 _GATES = pytest.StashKey[int]()

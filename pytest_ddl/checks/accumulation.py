@@ -73,7 +73,7 @@ def check_accumulation(reference: TrainingRecord, distributed: TrainingRecord, t
     if not (observed(distributed) or observed(reference)):
         return not_applicable(CHECK, "gradients were not recorded")
     accumulating = 0
-    for record, where in ((distributed, ""), (reference, " (on one device too)" if reference.num_replicas else "")):
+    for record, where in ((distributed, ""), (reference, " (on one device too)")):
         groups = list(groups_of(record))
         for group in groups:
             fault = (

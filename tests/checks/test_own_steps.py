@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ddl.checks.findings import CheckResult, Finding, Outcome
+from pytest_ddl.checks.compare import needs_noise
+from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
 from pytest_ddl.checks.own_steps import MOST, step_by_step, up_to
 from pytest_ddl.checks.root_causes import root_causes
+from pytest_ddl.checks.tolerance import UNMEASURED
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord
 from pytest_ddl.training.settings import RunSettings, States
 
@@ -98,6 +100,13 @@ def test_a_defect_of_such_a_step_fails():
 def test_a_doubt_about_such_a_step_is_kept():
     result = judged_as({4: CheckResult(STEP_EQ, Outcome.INCONCLUSIVE, "the bound is too wide")}, (4,))
     assert (result.outcome, result.reason) == (Outcome.INCONCLUSIVE, "the bound is too wide")
+
+
+@pytest.mark.parametrize(("verified", "wanted"), [(True, False), (False, True)])
+def test_noise_is_not_measured_again_for_what_is_tolerated_there(verified, wanted):
+    told = Finding(STEP_EQ, "differs", step=2, origin=UNMEASURED, approximation=True, verified=verified)
+    report = Report("mirrored", (), [], None, None, approximations=(told,))
+    assert needs_noise(report) is wanted
 
 
 def test_it_is_said_which_steps_are_not_judged_alone():
