@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.call_warnings import current_filters, warn_again
 from pytest_ddl.cluster.cluster import Cluster
 from pytest_ddl.cluster.explain import RankError, explain
 from pytest_ddl.cluster.protocol import Kind
@@ -43,7 +45,7 @@ class ClusterHandle:
         """Call ``fn(*args, **kwargs)`` on every rank at once and return the results by rank.
 
         In ``fn``, :func:`pytest_ddl.current_strategy` returns the strategy. Ranks that the test has killed are left
-        out.
+        out. Warnings of the call go through the filters of the running test, and are reported with its own.
 
         :raises RankError: if the call fails on a rank or if the test's deadline passes. The message contains the
             traceback of every failed rank.
@@ -52,9 +54,11 @@ class ClusterHandle:
         ranks = [rank for rank in range(self._cluster.num_ranks) if rank not in self._killed]
         if not ranks:
             raise RankError(f"all ranks of {self.spec} were killed, so {fn!r} would run nowhere")
-        answers = self._cluster.ask(Kind.CALL, ship.pack(fn, args, kwargs), deadline=self._deadline, ranks=ranks)
+        job = replace(ship.pack(fn, args, kwargs), filters=current_filters())
+        answers = self._cluster.ask(Kind.CALL, job, deadline=self._deadline, ranks=ranks)
         if not all(answer.ok for answer in answers):
             raise RankError(explain(answers), answers)
+        warn_again(warning for answer in answers for warning in answer.body.warnings)
         return [ship.unpack(answer.body) for answer in answers]
 
     def kill(self, task: str | int) -> None:

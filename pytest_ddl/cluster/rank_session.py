@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddl.cluster.call_warnings import pickled
 from pytest_ddl.cluster.parameters import in_words
 from pytest_ddl.cluster.protocol import ExampleResult, Failure, Kind, PhaseResult, RankWarning, Request, SessionPlan
 from pytest_ddl.cluster.worker import current_rank, current_strategy
@@ -143,7 +144,7 @@ class RankSession:
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:
         self._warnings.append(
             RankWarning(
-                _pickled(warning_message.message), warning_message.filename, warning_message.lineno, when, nodeid
+                pickled(warning_message.message), warning_message.filename, warning_message.lineno, when, nodeid
             )
         )
 
@@ -255,11 +256,3 @@ class RankSession:
 
         assert isinstance(item, pytest.Function)
         return run_example(item, drawn)
-
-
-def _pickled(message: Warning | str) -> bytes:
-    """Return the pickled warning, or its pickled text if the warning cannot be pickled."""
-    try:
-        return pickle.dumps(message)
-    except Exception:
-        return pickle.dumps(str(message))

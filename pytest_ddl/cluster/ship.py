@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 
 from pytest_ddl.cluster import overrides
+from pytest_ddl.cluster.call_warnings import CallWarning, caught
 from pytest_ddl.cluster.overrides import ShippingError as ShippingError
 from pytest_ddl.cluster.remembered import is_user_file
 from pytest_ddl.cluster.user_modules import Reporting
@@ -33,6 +34,8 @@ class Shipped:
     data: bytes
     failed: bool = False
     """True if the result has a true attribute ``failed``. The controller then waits only briefly for other ranks."""
+    warnings: tuple[CallWarning, ...] = ()
+    """Warnings of the call, if the job has filters for them."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Job:
     """Name -> file of the user's modules that are loaded in the controller."""
     overrides: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     """Pickled values of globals that have changed in the controller since their import, by module and name."""
+    filters: bytes | None = None
+    """Pickled filters of warnings to apply; ``None`` for those of the process that makes the call."""
 
     def call(self) -> Shipped:
         """Make the call in this process and return its result.
@@ -56,9 +61,10 @@ class Job:
             with importable(self.modules, self.overrides) as put_overrides:
                 function, args, kwargs = pickle.loads(self.payload)
                 put_overrides()
-                result = function(*args, **kwargs)
+                with caught(self.filters) as found:
+                    result = function(*args, **kwargs)
                 data = _dumps(result, f"the result of {_name(function)} (a {type(result).__name__})")
-                return Shipped(data, bool(getattr(result, "failed", False)))
+                return Shipped(data, bool(getattr(result, "failed", False)), tuple(found))
         finally:
             for name in set(sys.modules) - before:
                 if name in self.modules or is_user_file(getattr(sys.modules[name], "__file__", None)):

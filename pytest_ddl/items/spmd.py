@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.cluster.call_warnings import unpickled
 from pytest_ddl.cluster.cluster import Answer, Cluster
 from pytest_ddl.cluster.explain import explain
 from pytest_ddl.cluster.protocol import Kind, RankWarning, SessionPlan
@@ -226,11 +227,7 @@ class SpmdRunner:
     def record_warnings(self, found: Iterable[RankWarning]) -> None:
         """Add the ranks' warnings to the summary of this process. Equal warnings of several ranks are added once."""
         for warning in dict.fromkeys(found):
-            try:
-                message = pickle.loads(warning.message)
-            except Exception as error:
-                message = f"a warning of a rank that cannot be shown here: {error}"
-            message = message if isinstance(message, Warning) else UserWarning(message)
+            message = unpickled(warning.message)
             recorded = warnings.WarningMessage(message, type(message), warning.filename, warning.lineno)
             self._config.hook.pytest_warning_recorded.call_historic(
                 kwargs={

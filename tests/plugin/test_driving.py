@@ -56,6 +56,21 @@ CLUSTER = """
         assert 'raise KeyError("the one")' in message
         assert [answer.ok for answer in caught.value.answers] == [True, False]
 
+    def warns():
+        import warnings
+        warnings.warn("of a rank", DeprecationWarning)
+        return current_rank().rank
+
+    def test_warnings(ddl_cluster):
+        with pytest.warns(DeprecationWarning, match="of a rank") as issued:
+            assert ddl_cluster.run(warns) == [0, 1]
+        assert len(issued) == 1
+
+    @pytest.mark.filterwarnings("error")
+    def test_warnings_as_errors(ddl_cluster):
+        with pytest.raises(RankError, match="DeprecationWarning on all 2 ranks: of a rank"):
+            ddl_cluster.run(warns)
+
     def test_logs_and_stacks(ddl_cluster):
         ddl_cluster.run(lambda: print("said by", current_rank().rank))
         assert "said by 0" in ddl_cluster.logs("worker:0")
@@ -203,6 +218,8 @@ def test_the_run_leaves_nothing(run: Any) -> None:
     [
         "test_results_by_rank",
         "test_errors",
+        "test_warnings",
+        "test_warnings_as_errors",
         "test_logs_and_stacks",
         "test_kill_and_restart",
         "test_restart",

@@ -1,0 +1,81 @@
+"""Bring the warnings of a call in another process to this one, where the filters of this process decide on them."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+
+@dataclass(frozen=True)
+class CallWarning:
+    """Warning that a call caused in another process."""
+
+    message: bytes
+    """Pickled warning, or its pickled text if the warning cannot be pickled."""
+    filename: str
+    lineno: int
+
+
+def current_filters() -> bytes | None:
+    """Return the filters that pytest has set for the running test, or ``None`` if they cannot be sent."""
+    try:
+        return bytes(cloudpickle.dumps(list(warnings.filters), protocol=5))
+    except Exception:  # a category of a filter belongs to something that cannot be pickled
+        return None
+
+
+@contextmanager
+def caught(filters: bytes | None) -> Iterator[list[CallWarning]]:
+    """Apply filters of another process. Yield the list that has the warnings when the context ends.
+
+    A filter ``error`` raises the warning where it occurs, as it does in the other process.
+
+    :param filters: ``None`` to leave the filters of this process as they are and to record nothing.
+    """
+    found: list[CallWarning] = []
+    if filters is None:
+        yield found
+        return
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.filters[:] = pickle.loads(filters)  # type: ignore[index]
+        # Entering a context clears the decisions that Python has cached for earlier filters.
+        with warnings.catch_warnings():
+            pass
+        try:
+            yield found
+        finally:
+            found += [CallWarning(pickled(one.message), one.filename, one.lineno) for one in recorded]
+
+
+def warn_again(found: Iterable[CallWarning]) -> None:
+    """Issue warnings of other processes in this one, each once.
+
+    :raises Warning: if a filter of this process makes it an error.
+    """
+    for warning in dict.fromkeys(found):
+        message = unpickled(warning.message)
+        warnings.warn_explicit(message, type(message), warning.filename, warning.lineno)
+
+
+def pickled(message: Warning | str) -> bytes:
+    """Return the pickled warning, or its pickled text if the warning cannot be pickled."""
+    try:
+        data = pickle.dumps(message)
+    except Exception:
+        data = pickle.dumps(str(message))
+    return data
+
+
+def unpickled(data: bytes) -> Warning:
+    """Return the warning, or a ``UserWarning`` with its text if its class is not known in this process."""
+    try:
+        message: Any = pickle.loads(data)
+    except Exception as error:
+        message = f"a warning of a rank that cannot be shown here: {error}"
+    return message if isinstance(message, Warning) else UserWarning(message)
