@@ -24,7 +24,6 @@ TOLERATED = "mean-of-replica-means"
         (programs.evaluated, "mirrored"),
         (programs.averaged_by_a_callback, "mirrored"),
         (programs.averaged_by_the_program, "mirrored"),
-        (programs.loop, "mirrored"),
         (programs.loop, "multi_worker_mirrored"),
     ],
 )
@@ -42,7 +41,6 @@ def test_right_programs_pass(program, strategy):
     [
         (programs.evaluates_wrongly, "METRIC-EQ", 6),
         (programs.records_a_wrong_value, "METRIC-EQ", 7),
-        (programs.shrinks_weights_after_an_epoch, "STEP-EQ", 5),
         (programs.adds_its_penalty_per_replica_later, "STEP-EQ", 5),
     ],
 )

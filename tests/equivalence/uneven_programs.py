@@ -142,17 +142,6 @@ def records_a_wrong_value(run: Any) -> None:
     run.record(test_error=_error(run, _fitted(run)) * run.num_replicas)
 
 
-def shrinks_weights_after_an_epoch(run: Any) -> None:
-    """A decay by hand that counts the replicas, within the second epoch."""
-
-    class Shrink(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if self.model.optimizer.iterations.numpy() == 4:
-                self.model.set_weights([weight * 0.9**run.num_replicas for weight in self.model.get_weights()])
-
-    _fitted(run, (Shrink(),))
-
-
 def adds_its_penalty_per_replica_later(run: Any) -> None:
     _loop(run, penalty_from=4)
 
