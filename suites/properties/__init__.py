@@ -1,1 +1,1 @@
-"""Property tests: what must hold for all models, optimizers, batch sizes and payloads."""
+"""Property tests of rules that hold for all models, optimizers, batch sizes and payloads."""

@@ -1,4 +1,4 @@
-"""Fixtures of the property tests that look at single operations."""
+"""Fixtures of the property tests that check single operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def synchronous_strategy(ddl_strategy: Any) -> Any:
-    """A strategy whose replicas meet in collectives: neither parameter servers nor one global program."""
+    """Return the strategy if its replicas meet in collectives; skip parameter servers and a single global program."""
     import tensorflow as tf
 
     asynchronous = isinstance(ddl_strategy, tf.distribute.experimental.ParameterServerStrategy)
@@ -21,7 +21,7 @@ def synchronous_strategy(ddl_strategy: Any) -> Any:
 
 @pytest.fixture
 def float64() -> Iterator[None]:
-    """Models are made in float64, where rounding is far below every defect."""
+    """Build models in float64, because its rounding errors are far smaller than the effect of any defect."""
     import keras
 
     floatx, policy = keras.config.floatx(), keras.config.dtype_policy()

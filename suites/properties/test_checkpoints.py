@@ -1,4 +1,4 @@
-"""A checkpoint of N replicas, loaded by N': every variable and every slot has the bits that were saved."""
+"""Save a checkpoint with N replicas and load it with M replicas: all variables and slots keep their bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_ddl.items.selection import DdlMark
 SAVED_BY = ("one_device", "mirrored", "mirrored[replicas=3]", "multi_worker_mirrored")
 LOADED_BY = ("one_device", "mirrored[replicas=3]", "multi_worker_mirrored", "central_storage", "mirrored")
 Values = list[list[np.ndarray[Any, Any]]]
-"""Components by variable, in the order of creation."""
+"""Components of each variable, in the order of creation."""
 
 
 @given(
@@ -40,7 +40,7 @@ def test_what_was_saved_is_loaded(spec, saved_by, loaded_by, tmp_path_factory):
 
 
 def run_under(variant: str, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """Call a function on all ranks of a cluster; the strategy is ``current_strategy()``."""
+    """Call a function on all ranks of a cluster; it gets the strategy from ``current_strategy()``."""
     harness = process_harness()
     mark = DdlMark()
     with harness.cluster(harness.registry.parse_variant(variant), mark) as cluster:
@@ -48,7 +48,7 @@ def run_under(variant: str, function: Callable[..., Any], *args: Any) -> list[An
 
 
 def save(model: ModelSpec, optimizer: OptimizerSpec, folder: str) -> Values:
-    """Train on data that differs by replica, and save; every rank takes part, the chief's file counts."""
+    """Train with a different loss on each replica, and save on every rank; only the chief's file is read later."""
     import keras
     import tensorflow as tf
 
@@ -79,7 +79,7 @@ def save(model: ModelSpec, optimizer: OptimizerSpec, folder: str) -> Values:
 
 
 def load(model: ModelSpec, optimizer: OptimizerSpec, folder: str) -> Values:
-    """Make the same objects with other weights, and load into them; nothing may be left over."""
+    """Create the same objects with other weights, and load the checkpoint into them; every object must be matched."""
     import tensorflow as tf
 
     strategy = current_strategy()

@@ -1,4 +1,4 @@
-"""Collectives equal NumPy, for payloads that tell which replica they come from."""
+"""Compare collectives with NumPy, with payloads that are different for each replica."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from pytest_ddl import current_strategy, generators
 
 SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
-"""Not empty: that ends the process, see ``test_all_reduce_of_an_empty_tensor``."""
+"""Shapes without empty ones, which end the process; see ``test_all_reduce_of_an_empty_tensor``."""
 EPS = {"float32": 1.2e-7, "float64": 2.3e-16, "float16": 1e-3, "bfloat16": 8e-3}
-"""Distance of 1 to the next number."""
+"""dtype -> distance from 1 to the next larger number."""
 FLOATS = tuple(EPS)
 
 
 def payload(replica: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Small whole numbers, which every dtype adds exactly, different for every replica and position."""
+    """Return small whole numbers that every dtype adds exactly, and that depend on the replica and the position."""
     size = int(np.prod(shape, dtype=int))
     return ((np.arange(size) * 3 + replica * 5) % 17 - 8).reshape(shape)
 
 
 def distributed(strategy: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """The payload of each replica, as a distributed value."""
+    """Return the payload of each replica as a distributed value."""
     import tensorflow as tf
 
     return strategy.experimental_distribute_values_from_function(
@@ -34,12 +34,12 @@ def distributed(strategy: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def on_replicas(strategy: Any, function: Any, value: Any) -> list[np.ndarray[Any, Any]]:
-    """What each replica of this rank gets when it calls ``function`` in a tf.function."""
+    """Return the result of ``function`` on each replica of this rank, called in a ``tf.function``."""
     import tensorflow as tf
 
     def replica_function(given: Any) -> Any:
-        # An argument of a tf.function has no device before an operation of the replica gives it one, and
-        # TensorFlow 2.21 then fails to reduce it ("destinations can not be empty").
+        # An argument of a tf.function has no device until an operation of the replica gives it one. Without a device,
+        # TensorFlow 2.21 fails to reduce it ("destinations can not be empty").
         return function(tf.nest.map_structure(tf.identity, given, expand_composites=True))
 
     results = tf.function(lambda given: strategy.run(replica_function, args=(given,)))(value)
@@ -71,7 +71,7 @@ def test_all_reduce_mean_equals_numpy(shape, dtype, synchronous_strategy):
 
     expected = all_payloads(synchronous_strategy, shape).mean(axis=0)
     for result in on_replicas(synchronous_strategy, reduce, distributed(synchronous_strategy, shape, dtype)):
-        # One division of a whole number: at most half a unit in the last place of the dtype.
+        # The mean is one division of a whole number: the error is at most half a unit in the last place of the dtype.
         np.testing.assert_allclose(result, expected, rtol=EPS[dtype])
 
 
@@ -90,7 +90,7 @@ def test_all_gather_keeps_the_order_of_replicas(shape, dtype, synchronous_strate
 
 @given(rows=st.lists(st.integers(0, 4), min_size=1, max_size=6))
 def test_sparse_all_reduce_adds_rows_that_meet(rows, synchronous_strategy):
-    """Replicas contribute to overlapping rows, and to different ones: what an embedding's gradient does."""
+    """Let replicas contribute to the same rows and to different ones, as the gradient of an embedding does."""
     import tensorflow as tf
 
     strategy, height = synchronous_strategy, 8
@@ -118,7 +118,7 @@ def test_sparse_all_reduce_adds_rows_that_meet(rows, synchronous_strategy):
 
 
 PACKS = st.sampled_from([0, 1, 8, 64, 4096])
-"""Bytes per pack: 0 leaves it to TensorFlow, 1 gives every tensor a pack of its own."""
+"""Bytes per pack: with 0 TensorFlow decides, with 1 every tensor has its own pack."""
 
 
 @given(
@@ -128,7 +128,7 @@ PACKS = st.sampled_from([0, 1, 8, 64, 4096])
     op=st.sampled_from(["SUM", "MEAN"]),
 )
 def test_packs_do_not_mix_what_they_hold(shapes, dtype, pack, op, synchronous_strategy):
-    """Several tensors reduced in one call, which are packed: each equals NumPy."""
+    """Reduce several tensors in one call, which packs them, and compare each with NumPy."""
     import tensorflow as tf
 
     assume(op == "SUM" or dtype in FLOATS)
@@ -151,7 +151,7 @@ def test_packs_do_not_mix_what_they_hold(shapes, dtype, pack, op, synchronous_st
 
 @given(order=st.permutations(range(4)), shape=SHAPES, dtype=generators.dtypes())
 def test_who_contributes_what_is_invisible(order, shape, dtype, synchronous_strategy):
-    """Whole numbers, which add exactly: the sum is the same whichever replica holds which of them."""
+    """Check that the sum does not depend on which replica holds which payload; whole numbers add exactly."""
     import tensorflow as tf
 
     strategy = synchronous_strategy
@@ -170,7 +170,7 @@ def test_who_contributes_what_is_invisible(order, shape, dtype, synchronous_stra
 
 @given(shape=SHAPES.filter(len), op=st.sampled_from(["SUM", "MEAN"]))
 def test_the_gradient_through_a_reduction_equals_finite_differences(shape, op, synchronous_strategy):
-    """Of the losses of all replicas together, with respect to what each put in: cubes, weighted by replica."""
+    """Differentiate the total loss of all replicas, a weighted sum of reduced cubes, with respect to their inputs."""
     import tensorflow as tf
 
     strategy = synchronous_strategy
@@ -201,13 +201,13 @@ def test_the_gradient_through_a_reduction_equals_finite_differences(shape, op, s
             moved = np.zeros_like(inputs)
             moved[(first + position, *index)] = step
             expected = (total_loss(inputs + moved) - total_loss(inputs - moved)) / (2 * step)
-            # A central difference of a cubic is off by its third derivative times the step squared.
+            # The error of a central difference of a cubic is proportional to its third derivative and the squared step.
             error = 6 * np.abs(weights).sum() * step**2 + 1e-16 * abs(total_loss(inputs)) / step
             assert abs(result[index] - expected) <= 10 * error + 1e-9
 
 
 def first_replica(strategy: Any) -> int:
-    """The global id of the first replica of this rank."""
+    """Return the global id of the first replica of this rank."""
     import tensorflow as tf
 
     ids = strategy.run(lambda: tf.convert_to_tensor(tf.distribute.get_replica_context().replica_id_in_sync_group))

@@ -1,4 +1,4 @@
-"""How a global batch is split over replicas is invisible: the summed gradient is that of the whole batch."""
+"""Check that the summed gradient is that of the whole batch, for any split of the batch over replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_ddl import generators
     owners=st.lists(st.integers(0, 11), min_size=1, max_size=8),
 )
 def test_any_split_has_the_gradient_of_the_whole_batch(model, owners, synchronous_strategy, float64):
-    """``owners`` says which replica gets each example; replicas with none, and all on one, are splits too."""
+    """Split by ``owners``, which has the replica of each example; a replica may get no example or all of them."""
     import keras
     import tensorflow as tf
 
@@ -45,5 +45,5 @@ def test_any_split_has_the_gradient_of_the_whole_batch(model, owners, synchronou
 
     expected = gradient(single, tf.constant(inputs), tf.constant(targets))
     for actual, desired in zip(summed(share(inputs), share(targets)), expected, strict=True):
-        # Rounding is near 1e-15 in float64, a share that is lost or counted twice is not.
+        # Rounding errors are near 1e-15 in float64. The error of a lost share, or of one counted twice, is much larger.
         np.testing.assert_allclose(actual.numpy(), desired.numpy(), rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Random models, optimizers and batch sizes train alike on one device and under every strategy."""
+"""Check that random models, optimizers and batch sizes train alike on one device and under every strategy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_ddl import check_training, generators
 from pytest_ddl.items.selection import SPEC_FIXTURE
 
 MULTIPLE = ("mirrored", "central_storage", "multi_worker_mirrored", "parameter_server")
-"""Shapes of these are drawn; three replicas of each are what two cores can bear."""
+"""Strategies whose cluster shapes are drawn, with at most three replicas, because two cores cannot run more."""
 
 
 @given(spec=generators.trainings(), precision=st.sampled_from(["float64", "native"]))

@@ -1,6 +1,6 @@
-"""What is trained: a model, an optimizer and data for each kind of network.
+"""Workloads: a model, an optimizer and data for each kind of network.
 
-To add a workload, write its file and name it here; every strategy and loop then runs it.
+To add a workload, write its file and list it here. Every strategy and every training loop then runs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small convolutional network over images of digits, with Nesterov momentum and weight decay."""
+"""Workload: a small convolutional network over images of digits, with Nesterov momentum and weight decay."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An embedding of binned measurements, whose gradients are sparse, with plain SGD.
+"""Workload: an embedding of binned measurements, which has sparse gradients, with plain SGD.
 
-SGD and not Adam: an optimizer that divides by the gradient's size would hide a gradient that is twice too large.
+Adam is not used, because an optimizer that divides by the gradient's size hides a gradient that is twice too large.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A multi-layer perceptron over measurements of tumours, with momentum and a frozen layer."""
+"""Workload: a multi-layer perceptron over measurements of tumors, with momentum and a frozen layer."""
 
 from __future__ import annotations
 

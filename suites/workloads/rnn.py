@@ -1,4 +1,4 @@
-"""An LSTM that reads images of digits row by row, with Adam."""
+"""Workload: an LSTM that reads images of digits row by row, with Adam."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape that all workloads have: functions by name, so that a workload can be sent to ranks."""
+"""Common type of all workloads. It holds named functions, so that a workload can be sent to ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from suites.data import Examples
 
 @dataclass(frozen=True)
 class Workload:
-    """One network with its data. Its model ends in one logit per class."""
+    """Network with its optimizer and its data. The model returns one logit for each class."""
 
     build_model: Callable[[], Any]
     build_optimizer: Callable[[], Any]
