@@ -203,10 +203,10 @@ class Case:
         rule = rule_for(self.reference, variable, step)
         theirs_rule = rule_for(self.distributed, variable, step)
         if not (rule.is_gradient and theirs_rule.is_gradient):
-            rates = [rate for other in (weight, *self.weights) if (rate := self._rate(other)) is not None]
-            if not rates:
+            rate = self._rate(weight)
+            if rate is None:
                 return None
-            rule = theirs_rule = Rule(variable, 1.0, rates[0], f"dW = {rates[0]:.4g} x the gradient, as on one device")
+            rule = theirs_rule = Rule(variable, 1.0, rate, f"dW = {rate:.4g} x the gradient, as on one device")
         ours, theirs = effective(self.reference, rule, step), effective(self.distributed, theirs_rule, step)
         if not ours or len(theirs) != len(weight.theirs) or any(t.shape != ours[0].shape for t in theirs):
             return None
@@ -214,6 +214,31 @@ class Case:
         return Motion(variable, weight.before, ours[0], tuple(theirs), slack, f"gradient, from {rule.how}")
 
     def _rate(self, weight: Motion) -> float | None:
+        """Return the learning rate of an update by hand: of this weight, or of others if its gradient is not known.
+
+        Any factor fits a single number. So it says nothing if the update of a larger weight is no multiple of its
+        gradient.
+        """
+        own = self._own_rates.get(weight.variable.index)
+        known = any(True for _gradient in self._own_gradients(weight))
+        if known and (own is None or weight.ours.size > 1):
+            return own
+        larger = [
+            self._own_rates[other.variable.index]
+            for other in self.weights
+            if other.ours.size > 1 and any(True for _gradient in self._own_gradients(other))
+        ]
+        told = [rate for rate in larger if rate is not None]
+        if larger and not told:
+            return None
+        found = [own, *told, *self._own_rates.values()]
+        return next((rate for rate in found if rate is not None), None)
+
+    @cached_property
+    def _own_rates(self) -> Mapping[int, float | None]:
+        return {weight.variable.index: self._own_rate(weight) for weight in self.weights}
+
+    def _own_rate(self, weight: Motion) -> float | None:
         """Find the learning rate of an update by hand that is a multiple of the gradient on one device."""
         ours, theirs = rate_of(self.reference, self.step), rate_of(self.distributed, self.step)
         if ours and theirs and ours != theirs:

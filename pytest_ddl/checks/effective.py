@@ -24,6 +24,8 @@ from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 _MOMENTS = {"Adam": "beta_1", "AdamW": "beta_1", "Nadam": "beta_1", "Adamax": "beta_1", "Lion": "beta_2"}
+_ROUNDED = ("Nadam", "Lion")
+"""Optimizers that round beta to float32, also for weights in float64 (seen in Keras 3.15.1 and tf_keras 2.21)."""
 _FIRST_MOMENTS = ("momentum", "m")
 
 
@@ -84,6 +86,7 @@ def rule_for(record: TrainingRecord, variable: VariableRecord, step: int) -> Rul
     slot = first_moment(record, variable) if isinstance(beta, float) else None
     if slot is None or not isinstance(beta, float) or beta >= 1.0:
         return change
+    beta = float(np.float32(beta)) if kind in _ROUNDED else beta
     return Rule(slot, beta, 1.0 - beta, f"the first moment {slot.name}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ TOLERATED = "mean-of-replica-means"
         (programs.averaged_by_a_callback, "mirrored"),
         (programs.averaged_by_the_program, "mirrored"),
         (programs.loop, "multi_worker_mirrored"),
+        (partial(programs.fitted_with, optimizer="RMSprop"), "mirrored"),
+        (partial(programs.fitted_with, optimizer="Lion"), "mirrored"),
     ],
 )
 def test_right_programs_pass(program, strategy):

@@ -25,10 +25,15 @@ def _layers() -> list[Any]:
     return [keras.Input((FEATURES,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
 
 
-def _fitted(run: Any, callbacks: tuple[Any, ...] = (), cls: Any = keras.Sequential) -> Any:
+OPTIMIZERS = ("Adadelta", "Adagrad", "Adamax", "Ftrl", "Lamb", "Lion", "Nadam", "RMSprop", "SGD")
+
+
+def _fitted(
+    run: Any, callbacks: tuple[Any, ...] = (), cls: Any = keras.Sequential, optimizer: str = "Adam", **given: Any
+) -> Any:
     with run.strategy.scope():
         model = cls(_layers())
-        model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"])
+        model.compile(getattr(keras.optimizers, optimizer)(0.02, **given), "mse", metrics=["mae"])
     run.watch(model=model)
     run.fit(model, _data(run, UNEVEN), epochs=2, validation_data=_data(run, 24, 1), callbacks=list(callbacks))
     return model
@@ -47,6 +52,15 @@ def evaluated(run: Any) -> None:
     model = _fitted(run)
     run.evaluate(model, _data(run, EVEN, 3))
     run.record(test_error=_error(run, model))
+
+
+def fitted_with(run: Any, optimizer: str) -> None:
+    """Two epochs with an optimizer whose updates are perhaps no multiples of its gradients."""
+    _fitted(run, optimizer=optimizer)
+
+
+def fitted_with_average(run: Any) -> None:
+    _fitted(run, use_ema=True)
 
 
 class _Average(keras.callbacks.Callback):

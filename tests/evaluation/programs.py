@@ -18,6 +18,7 @@ from suites.test_training import BATCH, NUM_EXAMPLES
 from suites.workloads import WORKLOADS
 from tests.equivalence import fit_programs, lazy_programs
 from tests.equivalence import half_precision_programs as half_precision
+from tests.equivalence import uneven_programs as uneven
 from tests.evaluation.tutorials import TUTORIALS
 from tests.planted.catalogue import PLANTED
 
@@ -139,6 +140,19 @@ def fitted_programs() -> list[Program]:
         Program(f"fit {train.__name__}", train, ("one_device", "mirrored"), {"global_batch_size": 12})
         for train in found
     ]
+
+
+def uneven_programs() -> list[Program]:
+    """Return programs whose epochs end with an uneven batch."""
+    found: list[tuple[str, Callable[[Any], None]]] = [
+        ("evaluated", uneven.evaluated),
+        ("average in a callback", uneven.averaged_by_a_callback),
+        ("average in the program", uneven.averaged_by_the_program),
+        ("average of the optimizer", uneven.fitted_with_average),
+        *((name, partial(uneven.fitted_with, optimizer=name)) for name in uneven.OPTIMIZERS),
+    ]
+    made = [Program(f"uneven {name}", train, ("mirrored",), {"global_batch_size": 12}) for name, train in found]
+    return [*made, Program("uneven loop", uneven.loop, SYNCHRONOUS, {"global_batch_size": 12})]
 
 
 def tutorial_programs() -> list[Program]:
