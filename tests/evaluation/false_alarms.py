@@ -26,7 +26,7 @@ from tests.evaluation.random_programs import random_programs
 SEEDS = 20
 SEEDS_OF_USERS = 5
 SEEDS_OF_TWINS = 2
-"""Few: twins are many, and each is a program of its own."""
+"""Few: twins are many, and each is a program of its own. Programs with uneven batches take several comparisons."""
 RANDOM_PROGRAMS = 40
 PATIENCE = 600.0
 """Seconds for a comparison: what is measured is its verdict, not the machine."""
@@ -50,12 +50,12 @@ def all_cases(folder: Path, seeds: int = SEEDS) -> list[Case]:
         *lazily_built_programs(),
         *fitted_programs(),
         *half_precision_programs(),
-        *uneven_programs(),
         *tutorial_programs(),
     ]
     written = [(program, seeds) for program in (*by_name().values(), readme_program(folder))]
     written += [(program, SEEDS_OF_USERS) for program in of_users]
-    for program, number in written + [(program, SEEDS_OF_TWINS) for program in twin_programs()]:
+    written += [(program, SEEDS_OF_TWINS) for program in (*twin_programs(), *uneven_programs())]
+    for program, number in written:
         found += [Case(program, strategy, seed) for strategy in program.strategies for seed in range(number)]
     random.Random(0).shuffle(found)
     return found
