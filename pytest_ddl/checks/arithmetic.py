@@ -48,8 +48,8 @@ def compute_roundoff(reference: TrainingRecord) -> float:
 def longest_chain(reference: TrainingRecord) -> int:
     """Count the most half precision operations that follow on each other in a step.
 
-    A step that runs eagerly leaves no graph. Each cast to half precision then stands for two operations: the one that
-    it is made for, and its gradient.
+    A step that runs eagerly leaves no graph. Each cast to half precision then stands for three operations: the cast,
+    the operation that it is made for, and the gradient of that operation.
     """
     rank = reference.ranks[0]
     found = max((graph.half for graph in rank.graphs), default=0)
