@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from pytest_ddl.checks.behind import behind
 from pytest_ddl.checks.build import not_applicable
 from pytest_ddl.checks.causes import CAUSES, is_possible
@@ -28,6 +30,8 @@ NOT_COMPARED = "weights are not compared after step"
 """Start of the note that names the step of a tolerated difference."""
 
 
+# Records may hold infinite values. NumPy's warnings about them would be errors under pytest -W error.
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def judge(
     reference: TrainingRecord,
     distributed: TrainingRecord,

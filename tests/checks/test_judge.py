@@ -400,3 +400,21 @@ def test_a_note_names_what_an_optimizer_without_updates_leaves_open() -> None:
     assert report.passed
     why = "critic_optimizer/iterations does not count in 3 step(s), so its optimizer makes no update"
     assert f"MOVES did not compare critic/kernel ({why})" in report.notes
+
+
+def test_infinite_values_cause_no_warnings_of_numpy() -> None:
+    """Under ``-W error`` such a warning would be an error of the test."""
+
+    def infinite(record: TrainingRecord) -> TrainingRecord:
+        def from_step_2(step: Any) -> Any:
+            if step.index < 2:
+                return step
+            return replace(step, snapshot={k: tuple(v * np.inf for v in parts) for k, parts in step.snapshot.items()})
+
+        ranks = [replace(rank, steps=tuple(map(from_step_2, rank.steps))) for rank in record.ranks]
+        return replace(record, ranks=tuple(ranks))
+
+    with np.errstate(invalid="ignore"):
+        reference, distributed = map(infinite, pair(Program(replicas=2, batches=EVEN)))
+    report = judge(reference, distributed)
+    assert report.verdict == "inconclusive"
