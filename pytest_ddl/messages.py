@@ -23,6 +23,11 @@ _HEADINGS = re.compile(
     r"During handling of .*:|The above exception was .*:"
 )
 """Lines that Keras and TensorFlow put around a message."""
+_TRANSPORT = re.compile(
+    r"Additional GRPC error information from remote target .*|:?\S*Error received from peer .*|"
+    r"The error could be from a previous operation\. Restart your program to reset\."
+)
+"""Lines that TensorFlow adds to an error that it got from another process."""
 _NODES = re.compile(r"\[\[(?:\{\{node [^}]*\}\}|[\w/.:]+)\]\]|\[Op:[^\]]*\]|\{\{function_node [^}]*\}\}|name: *$")
 
 
@@ -68,7 +73,7 @@ def _telling_lines(message: str) -> list[str]:
         told = re.sub(r"^\(0\) (?:[A-Z_]+:\s*)?", "", told)
         if told and not _HEADINGS.fullmatch(told):
             found[told] = None
-    return list(found)
+    return [line for line in found if not _TRANSPORT.fullmatch(line)] or list(found)
 
 
 def _without_numbers(text: str) -> str:

@@ -26,6 +26,8 @@ _OUT_OF_STEP = re.compile(
 
 _PEER_GONE = re.compile(r"peer|heartbeat|health|connection|socket|restarted|unavailable", re.IGNORECASE)
 
+_SHAPES_DIFFER = re.compile(r"shape mismatch in the collective", re.IGNORECASE)
+
 _REPLICAS_DIFFER = re.compile(r"Some replicas made a different number of replica_context\(\)\.merge_call")
 
 
@@ -58,6 +60,17 @@ def _not_in_time(rank: int, error: ErrorRecord) -> Finding:
     )
 
 
+def _is_of_shapes(error: ErrorRecord) -> bool:
+    """Return whether TensorFlow refused a collective for its shapes, and not because a peer has ended.
+
+    A rank that hears of the refusal from another one adds how it heard of it, and so speaks of a peer too.
+    """
+    if _SHAPES_DIFFER.search(error.message):
+        return True
+    text = f"{error.type} {error.message}"
+    return bool(re.search("shape", text, re.IGNORECASE)) and not _PEER_GONE.search(error.message)
+
+
 def blocked_by_collectives(
     reference: TrainingRecord, distributed: TrainingRecord, error: ErrorRecord
 ) -> Finding | None:
@@ -71,7 +84,7 @@ def blocked_by_collectives(
         found = mismatch(distributed, reference, running) or _waits_for_a_finished_rank(distributed)
     elif _OUT_OF_STEP.search(text):
         found = mismatch(distributed, reference)
-        if found is None and re.search("shape", text, re.IGNORECASE) and not _PEER_GONE.search(error.message):
+        if found is None and _is_of_shapes(error):
             found = Mismatch(SHAPE, f"TensorFlow refuses a collective: {_first_line(error)}", error.step + 1, 0)
     else:
         found = None

@@ -9,6 +9,7 @@ from pytest_ddl.checks.liveness import check_liveness
 from pytest_ddl.checks.run import check_run
 from pytest_ddl.checks.tolerance import Tolerance
 from pytest_ddl.comparison.watchdog import all_wait
+from pytest_ddl.messages import summary
 from pytest_ddl.records import CollectiveRecord, ErrorRecord, RankRecord, TrainingRecord
 
 IN_TENSORFLOW = (
@@ -82,6 +83,23 @@ def test_what_tensorflow_says_about_collectives_is_named_by_the_logs():
 def test_shapes_that_only_the_graph_knows():
     error = ("InvalidArgumentError", "Collective ops is aborted by: Shape mismatch in the collective instance 109.")
     assert finding(check_run, run((STEPS, error), (STEPS, None))).cause == "collective-shape-mismatch"
+
+
+OF_A_PEER = (
+    "Collective ops is aborted by: Shape mismatch in the collective instance 104. Op at device /task:1 expected shape "
+    "[21] but another member in the group expected shape [15].\n"
+    "Additional GRPC error information from remote target /task:0 while calling /tensorflow.WorkerService/Complete:\n"
+    ':UNKNOWN:Error received from peer  {grpc_message:"Shape mismatch in the collective instance 104.", grpc_status:3}'
+    "\nThe error could be from a previous operation. Restart your program to reset.\n\t [[{{node CollectiveReduce}}]]"
+)
+
+
+def test_shapes_that_another_rank_reports():
+    error = ("InvalidArgumentError", OF_A_PEER)
+    found = finding(check_run, run((STEPS, ("stopped", "")), (STEPS, error)))
+    assert found.cause == "collective-shape-mismatch"
+    assert "Shape mismatch in the collective" in summary(*error)
+    assert "could be from a previous operation" not in summary(*error)
 
 
 def test_replicas_of_one_process():

@@ -83,5 +83,11 @@ def a_loss_of_fit_is_one_mean_over_words_behind_dropout(run, sin):
 DECLARED = {"expect_of_twin": ("random-stream-repeated-across-replicas",), "timeout": 200.0}
 PLANTED = (
     planted("", words_of_a_replica_are_averaged_behind_dropout, "masked-loss-normalised-per-replica", **DECLARED),
-    planted("", a_loss_of_fit_is_one_mean_over_words_behind_dropout, "gradient-scaled-by-replica-count", **DECLARED),
+    planted(
+        "",
+        a_loss_of_fit_is_one_mean_over_words_behind_dropout,
+        "gradient-scaled-by-replica-count",
+        strategies=("mirrored",),  # Keras 3 has no fit under several workers
+        **DECLARED,
+    ),
 )
