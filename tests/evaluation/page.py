@@ -92,7 +92,7 @@ def _summary(numbers: dict[str, Any]) -> Iterable[Sequence[Any]]:
     yield "mutants whose cause is named first", _share(mutants.get("diagnosed"), mutants.get("counted")), ""
     runs = alarms.get("runs")
     fails = len(alarms.get("false alarms", []))
-    yield "false alarms", f"{fails} of {runs} runs" if runs else UNKNOWN, "0 of >= 1000"
+    yield "false alarms", f"{fails} of {runs} runs" if runs else UNKNOWN, "0 of >= 2000"
     unsure = alarms.get("verdicts", {}).get("inconclusive", 0)
     refused = len(alarms.get("refused by the framework", []))
     yield "correct programs that TensorFlow itself refuses", f"{refused} of {runs} runs" if runs else UNKNOWN, ""
