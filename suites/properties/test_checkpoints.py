@@ -101,5 +101,11 @@ def made(strategy: Any, model: ModelSpec, optimizer: OptimizerSpec, seed: int) -
 
 
 def values(strategy: Any, model: Any, optimizer: Any) -> Values:
+    import tensorflow as tf
+
     found = [variable.value for variable in (*model.variables, *optimizer.variables)]
-    return [[np.array(part) for part in strategy.experimental_local_results(variable)] for variable in found]
+    # NumPy warns when it copies a variable of TensorFlow itself.
+    return [
+        [tf.convert_to_tensor(part).numpy() for part in strategy.experimental_local_results(variable)]
+        for variable in found
+    ]
