@@ -14,11 +14,11 @@ from importlib import import_module
 from pathlib import Path
 
 from pytest_ddl.bench.metrics.registry import METRICS
-from pytest_ddl.checks.causes import CAUSES
-from pytest_ddl.checks.limitations import LIMITATIONS
-from pytest_ddl.checks.registry import CHECKS
 from pytest_ddl.cli import COMMANDS
 from pytest_ddl.config import MARKERS, OPTIONS
+from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.checks.registry import CHECKS
+from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)

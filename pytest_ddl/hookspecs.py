@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_ddl.checks.registry import Check
+    from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.strategies.registry import StrategyRegistry
 
 

@@ -58,7 +58,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not config.option.ddl_list:
         return None
-    from pytest_ddl.report.listing import show_strategies
+    from pytest_ddl.listing import show_strategies
 
     # Configure plugins and collect nothing, like pytest's own --markers.
     config._do_configure()

@@ -15,8 +15,8 @@ from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label,
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 
 if TYPE_CHECKING:
-    from pytest_ddl.checks.findings import Report
-    from pytest_ddl.checks.registry import Check
+    from pytest_ddl.equivalence.checks.registry import Check
+    from pytest_ddl.equivalence.report import Report
     from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
 
@@ -307,7 +307,7 @@ def auto_num_workers(harness: Harness) -> int:
 
 
 def _registered_checks(config: pytest.Config) -> list[Check]:
-    from pytest_ddl.checks.registry import CHECKS
+    from pytest_ddl.equivalence.checks.registry import CHECKS
 
     checks = list(CHECKS)
     config.hook.pytest_ddl_register_checks(checks=checks)
@@ -328,8 +328,8 @@ def assert_equivalence(
         finite on one device, or draws other data in each run.
     """
     __tracebackhide__ = True
-    from pytest_ddl.checks.findings import DivergenceError
-    from pytest_ddl.comparison.comparer import Comparer
+    from pytest_ddl.equivalence.report import DivergenceError
+    from pytest_ddl.equivalence.runs.comparer import Comparer
 
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, _registered_checks(item.config))

@@ -53,7 +53,7 @@ def test_a_wrong_entry_is_shown(text, told):
 
 
 def test_every_cause_exists():
-    from pytest_ddl.checks.causes import CAUSES
+    from pytest_ddl.equivalence.causes import CAUSES
 
     named = {cause for entry in load(FILE.read_text()) for cause in entry.causes}
     assert named <= set(CAUSES)

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.cluster.worker import current_rank
-from pytest_ddl.comparison.comparer import Comparer
+from pytest_ddl.equivalence.runs.comparer import Comparer
 from pytest_ddl.harness import Harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.training.execute import execute

@@ -30,7 +30,7 @@ PRELOAD = (
     "cloudpickle",
     "?hypothesis",
     "pytest_ddl.cluster.rank_session",
-    "pytest_ddl.comparison.remote",
+    "pytest_ddl.equivalence.runs.remote",
     "pytest_ddl.cluster.process_state",
 )
 START_TIMEOUT = 120.0

@@ -21,8 +21,9 @@ from simulated_gradients import (
     train,
 )
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import CheckResult, Outcome, Report
+from pytest_ddl.equivalence.findings import CheckResult, Outcome
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import OptimizerRecord
 
 CLIPPERS = {"clipnorm": clipped_by_norm, "global_clipnorm": clipped_globally, "clipvalue": clipped_by_value}

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge, needs_noise
-from pytest_ddl.checks.slices import slices_to_recompute
-from pytest_ddl.comparison import stale_probe
-from pytest_ddl.comparison.single_precision import is_of_single_precision
+from pytest_ddl.equivalence.probes import stale as stale_probe
+from pytest_ddl.equivalence.runs.slices import slices_to_recompute
+from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
+from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
 
 KERNEL, STATE, ITERATIONS = 0, 3, 4
 

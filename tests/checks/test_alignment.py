@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.comparison.alignment import align
+from pytest_ddl.equivalence.runs.alignment import align
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import BatchRecord, RankRecord, StepRecord, TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 

@@ -22,8 +22,8 @@ from simulated_gradients import (
 )
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Report
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import LayerRecord
 
 UNEVEN = (12, 5, 12)

@@ -27,8 +27,9 @@ from simulated_gradients import (
     train,
 )
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Finding, Report
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import LayerRecord
 
 NUMERIC = ["STEP-EQ", "UNEVEN-EQ", "OPT-STATE", "REPLICA-EQ", "MOVES"]

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_ddl.checks.collective_log import check_collective_log, mismatch
-from pytest_ddl.checks.collective_value import check_collective_value
-from pytest_ddl.checks.findings import Outcome
-from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.equivalence.checks.collective_log import check_collective_log, mismatch
+from pytest_ddl.equivalence.checks.collective_value import check_collective_value
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.records import CollectiveRecord, RankRecord, ReductionRecord, StepRecord, TrainingRecord
 
 TRAIN, EVALUATE, SAVE = "train.py:10", "train.py:20", "train.py:30"

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, simulate
 
-from pytest_ddl.checks.calls import data_calls
-from pytest_ddl.checks.coverage import Order, contents_are_known, contents_by_step, coverage
-from pytest_ddl.checks.data_cover import check_data_cover
-from pytest_ddl.checks.findings import Outcome
-from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.equivalence.checks.data_cover import check_data_cover
+from pytest_ddl.equivalence.evidence.calls import data_calls
+from pytest_ddl.equivalence.evidence.coverage import Order, contents_are_known, contents_by_step, coverage
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.records import BatchRecord, TrainingRecord
 
 Steps = list[list[list[int]]]

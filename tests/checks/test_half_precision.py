@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.checks.arithmetic import half_precision, longest_chain
-from pytest_ddl.checks.build import passed
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Report
-from pytest_ddl.checks.tolerance import Tolerance, unit_roundoff
-from pytest_ddl.comparison.own_precision import judged_in_own_precision, replaced_policies
+from pytest_ddl.equivalence.evidence.arithmetic import half_precision, longest_chain
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
+from pytest_ddl.equivalence.outcomes import passed
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
 from pytest_ddl.records import GraphRecord, LayerRecord, TrainingRecord, VariableKind
 
 CASTS = {"bfloat16": 4}

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.checks.compare import judge, needs_noise
-from pytest_ddl.checks.findings import Finding, Outcome, Report
-from pytest_ddl.checks.registry import CHECKS
-from pytest_ddl.checks.root_causes import root_causes
+from pytest_ddl.equivalence.checks.registry import CHECKS
+from pytest_ddl.equivalence.findings import Finding, Outcome
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
+from pytest_ddl.equivalence.verdict.root_causes import root_causes
 from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
 EVEN, UNEVEN = (12, 12, 12), (12, 5, 12)

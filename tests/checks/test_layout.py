@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Outcome, Report
+from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import LayoutRecord, TrainingRecord
 
 MESH = {"batch": 2, "model": 2}

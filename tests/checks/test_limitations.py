@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddl.checks.limitations import known_limitation
+from pytest_ddl.equivalence.diagnosis.limitations import known_limitation
 from pytest_ddl.records import ErrorRecord
 
 TF = "/venv/site-packages/tensorflow/python/eager/execute.py"

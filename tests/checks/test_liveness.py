@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.checks.findings import Outcome
-from pytest_ddl.checks.liveness import check_liveness
-from pytest_ddl.checks.run import check_run
-from pytest_ddl.checks.tolerance import Tolerance
-from pytest_ddl.comparison.watchdog import all_wait
+from pytest_ddl.equivalence.checks.liveness import check_liveness
+from pytest_ddl.equivalence.checks.run import check_run
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.runs.watchdog import all_wait
 from pytest_ddl.messages import summary
 from pytest_ddl.records import CollectiveRecord, ErrorRecord, RankRecord, TrainingRecord
 

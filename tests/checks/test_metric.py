@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Finding, Outcome, Report
-from pytest_ddl.checks.fit_loss import RUNNING_MEAN
-from pytest_ddl.checks.metric import check_metric
-from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.equivalence.checks.metric import check_metric
+from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Finding, Outcome
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import StepRecord, TrainingRecord, VariableKind, VariableRecord
 
 TOTAL, COUNT = 6, 7

@@ -22,10 +22,11 @@ from simulated_gradients import (
     train,
 )
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Finding, Report
-from pytest_ddl.checks.staleness import stale_update
-from pytest_ddl.comparison import stale_probe
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.probes import stale as stale_probe
+from pytest_ddl.equivalence.probes.stale import stale_update
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import (
     GradientStage,
     LayoutRecord,

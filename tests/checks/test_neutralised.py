@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.candidates.shared import random_layers
-from pytest_ddl.checks.causes import CAUSES
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Outcome, Report
-from pytest_ddl.comparison import neutralised_probe
-from pytest_ddl.comparison.draw_levels import Level, doubts, joined
+from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.diagnosis.candidates.shared import random_layers
+from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.probes import neutralised as neutralised_probe
+from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import DrawRecord, ErrorRecord, LayerRecord, StepRecord, TrainingRecord
 from pytest_ddl.training import neutral
 from pytest_ddl.training.settings import RunSettings
@@ -82,7 +83,7 @@ def _probed_at_levels(
         pairs = {HIGH: high, LOW: low}
         return judge(*pairs[settings.neutralise], expect=expect, strict=strict, checks=checks)
 
-    return neutralised_probe.probe_neutralised(report, RunSettings(), compare_once), levels
+    return neutralised_probe.probe(report, RunSettings(), compare_once), levels
 
 
 def test_a_difference_that_vanishes_is_understood() -> None:

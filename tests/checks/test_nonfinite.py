@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Outcome
-from pytest_ddl.checks.nonfinite import check_nonfinite
-from pytest_ddl.checks.tolerance import Tolerance
-from pytest_ddl.comparison import nonfinite_probe
+from pytest_ddl.equivalence.checks.nonfinite import check_nonfinite
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.probes import nonfinite as nonfinite_probe
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import (
     GradientRecord,
     GradientStage,

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Outcome, Report
+from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord, VariableKind, VariableRecord
 
 NAN, INF = float("nan"), float("inf")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ddl.checks.compare import needs_noise
-from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
-from pytest_ddl.checks.own_steps import MOST, step_by_step, up_to
-from pytest_ddl.checks.root_causes import root_causes
-from pytest_ddl.checks.tolerance import UNMEASURED
+from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import needs_noise
+from pytest_ddl.equivalence.verdict.own_steps import MOST, step_by_step, up_to
+from pytest_ddl.equivalence.verdict.root_causes import root_causes
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord
 from pytest_ddl.training.settings import RunSettings, States
 

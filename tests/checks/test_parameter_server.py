@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Outcome, Report
-from pytest_ddl.checks.summed_updates import lost_from_weights
-from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import GradientRecord, GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 COUNTER, STEPS = 6, 8

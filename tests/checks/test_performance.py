@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.checks.findings import Outcome
-from pytest_ddl.checks.performance import check_performance
-from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.equivalence.checks.performance import check_performance
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.records import (
     CollectiveRecord,
     GraphRecord,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ddl.checks.case import Case
-from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.equivalence.diagnosis.case import Case
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import (
     GradientRecord,
     GradientStage,

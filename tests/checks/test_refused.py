@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Finding
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import ErrorRecord
 
 CRASH = ErrorRecord("RuntimeError", "no", "", 1, file="/project/train.py", line=7, function="step", source="raise no")

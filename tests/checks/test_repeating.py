@@ -7,9 +7,13 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.checks.compare import judge, require
-from pytest_ddl.checks.findings import CheckResult, Finding, Outcome, Report
-from pytest_ddl.comparison import growth_probe, nonfinite_probe, probes, stale_probe
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.probes import growth as growth_probe
+from pytest_ddl.equivalence.probes import nonfinite as nonfinite_probe
+from pytest_ddl.equivalence.probes import registry as probes
+from pytest_ddl.equivalence.probes import stale as stale_probe
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge, require
 from pytest_ddl.records import ErrorRecord, GradientRecord, GradientStage, TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 

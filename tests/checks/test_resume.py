@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from simulated_training import Program, simulate
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Outcome
-from pytest_ddl.checks.resume import check_resume
-from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.equivalence.checks.resume import check_resume
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import BatchRecord, RankRecord, Snapshot, TrainingRecord, VariableKind
 
 AFTER = 2

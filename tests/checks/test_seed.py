@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, simulate
 
-from pytest_ddl.checks.findings import CheckResult, Outcome
-from pytest_ddl.checks.seed import ACROSS_REPLICAS, ACROSS_STEPS, check_seed
-from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.equivalence.checks.seed import ACROSS_REPLICAS, ACROSS_STEPS, check_seed
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.records import DrawRecord, TrainingRecord
 
 Digest = Callable[[int, int], int]

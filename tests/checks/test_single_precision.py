@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.comparison.single_precision import is_of_single_precision
+from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
 
 ONE_THIRD_IN_SINGLE = 1.0 + 2.0**-25
 

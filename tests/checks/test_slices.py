@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.slices import slices_to_recompute
+from pytest_ddl.equivalence.runs.slices import slices_to_recompute
+from pytest_ddl.equivalence.verdict.judge import judge
 
 UNEVEN = Program(replicas=2, batches=(13, 13))
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import CheckResult, Outcome
-from pytest_ddl.checks.optimizer_state import check_optimizer_state
-from pytest_ddl.checks.state import check_state
-from pytest_ddl.checks.tolerance import Tolerance
+from pytest_ddl.equivalence.checks.optimizer_state import check_optimizer_state
+from pytest_ddl.equivalence.checks.state import check_state
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Outcome
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import Array, LayerRecord, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 STATE = 3

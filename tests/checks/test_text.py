@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.causes import CAUSES
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import DivergenceError
-from pytest_ddl.report.text import render_report
+from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.report import DivergenceError
+from pytest_ddl.equivalence.text import render_report
+from pytest_ddl.equivalence.verdict.judge import judge
 
 
 def test_first_line_says_it_all() -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.checks.compare import judge, needs_noise
-from pytest_ddl.checks.findings import Outcome
-from pytest_ddl.checks.tolerance import Bound, Decision, Tolerance, unit_roundoff
+from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance, unit_roundoff
+from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
 from pytest_ddl.records import TrainingRecord
 
 

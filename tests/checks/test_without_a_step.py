@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from simulated_training import Program, pair
 
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.comparison.resuming import joined
+from pytest_ddl.equivalence.runs.resuming import joined
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import CallSite, TrainingRecord
 
 HERE = os.path.join(os.getcwd(), "train.py")

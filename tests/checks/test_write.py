@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, simulate
 
-from pytest_ddl.checks.checkpoint import check_checkpoint
-from pytest_ddl.checks.compare import judge
-from pytest_ddl.checks.findings import Outcome
-from pytest_ddl.checks.tolerance import Tolerance
-from pytest_ddl.checks.write import check_write
+from pytest_ddl.equivalence.checks.checkpoint import check_checkpoint
+from pytest_ddl.equivalence.checks.write import check_write
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import ErrorRecord, RestoreRecord, TrainingRecord, WriteRecord
 
 REFERENCE = simulate(Program())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.comparison.expectations import expectations_for
+from pytest_ddl.equivalence.verdict.expectations import expectations_for
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 REGISTRY = StrategyRegistry()

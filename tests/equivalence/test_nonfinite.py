@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import nonfinite_programs as programs
 
 from pytest_ddl import check_training
-from pytest_ddl.checks.findings import Outcome
+from pytest_ddl.equivalence.findings import Outcome
 
 pytestmark = pytest.mark.slow
 

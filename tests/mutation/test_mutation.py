@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pytest_ddl.checks.causes import CAUSES
+from pytest_ddl.equivalence.causes import CAUSES
 from tests.evaluation.programs import by_name
 from tests.mutation import evaluate
 from tests.mutation.evaluate import CAUGHT, EQUIVALENT, Case, all_cases, check_mutant, rates

@@ -61,7 +61,7 @@ def test_a_correct_twin_passes(planted, strategy):
 
 
 def test_names_and_causes_are_those_of_the_contract():
-    from pytest_ddl.checks.causes import CAUSES
+    from pytest_ddl.equivalence.causes import CAUSES
 
     names = [entry.name for entry in PLANTED]
     assert len(set(names)) == len(names) >= 75

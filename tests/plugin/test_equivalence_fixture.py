@@ -49,8 +49,8 @@ PROJECT = {
     "programs.py": PROGRAMS,
     "conftest.py": """
         import sys, pathlib
-        from pytest_ddl.checks.findings import CheckResult, Outcome
-        from pytest_ddl.checks.registry import Check
+        from pytest_ddl.equivalence.findings import CheckResult, Outcome
+        from pytest_ddl.equivalence.checks.registry import Check
 
         sys.path.insert(0, str(pathlib.Path(__file__).parent))
 

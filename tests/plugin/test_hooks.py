@@ -10,8 +10,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 CONFTEST = """
-from pytest_ddl.checks.findings import CheckResult, Finding, Outcome
-from pytest_ddl.checks.registry import Check
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.checks.registry import Check
 from pytest_ddl.strategies.mirrored import Mirrored
 
 class Trio(Mirrored):

@@ -14,7 +14,7 @@ import pytest
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.explain import explain
 from pytest_ddl.cluster.protocol import Kind
-from pytest_ddl.comparison.remote import run_training
+from pytest_ddl.equivalence.runs.remote import run_training
 from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.records import RankRecord

@@ -22,7 +22,7 @@ from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pytest_ddl.checks.findings import Report
+    from pytest_ddl.equivalence.report import Report
     from pytest_ddl.harness import Harness
 
 CHECK_STEPS = 3
@@ -66,7 +66,7 @@ class Plan:
 
 def check(plan: Plan) -> Report:
     """Compare training on several replicas with training on one device, for a few steps."""
-    from pytest_ddl.comparison.comparer import check_training
+    from pytest_ddl.equivalence.runs.comparer import check_training
 
     return check_training(
         plan.function,

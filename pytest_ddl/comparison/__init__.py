@@ -1,1 +1,0 @@
-"""Compare a training function with one device: which runs are made, how often, and in which precision."""

@@ -1,0 +1,1 @@
+"""Compare a training function under a strategy with the same function on one device, and name the cause."""

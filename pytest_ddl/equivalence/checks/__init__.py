@@ -1,0 +1,1 @@
+"""Checks: one module each, with one entry in the registry."""

@@ -1,0 +1,46 @@
+"""CKPT: values that a program restores from its own file are complete and equal the saved values bit for bit."""
+
+from __future__ import annotations
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
+from pytest_ddl.records import RankRecord, RestoreRecord, TrainingRecord
+
+CHECK = "CKPT"
+
+
+def check_checkpoint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Judge the restores after which training continues. A loss counts even if one device has it too."""
+    restores = [(rank, restore) for rank in distributed.ranks for restore in rank.restores]
+    if not restores:
+        return not_applicable(CHECK, "the program reads nothing back that it saved in the same run")
+    for rank, restore in restores:
+        # A model that is loaded only for an evaluation needs no optimizer.
+        goes_on = restore.step < rank.num_steps
+        if goes_on and (restore.lost or restore.absent):
+            return failed(CHECK, [_finding(rank, restore)])
+    compared = sum(restore.compared for _rank, restore in restores)
+    if not compared:
+        return not_applicable(CHECK, "what was restored had not come into being yet, so that it could not be compared")
+    return passed(CHECK, f"{compared} restored variables are what they were when they were saved")
+
+
+def _finding(rank: RankRecord, restore: RestoreRecord) -> Finding:
+    if restore.absent:
+        what = f"{', '.join(restore.absent)} is not in it"
+    else:
+        what = f"{len(restore.lost)} variable(s) are not what they were: {', '.join(restore.lost[:4])}"
+    return Finding(
+        check=CHECK,
+        message=f"{restore.api} read back what was saved, and {what}",
+        cause="checkpoint-incomplete",
+        step=restore.step,
+        variable=restore.lost[0] if restore.lost else None,
+        worker=rank.rank,
+        fix=fix_of("checkpoint-incomplete"),
+        observed=f"{len(restore.lost) + len(restore.absent)} not restored, of {restore.path}",
+        expected="all that the program restores is in the file",
+        evidence="variables right after the call, against those when the file was saved",
+    )

@@ -1,0 +1,149 @@
+"""COLL-VALUE: the result of a program's reduction is the reduction of the inputs of all replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, not_applicable, not_observed, passed
+from pytest_ddl.records import Array, ReductionRecord, TrainingRecord
+
+CHECK = "COLL-VALUE"
+OVERFLOW = "reduction-overflow"
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """One reduction with the inputs and results of all replicas."""
+
+    step: int
+    position: int
+    parts: tuple[ReductionRecord, ...]
+
+
+def check_collective_value(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Reduce the recorded inputs again, in a type wide enough to lose nothing, and compare the results."""
+    if distributed.num_replicas < 2:
+        return not_applicable(CHECK, "there is one replica")
+    found = list(_reductions(distributed))
+    if not found:
+        if any(step.reductions for rank in distributed.ranks for step in rank.steps):
+            return not_applicable(CHECK, "the replicas asked for different reductions, which are not told apart")
+        observed = any(rank.steps for rank in distributed.ranks)
+        reason = "the program reduces nothing by itself" if observed else not_observed(distributed, "reductions were")
+        return not_applicable(CHECK, reason)
+    findings = [finding for item in found for finding in [_judge(reference, item)] if finding is not None]
+    if findings:
+        return failed(CHECK, findings[:1])
+    return passed(
+        CHECK, f"{len(found)} reductions give the sum or mean of what {distributed.num_replicas} replicas gave"
+    )
+
+
+def _reductions(record: TrainingRecord) -> Iterator[_Reduction]:
+    """Yield the reductions that were recorded on every replica."""
+    for step in range(1, record.num_steps + 1):
+        told = [item for rank in record.ranks for item in rank.steps[step - 1].reductions]
+        for position in sorted({item.position for item in told}):
+            parts = tuple(sorted((i for i in told if i.position == position), key=lambda item: item.replica))
+            alike = len({(item.op, item.dtype, item.given.shape) for item in parts}) == 1
+            if alike and [item.replica for item in parts] == list(range(record.num_replicas)):
+                yield _Reduction(step, position, parts)
+
+
+def _judge(reference: TrainingRecord, item: _Reduction) -> Finding | None:
+    first = item.parts[0]
+    if first.op not in ("SUM", "MEAN") or first.given.dtype.kind not in "iuf":
+        return None
+    exact = first.given.dtype.kind in "iu"
+    wide = [part.given.astype(object if exact else np.longdouble) for part in item.parts]
+    if not exact and not all(np.isfinite(part).all() for part in wide):
+        return None  # NONFINITE judges values that were not finite before
+    total = sum(wide[1:], start=wide[0])
+    for part in item.parts:
+        wanted = total if first.op == "SUM" else total / len(wide)
+        if part.received.shape != first.given.shape:
+            return None
+        finding = (_integers if exact else _floats)(item, part, wide, wanted)
+        if finding is not None:
+            return None if _reference_overflows(reference, item) else finding
+    return None
+
+
+def _integers(item: _Reduction, part: ReductionRecord, wide: list[Array], wanted: Array) -> Finding | None:
+    if item.parts[0].op == "MEAN":
+        return None  # TensorFlow may round or truncate here
+    received = part.received.astype(object)
+    wrong = np.not_equal(received, wanted)
+    if not np.any(wrong):
+        return None
+    limits = np.iinfo(part.given.dtype)
+    beyond = np.asarray(np.less(wanted, limits.min) | np.greater(wanted, limits.max))
+    place = _first(np.asarray(wrong))
+    return _finding(item, part, wanted, place, OVERFLOW if beyond[place] else None, 0.0)
+
+
+def _floats(item: _Reduction, part: ReductionRecord, wide: list[Array], wanted: Array) -> Finding | None:
+    kind = part.given.dtype
+    limits = np.finfo(kind) if kind.kind == "f" else None
+    assert limits is not None
+    received = part.received.astype(np.longdouble)
+    lost = ~np.isfinite(received)
+    if np.any(lost):
+        return _finding(item, part, wanted, _first(lost), OVERFLOW, 0.0)
+    # Each addition and the division round once. A value that is too small for the dtype may be lost.
+    magnitude = sum((np.abs(part) for part in wide[1:]), start=np.abs(wide[0]))
+    bound = len(wide) * np.longdouble(limits.eps) * magnitude + len(wide) * np.longdouble(limits.tiny)
+    wrong = np.abs(received - wanted) > bound
+    if not np.any(wrong):
+        return None
+    place = _first(wrong)
+    return _finding(item, part, wanted, place, None, float(bound[place]))
+
+
+def _first(wrong: Array) -> tuple[int, ...]:
+    return tuple(int(index) for index in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+
+
+def _finding(
+    item: _Reduction, part: ReductionRecord, wanted: Array, place: tuple[int, ...], cause: str | None, bound: float
+) -> Finding:
+    given = [str(np.asarray(other.given)[place]) for other in item.parts]
+    received, exact = np.asarray(part.received)[place], np.asarray(wanted)[place]
+    where = f" at {list(place)}" if place else ""
+    message = (
+        f"reduction {item.position + 1} of step {item.step} ({part.op} of {part.dtype}): the replicas gave "
+        f"{', '.join(given[:8])}{where} and got {received}, not {exact}"
+    )
+    return Finding(
+        check=CHECK,
+        message=message,
+        cause=cause,
+        step=item.step,
+        replica=part.replica,
+        error=abs(float(received) - float(exact)),
+        tolerance=bound,
+        fix=fix_of(cause),
+        observed=str(received),
+        expected=str(exact),
+        origin="exact for integers; one rounding for each addition else",
+        evidence=f"the {part.op.lower()} of what the replicas gave, computed without a limit, is {exact}",
+    )
+
+
+def _reference_overflows(reference: TrainingRecord, item: _Reduction) -> bool:
+    """Return whether one device has a non-finite input there too. Then the strategy is not the reason."""
+    if item.step > reference.num_steps:
+        return False
+    same = [
+        told
+        for rank in reference.ranks
+        for told in rank.steps[item.step - 1].reductions
+        if told.position == item.position
+    ]
+    return any(told.given.dtype.kind == "f" and not np.isfinite(told.given).all() for told in same)

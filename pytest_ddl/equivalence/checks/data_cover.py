@@ -1,0 +1,88 @@
+"""DATA-COVER: the replicas together consume the examples that one device consumes, each of them once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, coverage
+from pytest_ddl.equivalence.evidence.observe import shared_steps
+from pytest_ddl.equivalence.evidence.one_sided import lone_ids
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
+from pytest_ddl.records import TrainingRecord
+
+CHECK = "DATA-COVER"
+
+
+def check_data_cover(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    tolerance: Tolerance,
+) -> CheckResult:
+    """Compare the examples of every step, and of one pass over the data, by id if known, else by content."""
+    if shared_steps(reference, distributed) == 0:
+        return no_steps(CHECK, distributed)
+    found = coverage(reference, distributed)
+    if found is None:
+        told = lone_ids(reference, distributed)
+        if told is not None:
+            return inconclusive(CHECK, f"example ids were told on one side only ({told}): tell them in every run")
+        return not_applicable(CHECK, not_observed(distributed, "examples were"))
+    if found.order is Order.SAME:
+        return passed(CHECK, f"{found.by} of {sum(found.ours.values())} examples in {found.steps} steps")
+    if found.order is Order.OTHER:
+        if any(rank.asynchronous for rank in distributed.ranks):
+            return not_applicable(CHECK, "steps ran concurrently: which examples a step consumes is left to chance")
+        return failed(CHECK, [_other_order(found)])
+    return failed(CHECK, _wrong(found))
+
+
+def _other_order(found: Coverage) -> Finding:
+    """Report global batches that group the same data differently: no defect, but weights cannot be compared."""
+    return Finding(
+        check=CHECK,
+        message=f"global batches are composed differently from step {found.step} on",
+        step=found.step,
+        observed=_some(found.theirs - found.ours) if found.theirs != found.ours else None,
+        expected=_some(found.ours - found.theirs) if found.theirs != found.ours else None,
+        evidence="weights can be compared only where global batches hold the same examples",
+    )
+
+
+def _wrong(found: Coverage) -> list[Finding]:
+    extra, missing = found.theirs - found.ours, found.ours - found.theirs
+    repeated: Examples = Counter({n: count for n, count in extra.items() if n in found.ours or found.theirs[n] > 1})
+    unknown = sum((extra - repeated).values())
+    told = f"; {unknown} example(s) are none of one device's" if unknown else ""
+    findings = []
+    if repeated:
+        what = f"{sum(repeated.values())} example(s) counted more often than on one device"
+        findings.append(_finding(found, "examples-duplicated", repeated, what))
+    if missing:
+        what = f"{sum(missing.values())} example(s) missing compared with one device"
+        findings.append(_finding(found, "examples-dropped", missing, what + told))
+    if not findings:
+        findings.append(_finding(found, None, extra, f"{unknown} example(s) are none of one device's"))
+    return findings
+
+
+def _finding(found: Coverage, cause: str | None, which: Examples, what: str) -> Finding:
+    alike = "; all replicas consume the same examples" if found.order is Order.REPEATED else ""
+    return Finding(
+        check=CHECK,
+        message=f"{what}, from step {found.step} on{alike}",
+        cause=cause,
+        step=found.step,
+        error=float(sum(which.values())),
+        fix=fix_of(cause),
+        observed=f"{sum(found.theirs.values())} examples, {len(found.theirs)} distinct",
+        expected=f"{sum(found.ours.values())} examples, {len(found.ours)} distinct",
+        evidence=_some(which),
+    )
+
+
+def _some(which: Examples) -> str:
+    names = [str(name) for name in sorted(which.elements(), key=str)]
+    return f"examples {', '.join(names[:6])}" + (f" and {len(names) - 6} more" if len(names) > 6 else "")

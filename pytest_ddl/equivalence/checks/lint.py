@@ -1,0 +1,163 @@
+"""LINT: the strategy spans the cluster that was asked for, and trained variables were made in its scope."""
+
+from __future__ import annotations
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence import gradients
+from pytest_ddl.equivalence.evidence.arrays import difference
+from pytest_ddl.equivalence.evidence.observe import compare, compared_with_reference, is_seed, of_kind, update
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
+from pytest_ddl.records import GradientStage, RankRecord, TrainingRecord, VariableKind, VariableRecord
+
+CHECK = "LINT"
+
+_MIRRORING = ("mirrored", "multi_worker_mirrored", "tpu")
+"""Strategies under which every replica holds a component of each variable that is made in their scope."""
+
+_OF_THE_OPTIMIZER = (VariableKind.SLOT, VariableKind.ITERATIONS)
+
+
+def check_lint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Judge the facts about the set-up. The reference shows which variables are trained."""
+    known = [rank for rank in distributed.ranks if "replicas" in rank.facts]
+    if not known:
+        return not_applicable(CHECK, "the set-up was not observed")
+    findings = [finding for rank in known for finding in _cluster(rank, distributed)]
+    outside = _outside(reference, distributed, tolerance)
+    if outside:
+        findings.append(_outside_scope(outside, distributed))
+    if findings:
+        return failed(CHECK, findings)
+    if distributed.errors and not distributed.variables:
+        return inconclusive(CHECK, "the run failed before a variable was watched", follows=True)
+    told = f"{known[0].facts.get('replicas')} replica(s) in sync"
+    mirrored = [variable for variable in distributed.variables if variable.distributed]
+    return passed(CHECK, told + (f", {len(mirrored)} mirrored variables" if mirrored else ""))
+
+
+def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
+    """Report a strategy of the program that does not span the cluster that was asked for."""
+    facts, asked = rank.facts, distributed.num_replicas
+    messages = []
+    replicas = facts.get("replicas", asked)
+    if replicas != asked:
+        messages.append((f"the strategy has {replicas} replica(s) in sync, not {asked}", str(replicas)))
+    for own in facts.get("own_strategies", ()):
+        # A teacher model or an evaluation on one device beside the training is no mistake.
+        beside = own["type"] == "OneDeviceStrategy" and facts.get("dispatched")
+        if own["replicas"] < asked and not beside:
+            what = (
+                f"the program trains under a {own['type']} of its own, with {own['replicas']} replica(s), not {asked}"
+            )
+            messages.append((what, str(own["replicas"])))
+    before, after = facts.get("tf_config", (None, None))
+    if after is not None and after != before and after != len(distributed.ranks):
+        what = (
+            f"the program sets TF_CONFIG to {after} worker(s) after the strategy was made for {len(distributed.ranks)}"
+        )
+        messages.append((what, str(after)))
+    return [
+        Finding(
+            check=CHECK,
+            message=message,
+            cause="cluster-misconfigured",
+            step=0,
+            worker=rank.rank,
+            observed=observed,
+            expected=str(asked),
+            fix="Use run.strategy; where the program makes its own strategy, set TF_CONFIG on every worker before "
+            "that, and make the strategy before any other TensorFlow operation.",
+        )
+        for message, observed in messages[:1]
+    ]
+
+
+def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[VariableRecord]:
+    """Find trained variables that have one component for all replicas.
+
+    Variables of the optimizer are listed only if they differ from one device, because each worker may rightly keep its
+    own counter. Other state is listed only if every replica repeats its change.
+    """
+    if distributed.num_replicas < 2 or distributed.strategy.split("[")[0] not in _MIRRORING:
+        return []
+    plain = {variable.index for variable in distributed.variables if not variable.distributed}
+    steps = reference.num_steps
+    trained = [
+        variable
+        for variable in of_kind(reference, VariableKind.TRAINABLE)
+        if variable.index in plain and tolerance.moved(variable.index, steps)
+    ]
+    trained = [variable for variable in trained if _is_of_a_replica(reference, distributed, tolerance, variable)]
+    alone = all(len(rank.replicas) == 1 for rank in distributed.ranks)
+    if alone and not distributed.errors and not compare(reference, distributed, tolerance).first:
+        trained = []  # each worker keeps its own copy and updates it as the others do
+    last = min(steps, distributed.num_steps)
+    wrong = {
+        place.variable.index for place in compare(reference, distributed, tolerance, _OF_THE_OPTIMIZER, 1, last).first
+    }
+    found = trained + [v for v in of_kind(reference, *_OF_THE_OPTIMIZER) if v.index in plain & wrong]
+    return found + [v for v in _repeated_state(reference, distributed, tolerance) if v.index in plain]
+
+
+def _is_of_a_replica(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, variable: VariableRecord
+) -> bool:
+    """Return whether a replica trains a variable, as far as that was observed.
+
+    A counter that only the program's loop changes has no gradient and equals one device. But TensorFlow calls it
+    trainable unless the program says otherwise.
+    """
+    if not (gradients.observed(reference) and gradients.observed(distributed)):
+        return True
+    for record in (reference, distributed):
+        for step in range(1, record.num_steps + 1):
+            found = (call for stage in GradientStage for call in gradients.calls(record, step, stage))
+            if any(call.values.get(variable.index) is not None for call in found):
+                return True
+    last = min(reference.num_steps, distributed.num_steps)
+    return any(
+        difference(actual, desired).error > tolerance.variable(variable.index, step).value
+        for step in range(1, last + 1)
+        for _rank, _replica, actual, desired in compared_with_reference(reference, distributed, variable, step)
+    )
+
+
+def _repeated_state(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
+) -> list[VariableRecord]:
+    """Find state to which every replica of a process added the change that one device makes."""
+    if all(len(rank.replicas) == 1 for rank in distributed.ranks):
+        return []
+    found = []
+    for variable in of_kind(reference, VariableKind.STATE):
+        for step in range(1, min(reference.num_steps, distributed.num_steps) + 1):
+            ours, theirs = (update(record, variable.index, step) for record in (reference, distributed))
+            if is_seed(variable) or ours is None or theirs is None or ours.shape != theirs.shape:
+                break
+            slack = sum(tolerance.variable(variable.index, at).value for at in (step - 1, step))
+            if difference(theirs, ours).error <= slack:
+                continue
+            number = len(distributed.ranks[0].replicas)
+            if difference(theirs, number * ours).error <= number * slack:
+                found.append(variable)
+            break
+    return found
+
+
+def _outside_scope(outside: list[VariableRecord], distributed: TrainingRecord) -> Finding:
+    names = [variable.name for variable in outside]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return Finding(
+        check=CHECK,
+        message=f"{', '.join(names[:3])}{more}: one component for {distributed.num_replicas} replicas, "
+        "so made outside strategy.scope()",
+        cause="variable-outside-scope",
+        step=0,
+        variable=names[0],
+        fix=fix_of("variable-outside-scope"),
+        observed="not mirrored",
+        expected="a component per replica",
+        origin="whether a variable is mirrored is exact",
+    )

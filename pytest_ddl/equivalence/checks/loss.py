@@ -1,0 +1,148 @@
+"""LOSS-EQ: the loss that the program reports for a step equals that of one device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.fit_loss import is_running_mean, shown_by_fit
+from pytest_ddl.equivalence.evidence.observe import compare, shared_steps
+from pytest_ddl.equivalence.evidence.one_sided import lone_losses
+from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, passed
+from pytest_ddl.records import TrainingRecord
+
+CHECK = "LOSS-EQ"
+
+
+@dataclass(frozen=True)
+class _Formula:
+    """Formula that may give the reported loss."""
+
+    text: str
+    value: float
+    also: tuple[str, ...] = ()
+
+
+def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare the losses of the steps that began with equal weights. Later losses add no information."""
+    steps = shared_steps(reference, distributed)
+    if steps == 0:
+        return no_steps(CHECK, distributed)
+    diverged = compare(reference, distributed, tolerance).step
+    if diverged == 0:
+        return inconclusive(CHECK, "the weights differ before the first step", follows=True)
+    last = steps if diverged is None else min(steps, diverged)
+    compared = 0
+    undecided: str | None = None
+    shown: Finding | None = None
+    not_finite: int | None = None
+    for step in range(1, last + 1):
+        desired = reference.ranks[0].steps[step - 1].loss
+        for rank in distributed.ranks:
+            actual = rank.steps[step - 1].loss
+            if desired is None or actual is None:
+                continue
+            if not math.isfinite(desired) and _alike(actual, desired):
+                not_finite = not_finite or step
+                continue
+            compared += 1
+            bound = tolerance.loss(step)
+            error = abs(actual - desired) if math.isfinite(actual) and math.isfinite(desired) else math.inf
+            decision = bound.judge(error)
+            if decision is Decision.BEYOND:
+                found = _finding(reference, distributed, step, rank.rank, actual, desired, bound)
+                if not found.approximation:
+                    return failed(CHECK, [found])
+                shown = shown or found
+            if decision is Decision.UNDECIDED and undecided is None:
+                undecided = f"the loss of step {step} differs by {error:.3g}, rounding may explain {bound.value:.3g}"
+    if shown is not None:
+        return failed(CHECK, [shown])
+    if undecided is None and compared == 0 and not_finite is not None:
+        undecided = f"the single-device loss is not finite at step {not_finite}"
+    if undecided:
+        return inconclusive(CHECK, undecided)
+    alone = lone_losses(reference, distributed, last)
+    if alone:
+        return inconclusive(
+            CHECK, f"a loss was recorded on one side only ({alone}): return one number from the step on both"
+        )
+    if compared == 0:
+        return not_applicable(CHECK, "no loss was recorded on both sides")
+    told = f"{compared} losses" + (f", up to step {last}" if last < steps else "")
+    return passed(CHECK, told + (f"; not finite alike in step {not_finite}" if not_finite else ""))
+
+
+def _alike(actual: float, desired: float) -> bool:
+    return actual == desired or (math.isnan(actual) and math.isnan(desired))
+
+
+def _finding(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    step: int,
+    rank: int,
+    actual: float,
+    desired: float,
+    bound: Bound,
+) -> Finding:
+    slack = bound.value * max(1, distributed.num_replicas)
+    by_fit = is_running_mean(distributed, step)
+    shown = shown_by_fit(reference, distributed, step, actual, slack) if by_fit else None
+    formulas = [f for f in _formulas(distributed, step, desired, slack) if abs(actual - f.value) <= slack]
+    formula = formulas[0] if formulas else None
+    told = "; ".join(f.text for f in formulas) if formulas else "no formula tried (sums, means, single replicas) fits"
+    cause = shown.cause if shown else "reported-loss-wrong"
+    also = shown.also if shown else formula.also if formula else ()
+    what = f"the loss that fit shows in step {step}" if by_fit else f"the loss reported for step {step}"
+    return Finding(
+        check=CHECK,
+        message=f"{what} is not that of one device",
+        cause=cause,
+        step=step,
+        variable="loss",
+        worker=rank,
+        error=abs(actual - desired) if math.isfinite(actual) else math.inf,
+        tolerance=bound.value,
+        fix=fix_of(cause),
+        observed=f"{actual:.9g}",
+        expected=f"{desired:.9g}",
+        origin=bound.origin,
+        evidence=shown.text if shown else told,
+        also=also,
+        approximation=shown.approximation if shown else False,
+        ratio=actual / desired if desired and math.isfinite(actual) else None,
+    )
+
+
+def _formulas(distributed: TrainingRecord, step: int, desired: float, slack: float) -> list[_Formula]:
+    """Return formulas that a loop might report instead of the mean over the global batch, the likeliest first."""
+    number = distributed.num_replicas
+    found = []
+    if number > 1:
+        found.append(_Formula(f"{number} x the single-device loss (summed means)", desired * number, _SCALE_UP))
+        found.append(_Formula(f"1/{number} of the single-device loss", desired / number, _SCALE_DOWN))
+    batches = [batch for batch in distributed.batches(step) if batch.loss is not None]
+    losses = [batch.loss for batch in batches if batch.loss is not None]
+    if len(losses) < 2:
+        return found
+    total = sum(batch.size for batch in batches)
+    # A replica's loss is the mean over its own examples, or that mean already divided by the number of replicas.
+    for scale in (1, number):
+        if abs(scale * sum(b.size * (b.loss or 0.0) for b in batches) - desired * total) <= slack * total:
+            mean = scale * sum(losses) / len(losses)
+            found.append(_Formula("the mean of the replicas' means, whatever their sizes", mean, _MEANS))
+    found.append(_Formula("the mean of the replicas' losses", sum(losses) / len(losses)))
+    found.extend(_Formula(f"replica {b.replica}'s own loss", b.loss) for b in batches if b.loss is not None)
+    found.append(_Formula("the sum of the replicas' losses", sum(losses)))
+    if total:
+        found.append(_Formula("the sum of losses per example", sum(losses) / total))
+    return found
+
+
+_SCALE_UP = ("gradient-scaled-by-replica-count",)
+_SCALE_DOWN = ("gradient-scaled-by-inverse-replica-count",)
+_MEANS = ("mean-of-replica-means",)

@@ -1,0 +1,331 @@
+"""METRIC-EQ: metrics, named values, and what fit, evaluate and predict return equal one device."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
+from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
+from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica, pairs, resummed, state_agrees
+from pytest_ddl.equivalence.evidence.observe import compare, shared_steps
+from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
+from pytest_ddl.equivalence.evidence.results import returned
+from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision, Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
+from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
+
+CHECK = "METRIC-EQ"
+_TOPOLOGY = re.compile(r"rank|replica|worker|task|device|process", re.IGNORECASE)
+"""Names of values that may say where the program runs instead of what it learns."""
+
+
+@dataclass
+class _Seen:
+    """Values that were compared, values that could not be, and findings."""
+
+    compared: int = 0
+    skipped: list[str] = field(default_factory=list)
+    alone: list[str] = field(default_factory=list)
+    """Values that only one side recorded."""
+    findings: list[Finding] = field(default_factory=list)
+    taken_over: tuple[int, ...] = ()
+    """Steps after which one device took over the weights of the strategy."""
+
+    def judge(
+        self, actual: Array, desired: Array, bound: Bound, what: str, keeps_since: int | None = None
+    ) -> float | None:
+        """Return the error of a wrong value, ``None`` otherwise. A value that no bound can decide on is skipped.
+
+        :param keeps_since: step of a value that may hold what the program kept from earlier steps.
+        """
+        error = difference(actual, desired).error
+        if error == 0.0 and not np.any(np.isfinite(desired)):
+            self.skipped.append(f"{what} (not finite on one device)")
+            return None
+        if bound.measured and bound.value > bound.effect and not math.isinf(error):
+            # The same program on one device gives another value each time, for example a time, an unseeded random
+            # number or the result of a chaotic training.
+            self.skipped.append(f"{what} (not reproducible on one device)")
+            return None
+        self.compared += 1
+        decision = bound.judge(error)
+        if decision is Decision.UNDECIDED:
+            self.compared -= 1
+            self.skipped.append(f"{what} (the bound is too wide)")
+        if decision is Decision.BEYOND and keeps_since is not None and not self._is_gross(error, desired, keeps_since):
+            self.compared -= 1
+            self.skipped.append(f"{what} (the program may have kept it of step {self.taken_over[0]} or before)")
+            return None
+        return error if decision is Decision.BEYOND else None
+
+    def _is_gross(self, error: float, desired: Array, step: int) -> bool:
+        """Say whether an error cannot come from weights that the program saw before one device took over others.
+
+        Sums and averages that the program keeps by itself are not taken over. They differ by what is tolerated.
+        """
+        earlier = any(taken <= step for taken in self.taken_over)
+        return not earlier or not error <= GROSS * magnitude(desired)
+
+
+def check_metric(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare metric state, named values and results of calls as long as the weights agree."""
+    if distributed.errors or reference.errors:
+        return not_applicable(CHECK, "the run failed, see RUN")
+    if not (reference.ranks and distributed.ranks):
+        return inconclusive(CHECK, "no rank left a record")
+    steps = shared_steps(reference, distributed)
+    diverged = compare(reference, distributed, tolerance).step
+    if diverged == 0:
+        return not_applicable(CHECK, "the weights differ before the first step")
+    sound = steps if diverged is None else diverged - 1
+    unlike = unmatched(CHECK, reference, distributed, (VariableKind.METRIC,), "metric-wrong")
+    seen = _Seen(findings=unlike, taken_over=reference.taken_over)
+    _results(reference, distributed, tolerance, sound, seen)
+    _state(reference, distributed, tolerance, sound, seen)
+    _values(reference, distributed, tolerance, sound, seen)
+    told = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
+    if seen.findings:
+        # Report the earliest place of each name first. A wrong history says more than its single steps.
+        return failed(CHECK, sorted(seen.findings, key=lambda finding: finding.step or 0))
+    seen.alone += lone_results(reference, distributed, sound) + lone_values(reference, distributed, sound)
+    if seen.alone:
+        return inconclusive(CHECK, f"recorded on one side only: {listed(seen.alone)}; record them in every run")
+    unread = lone_variables(reference, distributed, (VariableKind.METRIC,))
+    if unread is not None:
+        return inconclusive(CHECK, unread)
+    if not seen.compared and diverged is None and steps == 0:
+        return inconclusive(CHECK, f"neither steps nor results were recorded that can be compared{told}")
+    if seen.compared:
+        result = passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + told)
+    elif diverged is not None:
+        why = f"the weights differ from step {diverged} on, and so does what is computed with them"
+        result = not_applicable(CHECK, why)
+    else:
+        result = not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{told}")
+    later = _later(reference, distributed, sound)
+    return replace(result, unjudged=tuple(dict.fromkeys([*seen.skipped, *later])))
+
+
+def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -> list[str]:
+    """Name the results and named values that both sides computed after the weights began to differ."""
+    ours, theirs = returned(reference.ranks[0]), returned(distributed.ranks[0])
+    names = [one.name for key, one in theirs.items() if key in ours and one.kind != "fit" and one.step > sound]
+    for step in range(sound + 1, shared_steps(reference, distributed) + 1):
+        mine, others = (record.ranks[0].steps[step - 1].values for record in (reference, distributed))
+        # What fit shows within an epoch is no value of the program's own.
+        names += [name for name in others if name in mine and RUNNING_MEAN not in others]
+    return [f"{name} (the weights differ from step {sound + 1} on)" for name in dict.fromkeys(names)]
+
+
+def _results(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
+) -> None:
+    ours = returned(reference.ranks[0])
+    noisy = [returned(run.ranks[0]) for run in tolerance.perturbed if run.ranks]
+    for rank in distributed.ranks:
+        for key, actual in returned(rank).items():
+            desired = ours.get(key)
+            if desired is None or actual.step > sound:
+                continue
+            rows = actual.value.shape[:1] != desired.value.shape[:1]
+            if actual.kind == "fit" and rows:
+                if not any(other.resumed for other in distributed.ranks):
+                    told = f"{len(desired.value)} entries on one device, {len(actual.value)} under the strategy"
+                    seen.alone.append(f"{actual.name} ({told})")
+                continue  # of an interrupted run: each attempt has a history of its own
+            if actual.kind == "predict" and rows and actual.value.ndim == desired.value.ndim:
+                seen.findings.append(_missing_rows(rank, actual.name, actual.value, desired.value, actual.step))
+                continue
+            others = [run[key].value for run in noisy if key in run]
+            bound = tolerance.result(desired.value, others)
+            since = actual.step if actual.kind == "fit" else None
+            error = seen.judge(actual.value, desired.value, bound, actual.name, since)
+            if error is None:
+                continue
+            loss = actual.name.split("/")[-1] == "loss"
+            cause = "reported-loss-wrong" if loss and actual.kind == "fit" else "metric-wrong"
+            evidence = _order_of_rows(actual.value, desired.value, bound) if actual.kind == "predict" else None
+            message = f"{actual.name} returned after step {actual.step} is not that of one device"
+            seen.findings.append(
+                _finding(
+                    distributed,
+                    rank,
+                    actual.name,
+                    actual.step,
+                    actual.value,
+                    desired.value,
+                    bound,
+                    message=message,
+                    cause=cause,
+                    evidence=evidence,
+                )
+            )
+
+
+def _missing_rows(rank: RankRecord, name: str, actual: Array, desired: Array, step: int) -> Finding:
+    left, right = len(actual), len(desired)
+    cause = "examples-dropped" if left < right else "examples-duplicated"
+    return Finding(
+        CHECK,
+        f"{name} has {left} rows, and {right} on one device",
+        cause=cause,
+        step=step,
+        variable=name,
+        worker=rank.rank,
+        fix=fix_of(cause),
+        observed=str(left),
+        expected=str(right),
+    )
+
+
+def _order_of_rows(actual: Array, desired: Array, bound: Bound) -> str | None:
+    """Return a text if the rows are those of one device in another order, else ``None``."""
+    if actual.shape != desired.shape or actual.ndim == 0:
+        return None
+    left, right = (rows.reshape(len(rows), -1) for rows in (actual, desired))
+    ordered = (rows[np.lexsort(rows.T[::-1])] for rows in (left, right))
+    return "the rows are those of one device in another order" if difference(*ordered).error <= bound.value else None
+
+
+def _state(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
+) -> None:
+    """Compare the variables of metrics, read by their declared aggregation."""
+    found = pairs(reference, distributed)
+    for step in range(1, sound + 1):
+        wrong = []
+        alike = counted_by_replica(reference, distributed, tolerance, step)
+        for pair in found:
+            if pair.ours.index in alike:
+                seen.compared += 1
+                continue
+            desired = reference.value(pair.ours.index, step)
+            actual = combined(distributed, pair.theirs, step)
+            if desired is None or actual is None:
+                continue
+            bound = tolerance.variable(pair.ours.index, step)
+            if bound.measured and bound.value > bound.effect and not np.any(desired):
+                continue
+            error = seen.judge(actual, desired, bound, pair.ours.name, step)
+            if error is not None:
+                wrong.append((pair, actual, desired, bound))
+        if wrong:
+            pair, actual, desired, bound = wrong[0]
+            message = f"the metric state {pair.theirs.name} differs from one device after step {step}"
+            evidence = resummed(reference, distributed, pair, step, bound.value)
+            rank = distributed.ranks[0]
+            seen.findings.append(
+                _finding(
+                    distributed,
+                    rank,
+                    pair.theirs.name,
+                    step,
+                    actual,
+                    desired,
+                    bound,
+                    message=message,
+                    evidence=evidence,
+                )
+            )
+            return
+
+
+def _values(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
+) -> None:
+    """Compare named values, and report the first wrong step of each on the first rank that shows it."""
+    done: set[str] = set()
+    for step in range(1, sound + 1):
+        ours = reference.ranks[0].steps[step - 1].values
+        for rank in distributed.ranks:
+            theirs = rank.steps[step - 1].values
+            by_fit = RUNNING_MEAN in theirs
+            for name in theirs:
+                if name not in ours or name == RUNNING_MEAN or name in done:
+                    continue
+                desired, actual = np.asarray(ours[name]), np.asarray(theirs[name])
+                if _tells_topology(name, theirs[name], distributed, rank):
+                    seen.skipped.append(f"{name} (says where the program runs)")
+                    continue
+                bound = tolerance.value(name, step)
+                error = seen.judge(actual, desired, bound, name, step)
+                if error is None:
+                    continue
+                done.add(name)
+                what = f"the {name} that fit shows" if by_fit else f"{name}"
+                message = f"{what} in step {step} is not that of one device"
+                shown = by_fit and state_agrees(reference, distributed, tolerance, step)
+                seen.findings.append(
+                    _finding(
+                        distributed,
+                        rank,
+                        name,
+                        step,
+                        actual,
+                        desired,
+                        bound,
+                        message=message,
+                        cause="staleness-exceeded" if "stale" in name.lower() else "metric-wrong",
+                        approximation=shown,
+                        evidence="the metric's own state agrees with one device: fit shows, until the epoch ends, what "
+                        "the replicas' metrics show one by one"
+                        if shown
+                        else None,
+                    )
+                )
+
+
+def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankRecord) -> bool:
+    """Return whether a value is an index or a number of replicas, which must differ from one device."""
+    share = (record.global_batch_size or 0) / record.num_replicas
+    known = (rank.rank, record.num_replicas, len(record.ranks), len(rank.replicas), share)
+    return bool(_TOPOLOGY.search(name)) and value in known
+
+
+def _finding(
+    distributed: TrainingRecord,
+    rank: RankRecord,
+    name: str,
+    step: int,
+    actual: Array,
+    desired: Array,
+    bound: Bound,
+    *,
+    message: str,
+    cause: str = "metric-wrong",
+    evidence: str | None = None,
+    approximation: bool = False,
+) -> Finding:
+    found = difference(actual, desired)
+    return Finding(
+        check=CHECK,
+        message=message,
+        cause=cause,
+        step=step,
+        variable=name,
+        worker=rank.rank,
+        error=found.error,
+        tolerance=bound.value,
+        fix=fix_of(cause),
+        observed=found.actual,
+        expected=found.desired,
+        origin=bound.origin,
+        evidence=evidence or _by_ratio(actual, desired, bound, distributed.num_replicas),
+        approximation=approximation,
+    )
+
+
+def _by_ratio(actual: Array, desired: Array, bound: Bound, replicas: int) -> str | None:
+    if actual.shape != desired.shape or not all_finite(actual):
+        return None
+    if replicas > 1 and difference(actual, desired * replicas).error <= bound.value * replicas:
+        return f"it is {replicas} x what one device has: replicas are added up that hold the same"
+    if replicas > 1 and difference(actual, desired / replicas).error <= bound.value:
+        return f"it is 1/{replicas} of what one device has: the mean of parts, or of one replica alone"
+    return None

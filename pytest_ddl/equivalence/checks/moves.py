@@ -1,0 +1,131 @@
+"""MOVES: variables that one device trains move under the strategy too, and frozen variables do not move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.arrays import difference, same
+from pytest_ddl.equivalence.evidence.effective import moved
+from pytest_ddl.equivalence.evidence.gradients import calls
+from pytest_ddl.equivalence.evidence.observe import Place, of_kind, shared_steps
+from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
+from pytest_ddl.equivalence.evidence.unmoved import unmoved
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no_steps, not_applicable, passed
+from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
+
+CHECK = "MOVES"
+
+
+def check_moves(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare which variables changed at all between the first and the last step."""
+    steps = shared_steps(reference, distributed)
+    if steps == 0:
+        return no_steps(CHECK, distributed)
+    trainable = of_kind(reference, VariableKind.TRAINABLE)
+    if not trainable:
+        return not_applicable(CHECK, "no trainable variable was watched")
+    moving = [v for v in trainable if tolerance.moved(v.index, steps)]
+    findings = [
+        _finding(reference, distributed, v, steps, "variable-did-not-move", "stands still on")
+        for v in moving
+        if _replicas_moved(distributed, v, steps) is False
+    ]
+    findings += [
+        _finding(reference, distributed, v, steps, "frozen-variable-moved", "is frozen and yet moved on")
+        for v in of_kind(reference, VariableKind.FROZEN)
+        if _replicas_moved(distributed, v, steps) and not _replicas_moved(reference, v, steps)
+    ]
+    findings = findings or _frozen_and_updated(reference, distributed)
+    findings = findings or _without_reference(reference, distributed)
+    if findings:
+        return failed(CHECK, findings)
+    if not moving:
+        return inconclusive(CHECK, "no trainable variable moved on one device")
+    still = [v.name for v in trainable if v not in moving]
+    idle = [v.name for v in of_kind(reference, VariableKind.ITERATIONS) if _counts_nothing(reference, v, steps)]
+    told = f"; not judged, still on one device: {', '.join(still[:3])}" if still else ""
+    result = passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{told}")
+    # A program may have an optimizer that it does not use. So this is not enough to doubt the result.
+    why = f"{idle[0]} does not count in {steps} step(s), so its optimizer makes no update" if idle else ""
+    return replace(result, unjudged=tuple(f"{name} ({why})" for name in still)) if idle else result
+
+
+def _counts_nothing(record: TrainingRecord, counter: VariableRecord, steps: int) -> bool:
+    first, last = record.value(counter.index, 0), record.value(counter.index, steps)
+    return first is not None and last is not None and same(first, last)
+
+
+def _frozen_and_updated(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
+    """Find frozen weights that the program updates together with trainable ones, on one device too."""
+    thawed = {index for rank in (*reference.ranks, *distributed.ranks) for index in rank.facts.get("thawed", ())}
+    trainable = {variable.index for variable in of_kind(distributed, VariableKind.TRAINABLE)}
+    for variable in of_kind(distributed, VariableKind.FROZEN):
+        for step in range(1, distributed.num_steps + 1):
+            if variable.index in thawed or not moved(distributed, variable, step):
+                continue
+            handed = calls(distributed, step, GradientStage.APPLIED) or calls(distributed, step, GradientStage.COMPUTED)
+            together = [call for call in handed if call.values.get(variable.index) is not None]
+            if any(trainable & set(call.values) for call in together):
+                cause = "frozen-variable-moved"
+                return [
+                    Finding(
+                        CHECK,
+                        f"{variable.name} belongs to a layer that is not trainable, and is updated in step {step} "
+                        "(on one device too)",
+                        cause=cause,
+                        step=step,
+                        variable=variable.name,
+                        fix=fix_of(cause),
+                        evidence="its gradient is taken and applied together with those of trainable weights",
+                    )
+                ]
+    return []
+
+
+def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
+    """Find weights that have a gradient and never move, on one device either."""
+    found = {variable.index: (variable, step, told) for variable, step, told in unmoved(distributed)}
+    both = [found[variable.index] for variable, _step, _told in unmoved(reference) if variable.index in found]
+    if not both:
+        return []
+    variable, step, told = both[0]
+    more = f" (with {len(both) - 1} other variable(s))" if len(both) > 1 else ""
+    message = f"{variable.name} never moves though it has a gradient, on one device neither{more}"
+    cause = "variable-did-not-move"
+    return [Finding(CHECK, message, cause=cause, step=step, variable=variable.name, fix=fix_of(cause), evidence=told)]
+
+
+def _replicas_moved(record: TrainingRecord, variable: VariableRecord, steps: int) -> bool | None:
+    """Return whether any component changed in any step; ``None`` if it was not recorded twice."""
+    seen: dict[tuple[int, int], object] = {}
+    compared = False
+    for step in range(steps + 1):
+        for rank, replica, value in record.components(variable.index, step):
+            before = seen.get((rank.rank, replica))
+            seen[rank.rank, replica] = value
+            if before is None:
+                continue
+            compared = True
+            if not same(np.asarray(before), np.asarray(value)):
+                return True
+    return False if compared else None
+
+
+def _finding(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    variable: VariableRecord,
+    steps: int,
+    cause: str,
+    what: str,
+) -> Finding:
+    actual, desired = distributed.value(variable.index, steps), reference.value(variable.index, steps)
+    assert actual is not None
+    assert desired is not None
+    bound = Bound(0.0, "moving or not is exact")
+    place = Place(variable, 1, 0, distributed.ranks[0].replicas[0], difference(actual, desired), bound)
+    return finding_at(CHECK, place, f"{variable.name} {what} every replica", cause)

@@ -1,0 +1,262 @@
+"""PS: after asynchronous steps every update was applied once, and weights are finite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, of_kind, unwatched
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
+from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind, VariableRecord
+
+CHECK = "PS"
+ORDERED = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "METRIC-EQ", "OPT-STATE", "STATE-EQ", "CLIP", "ACCUM", "NONFINITE")
+"""Checks that compare state step by step, which asynchronous steps do not have."""
+
+_BY_KERAS = (VariableKind.ITERATIONS, VariableKind.METRIC)
+_READ_MODIFY_WRITE = (
+    "Keras 3 writes its own counters as assign(value + 1), which loses updates of workers that read at the same time "
+    "(seen up to Keras 3.15.1); its optimizers subtract from weights with assign_sub, which loses none"
+)
+
+
+_NOTHING_COMPARED = (
+    "steps ran concurrently, so that no weight can be compared with one device, and no variable counts the updates; "
+    "call run.watch(optimizer=...) for its count of updates, or watch a variable to which each step adds 1 by "
+    "assign_add, and record every step on one device; or let run.steps(train_step, dataset) run one step at a time"
+)
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """A variable that every step on one device changes by the same amount."""
+
+    variable: VariableRecord
+    first: Float
+    growth: Float
+
+
+def is_asynchronous(record: TrainingRecord) -> bool:
+    """Return whether steps ran concurrently, so that variables between them belong to no step."""
+    return any(rank.asynchronous for rank in record.ranks)
+
+
+def schedules_itself(record: TrainingRecord) -> bool:
+    """Return whether the program scheduled several steps at a time by itself.
+
+    Its records between them belong to no step, and it chooses itself how often to record.
+    """
+    return any(rank.facts.get("own_schedule") for rank in record.ranks)
+
+
+def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Count the updates by the variables that grow equally in every step of one device."""
+    if not is_asynchronous(distributed):
+        return not_applicable(CHECK, "no steps ran concurrently")
+    if distributed.errors or reference.errors:
+        return not_applicable(CHECK, "the run failed, see RUN")
+    rank = distributed.ranks[0]
+    if rank.facts.get("epochs_as_steps") and rank.facts.get("limit") is not None:
+        return inconclusive(
+            CHECK,
+            "Model.fit ran whole epochs here, and ended with the limit of steps on one device: nothing can be "
+            "compared; leave steps= out",
+        )
+    if not rank.steps or not reference.num_steps:
+        return inconclusive(CHECK, "no step was recorded", in_program=True)
+    findings = [*_initial(reference, distributed, tolerance), *_not_finite(reference, rank)]
+    counters = [] if findings else _counters(reference)
+    compared = []
+    for counter in counters:
+        actual = _final(rank, counter.variable.index)
+        if actual is not None and actual.shape == counter.first.shape:
+            steps = _expected_steps(reference, distributed, counter)
+            findings += _judge(counter, actual, steps)
+            compared.append(f"{counter.variable.name} counts {_shown(steps)} updates")
+    # How many closures an epoch has is known only to Keras.
+    if all(finding.approximation for finding in findings) and not rank.facts.get("epochs_as_steps"):
+        lost, summed = lost_from_weights(reference, distributed, tolerance, _closures(distributed))
+        findings += lost
+        compared += [f"{name} moved by the sum of its updates" for name in summed]
+    findings += _stale(rank)
+    if findings:
+        return failed(CHECK, sorted(findings, key=lambda finding: finding.approximation))
+    left_out = unwatched(reference, distributed)
+    if left_out is not None or not compared:
+        return inconclusive(CHECK, left_out or _NOTHING_COMPARED, in_program=True)
+    more = f"; and {len(compared) - 3} more" if len(compared) > 3 else ""
+    return passed(CHECK, f"{'; '.join(compared[:3])}{more}")
+
+
+def _initial(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[Finding]:
+    for variable in of_kind(reference, *WEIGHTS):
+        if built_late(reference, variable.index):
+            continue
+        ours, theirs = reference.value(variable.index, 0), distributed.value(variable.index, 0)
+        bound = tolerance.variable(variable.index, 0)
+        if ours is not None and theirs is not None and difference(theirs, ours).error > bound.value:
+            found = difference(theirs, ours)
+            return [
+                Finding(
+                    CHECK,
+                    f"{variable.name} differs from one device before the first step",
+                    cause="initial-weights-differ",
+                    step=0,
+                    variable=variable.name,
+                    error=found.error,
+                    tolerance=bound.value,
+                    fix=fix_of("initial-weights-differ"),
+                    origin=bound.origin,
+                    observed=found.actual,
+                    expected=found.desired,
+                )
+            ]
+    return []
+
+
+def _not_finite(reference: TrainingRecord, rank: RankRecord) -> list[Finding]:
+    last = reference.num_steps
+    for variable in of_kind(reference, *WEIGHTS):
+        ours, theirs = reference.value(variable.index, last), _final(rank, variable.index)
+        if ours is not None and all_finite(ours) and theirs is not None and not all_finite(theirs):
+            message = f"{variable.name} is not finite after asynchronous training, and is on one device"
+            return [Finding(CHECK, message, step=rank.num_steps, variable=variable.name)]
+    return []
+
+
+def _counters(reference: TrainingRecord) -> list[_Counter]:
+    """Find variables whose change is exactly the same in each of at least two steps."""
+    found = []
+    for variable in reference.variables:
+        if variable.kind is VariableKind.LEARNING_RATE:
+            continue
+        values = [reference.value(variable.index, step) for step in range(reference.num_steps + 1)]
+        known = [value for value in values if value is not None and is_numeric(value) and all_finite(value)]
+        if len(known) != len(values) or len({value.shape for value in known}) != 1:
+            continue
+        numbers = [np.asarray(value, np.float64) for value in known]
+        if len(known) < 3:
+            if variable.kind is VariableKind.ITERATIONS and not variable.since and np.any(numbers[-1] != numbers[0]):
+                found.append(_Counter(variable, numbers[0], np.ones_like(numbers[0])))
+            continue
+        growth = numbers[-1] - numbers[-2]
+        whole = all(np.array_equal(number, np.round(number * 1024) / 1024) for number in numbers)
+        # A variable that a step built has no initial value. Its value at the start is that of step 1.
+        late = np.array_equal(numbers[0], numbers[1])
+        first = numbers[1] - growth if late else numbers[0]
+        steady = all(np.array_equal(first + growth * at, number) for at, number in enumerate(numbers) if at or not late)
+        if np.any(growth) and whole and steady:
+            found.append(_Counter(variable, first, growth))
+    return found
+
+
+def _closures(distributed: TrainingRecord) -> int:
+    """Return the number of closures that ran: the recorded steps, or those that the program scheduled by itself."""
+    rank = distributed.ranks[0]
+    return int(rank.facts["scheduled"]) if schedules_itself(distributed) else rank.num_steps
+
+
+def _expected_steps(reference: TrainingRecord, distributed: TrainingRecord, counter: _Counter) -> tuple[int, int]:
+    """Return the smallest and the largest number of updates that is right.
+
+    A program that schedules its own steps may record them freely, and may schedule evaluations in addition. So both the
+    number of updates on one device and the number of closures are possible.
+    """
+    if schedules_itself(distributed):
+        last = reference.value(counter.variable.index, reference.num_steps)
+        grown = (np.asarray(last, np.float64) - counter.first)[counter.growth != 0]
+        updates = round(float(np.max(grown / counter.growth[counter.growth != 0])))
+        return min(updates, _closures(distributed)), max(updates, _closures(distributed))
+    steps = _recorded_steps(reference, distributed)
+    return steps, steps
+
+
+def _shown(expected: tuple[int, int]) -> str:
+    return str(expected[0]) if expected[0] == expected[1] else f"{expected[0]} to {expected[1]}"
+
+
+def _recorded_steps(reference: TrainingRecord, distributed: TrainingRecord) -> int:
+    rank = distributed.ranks[0]
+    if rank.facts.get("epochs_as_steps") or rank.facts.get("scheduled") == reference.num_steps:
+        ended_early = any("data of a worker ended" in note for note in rank.notes)
+        return rank.num_steps if ended_early else reference.num_steps
+    return rank.num_steps
+
+
+def _final(rank: RankRecord, index: int) -> Float | None:
+    last = rank.steps[-1].snapshot if rank.steps else {}
+    # An evaluation after the last step counts its own examples in a metric.
+    evaluated = rank.results and rank.variables[index].kind is VariableKind.METRIC
+    final = {} if evaluated else rank.final or {}
+    parts = final.get(index, last.get(index, ()))
+    return np.asarray(parts[0], np.float64) if parts and is_numeric(np.asarray(parts[0])) else None
+
+
+def _judge(counter: _Counter, actual: Float, expected: tuple[int, int]) -> list[Finding]:
+    moving = counter.growth != 0
+    applied = (actual - counter.first)[moving] / counter.growth[moving]
+    fewest, most = float(np.min(applied)), float(np.max(applied))
+    if expected[0] <= fewest <= most <= expected[1]:
+        return []
+    lost = fewest < expected[0]
+    steps = expected[0] if lost else expected[1]
+    cause = "lost-update" if lost else "duplicate-update"
+    by_keras = lost and (counter.variable.kind in _BY_KERAS or "seed_generator" in counter.variable.name)
+    count = show(fewest if lost else most)
+    return [
+        Finding(
+            check=CHECK,
+            message=f"{counter.variable.name} counts {count} of {steps} updates"
+            if lost
+            else f"{counter.variable.name} counts {count} updates, and there were {steps} steps",
+            cause=cause,
+            step=steps,
+            variable=counter.variable.name,
+            error=abs((fewest if lost else most) - steps),
+            tolerance=0.0,
+            fix=_READ_MODIFY_WRITE if by_keras else fix_of(cause),
+            observed=count,
+            expected=str(steps),
+            origin="every step adds the same amount: counts are exact",
+            evidence=_READ_MODIFY_WRITE
+            if by_keras
+            else f"each step adds {show(counter.growth[moving][0])} on one device",
+            approximation=by_keras,
+        )
+    ]
+
+
+def _stale(rank: RankRecord) -> list[Finding]:
+    """Report a staleness that the program records, if it exceeds the number of closures in flight.
+
+    TensorFlow promises no bound, because a worker may be delayed for any time. So the finding is only an approximation.
+    """
+    workers = int(rank.facts.get("workers", 0))
+    told = [
+        (value, step.index, name)
+        for step in rank.steps
+        for name, value in step.values.items()
+        if "stale" in name.lower() and workers and value > workers
+    ]
+    if not told:
+        return []
+    value, step, name = max(told)
+    return [
+        Finding(
+            check=CHECK,
+            message=f"{name} is {show(value)} in step {step}, with {workers} steps in flight at most",
+            cause="staleness-exceeded",
+            step=step,
+            variable=name,
+            error=value,
+            tolerance=float(workers),
+            fix=fix_of("staleness-exceeded"),
+            approximation=True,
+        )
+    ]

@@ -1,0 +1,99 @@
+"""REPLICA-EQ: all components of a variable are bit-equal over replicas and workers, from step 0 on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_ddl.equivalence.diagnosis.case import Case
+from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING, Diagnosis, diagnose
+from pytest_ddl.equivalence.evidence.arrays import difference, same
+from pytest_ddl.equivalence.evidence.observe import Place, is_loss_scale, read_locally
+from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, not_applicable, passed
+from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
+
+CHECK = "REPLICA-EQ"
+
+_BITWISE = Bound(0.0, "copies of one variable must be identical")
+
+
+@dataclass(frozen=True)
+class _Drift:
+    place: Place
+    across_workers: bool
+
+
+def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare the components of every variable with each other. Only the diagnosis uses the reference."""
+    watched = [variable for variable in distributed.variables if not read_locally(variable)]
+    if not watched:
+        return inconclusive(CHECK, "no variable was watched: call run.watch(model=..., optimizer=...)", in_program=True)
+    compared, findings = 0, []
+    # State that is declared to differ must not hide weights that drift later. So each group has its own first step.
+    for state in (False, True):
+        group = [variable for variable in watched if (variable.kind is VariableKind.STATE) is state]
+        for step in range(distributed.num_steps + 1):
+            drifts = []
+            for variable in group:
+                if step == 0 and variable.since:
+                    continue  # its first value is that of a later step
+                components = list(distributed.components(variable.index, step))
+                compared += max(len(components) - 1, 0)
+                if drift := _drift(variable, step, components):
+                    drifts.append(drift)
+            if drifts:
+                worst = max(drifts, key=lambda drift: drift.place.difference.error)
+                findings.append(_finding(worst, len(drifts), reference, distributed, tolerance))
+                break
+    if findings:
+        return failed(CHECK, findings)
+    if compared == 0:
+        return not_applicable(CHECK, "every variable has a single component")
+    return passed(CHECK, f"{compared} pairs of components, steps 0 to {distributed.num_steps}")
+
+
+def _drift(variable: VariableRecord, step: int, components: list[tuple[RankRecord, int, Array]]) -> _Drift | None:
+    if not components:
+        return None
+    first_rank, _first, desired = components[0]
+    worst: _Drift | None = None
+    for rank, replica, actual in components[1:]:
+        if same(np.asarray(actual), np.asarray(desired)):
+            continue
+        found = difference(np.asarray(actual), np.asarray(desired))
+        if worst is None or found.error > worst.place.difference.error:
+            across = rank.rank != first_rank.rank
+            worst = _Drift(Place(variable, step, rank.rank, replica, found, _BITWISE), across)
+    return worst
+
+
+def _finding(
+    worst: _Drift, count: int, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
+) -> Finding:
+    place = worst.place
+    diagnosis: Diagnosis | None = None
+    if place.step == 0:
+        cause = "initial-weights-differ"
+    elif place.variable.kind is VariableKind.STATE:
+        cause = "loss-scale-not-synchronised" if is_loss_scale(distributed, place.variable) else "state-not-aggregated"
+    elif place.variable.kind is VariableKind.LEARNING_RATE:
+        cause = "learning-rate-differs"
+    else:
+        cause = "workers-diverged" if worst.across_workers else "replicas-diverged"
+        if place.step <= reference.num_steps:
+            diagnosis = diagnose(Case(reference, distributed, tolerance, place.step, tolerance.slices_at(place.step)))
+            # Only causes that make replicas differ explain this. STEP-EQ reports errors that are the same on all
+            # replicas.
+            if diagnosis.cause in DIVERGING:
+                cause = diagnosis.cause
+            else:
+                diagnosis = None
+    copies = "workers" if worst.across_workers else "replicas"
+    when = "before the first step" if place.step == 0 else f"after step {place.step}"
+    message = f"{place.variable.name} is not the same on all {copies} {when}"
+    if count > 1:
+        message += f" (with {count - 1} other variable(s))"
+    return finding_at(CHECK, place, message, cause, diagnosis)

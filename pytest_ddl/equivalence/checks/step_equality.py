@@ -1,0 +1,148 @@
+"""STEP-EQ: every weight after every step equals the single-device one."""
+
+from __future__ import annotations
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
+from pytest_ddl.equivalence.diagnosis.case import Case
+from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
+from pytest_ddl.equivalence.evidence.observe import (
+    WEIGHTS,
+    Comparison,
+    Place,
+    compare,
+    of_kind,
+    shared_steps,
+    unwatched,
+)
+from pytest_ddl.equivalence.evidence.one_sided import lone_variables
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no_steps, passed, wide
+from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+
+CHECK = "STEP-EQ"
+
+
+def check_step_equality(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare trainable and frozen variables, from the initial weights to the last shared step."""
+    structure = _structure(reference, distributed)
+    if not of_kind(reference, *WEIGHTS) and not structure:
+        reason = unwatched(reference, distributed) or "no weight was watched: call run.watch(model=..., optimizer=...)"
+        return inconclusive(CHECK, reason, in_program=True)
+    found = compare(reference, distributed, tolerance)
+    if found.step == 0:
+        return failed(CHECK, [*structure, initial_weights(found.first)])
+    counts = [*structure, *_step_counts(reference, distributed)]
+    if found.first:
+        return failed(CHECK, [*counts, explain(CHECK, reference, distributed, tolerance, found.first)])
+    if counts:
+        return failed(CHECK, counts)
+    return _without_difference(reference, distributed, tolerance, found)
+
+
+def _without_difference(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, found: Comparison
+) -> CheckResult:
+    steps = shared_steps(reference, distributed)
+    if steps == 0:
+        return no_steps(CHECK, distributed)
+    if found.not_finite is not None:
+        reason = f"the single-device run itself is not finite after step {found.not_finite}"
+        return inconclusive(CHECK, reason, in_program=True)
+    if found.compared == 0:
+        return inconclusive(CHECK, "no weight was recorded on both sides")
+    if found.undecided is not None:
+        return inconclusive(CHECK, wide(found.undecided))
+    unread = lone_variables(reference, distributed, WEIGHTS)
+    if unread is not None:
+        return inconclusive(CHECK, unread)
+    afterwards = changed_afterwards(CHECK, reference, distributed, tolerance, WEIGHTS)
+    if afterwards is not None:
+        return afterwards
+    left_out = unwatched(reference, distributed)
+    if left_out is not None:
+        return inconclusive(CHECK, left_out, in_program=True)
+    if not any(tolerance.moved(variable.index, steps) for variable in of_kind(reference, VariableKind.TRAINABLE)):
+        return inconclusive(CHECK, "no trainable variable moved on one device, so equality shows nothing")
+    return passed(CHECK, f"{found.compared} components over {steps} steps")
+
+
+def initial_weights(first: tuple[Place, ...], check: str = CHECK) -> Finding:
+    """Build the finding for weights that differ before training."""
+    worst = first[0]
+    names = list(dict.fromkeys(place.variable.name for place in first))
+    message = f"{len(names)} variable(s) differ from one device before the first step: {', '.join(names[:3])}"
+    return finding_at(check, worst, message, "initial-weights-differ")
+
+
+def explain(
+    check: str,
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    tolerance: Tolerance,
+    first: tuple[Place, ...],
+) -> Finding:
+    """Build the finding for weights that differ after a step, with the cause that reproduces the difference."""
+    worst = first[0]
+    diagnosis = diagnose(Case(reference, distributed, tolerance, worst.step, tolerance.slices_at(worst.step)))
+    names = list(dict.fromkeys(place.variable.name for place in first))
+    what = "is not finite or differs" if worst.difference.error == float("inf") else "differs"
+    message = f"{worst.variable.name} {what} from one device after step {worst.step}"
+    if len(names) > 1:
+        message += f" (with {len(names) - 1} other variable(s))"
+    return finding_at(check, worst, message, diagnosis.cause, diagnosis)
+
+
+def _structure(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
+    """Find variables that have no counterpart, or one of another shape."""
+    if not distributed.ranks or (distributed.errors and not distributed.variables):
+        return []
+    ours = of_kind(reference, *WEIGHTS)
+    for rank in distributed.ranks:
+        theirs = [variable for variable in rank.variables if variable.kind in WEIGHTS]
+        where = f"under the strategy ({rank.task})" if len(distributed.ranks) > 1 else "under the strategy"
+        if len(ours) != len(theirs) and not (distributed.errors or reference.errors):
+            message = f"{len(theirs)} weights are watched {where}, {len(ours)} on one device"
+            observed, expected = _names(theirs), _names(ours)
+            return [Finding(CHECK, message, worker=rank.rank, observed=observed, expected=expected, step=0)]
+        for left, right in zip(ours, theirs, strict=False):
+            if left.shape != right.shape or left.kind is not right.kind:
+                message = f"{right.name} is not the same variable as on one device"
+                observed, expected = (f"{v.name} {v.kind.value} {v.shape}" for v in (right, left))
+                return [Finding(CHECK, message, variable=right.name, observed=observed, expected=expected, step=0)]
+            if left.index != right.index and not (distributed.errors or reference.errors):
+                message = f"{right.name} is watched in another order than on one device"
+                observed, expected = (f"{v.name} at place {v.index + 1}" for v in (right, left))
+                fix = "Call run.watch in the same order in every run."
+                return [
+                    Finding(CHECK, message, variable=right.name, observed=observed, expected=expected, step=0, fix=fix)
+                ]
+    return []
+
+
+def _names(variables: list[VariableRecord]) -> str:
+    names = [variable.name for variable in variables]
+    return ", ".join(names[:6]) + (" ..." if len(names) > 6 else "")
+
+
+def _step_counts(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
+    """Find ranks that trained for different numbers of steps. After an error that is only a consequence."""
+    if reference.errors or distributed.errors:
+        return []
+    counts = {rank.task: rank.num_steps for rank in distributed.ranks}
+    if set(counts.values()) == {reference.num_steps} or not counts:
+        return []
+    told = ", ".join(f"{task} {count}" for task, count in counts.items())
+    message = f"the number of steps differs: {told}; on one device {reference.num_steps}"
+    return [
+        Finding(
+            CHECK,
+            message,
+            cause="unequal-steps",
+            step=min([*counts.values(), reference.num_steps]) + 1,
+            fix=fix_of("unequal-steps"),
+            observed=told,
+            expected=str(reference.num_steps),
+        )
+    ]

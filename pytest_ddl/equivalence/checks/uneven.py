@@ -1,0 +1,38 @@
+"""UNEVEN-EQ: steps whose batch does not split evenly over the replicas equal one device too."""
+
+from __future__ import annotations
+
+from pytest_ddl.equivalence.checks.step_equality import explain
+from pytest_ddl.equivalence.evidence.observe import compare, is_uneven, shared_steps, sizes
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult
+from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
+from pytest_ddl.records import TrainingRecord
+
+CHECK = "UNEVEN-EQ"
+
+
+def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Judge only the steps in which replicas had different numbers of examples, or none."""
+    steps = shared_steps(reference, distributed)
+    if steps == 0:
+        return no_steps(CHECK, distributed)
+    if distributed.num_replicas == 1:
+        return not_applicable(CHECK, "a single replica")
+    if not any(sizes(distributed, step) for step in range(1, steps + 1)):
+        return not_applicable(CHECK, not_observed(distributed, "batch sizes were"))
+    uneven = [step for step in range(1, steps + 1) if is_uneven(distributed, step)]
+    if not uneven:
+        return not_applicable(CHECK, "every batch split evenly over the replicas")
+    found = compare(reference, distributed, tolerance)
+    if found.step is not None and found.step in uneven:
+        finding = explain(CHECK, reference, distributed, tolerance, found.first)
+        parts = list(sizes(distributed, found.step).values())
+        return failed(CHECK, [finding], f"step {found.step} with {parts} examples: {finding.message}")
+    judged = [step for step in uneven if found.step is None or step < found.step]
+    if not judged:
+        why = f"the weights differ before the first uneven batch (step {uneven[0]})"
+        return inconclusive(CHECK, why, follows=True)
+    if found.undecided is not None or found.not_finite is not None:
+        return inconclusive(CHECK, "see STEP-EQ: the bound is too wide, or one device is not finite")
+    return passed(CHECK, f"{len(judged)} uneven step(s)")

@@ -1,0 +1,70 @@
+"""WRITE: no two ranks write the same file."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
+from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
+from pytest_ddl.records import TrainingRecord, WriteRecord
+
+CHECK = "WRITE"
+_UNTOLD = ("stopped", "stuck", "died", "deadline")
+"""Errors of ranks whose records are incomplete."""
+_FILES = re.compile(r"NotFound|DataLoss|FileExists|BadZipFile|OSError|BlockingIOError|FailedPrecondition|Unknown")
+
+
+def check_write(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+    """Compare the paths that the ranks wrote. Appending to one log counts, because lines and positions mix."""
+    ranks = distributed.ranks
+    if len(ranks) < 2:
+        return not_applicable(CHECK, "one process writes all files")
+    writes = [(rank.rank, write) for rank in ranks for write in rank.writes]
+    if not writes:
+        return not_applicable(CHECK, "no rank wrote a file through Python, TensorFlow or Keras")
+    by_path: dict[str, dict[int, WriteRecord]] = {}
+    for rank, write in writes:
+        by_path.setdefault(write.path, {}).setdefault(rank, write)
+    shared = {
+        path: found for path, found in by_path.items() if len(found) > 1 or _failed_over(path, found, distributed)
+    }
+    if not shared:
+        return passed(CHECK, f"{len(by_path)} file(s), each written by one rank alone")
+    return failed(CHECK, [_finding(shared, distributed)])
+
+
+def _failed_over(path: str, found: dict[int, WriteRecord], distributed: TrainingRecord) -> bool:
+    """Return whether a rank failed on a file in the common folder, while others were stopped before they reported."""
+    rank = next(iter(found))
+    private = path.startswith(("/", "rank"))
+    errors = {other.rank: error for other, error in distributed.errors}
+    silent = any(error.type in _UNTOLD for other, error in errors.items() if other != rank)
+    return not private and silent and rank in errors and "/" in path and path in errors[rank].message
+
+
+def _finding(shared: dict[str, dict[int, WriteRecord]], distributed: TrainingRecord) -> Finding:
+    path, found = min(shared.items(), key=lambda item: min(write.step for write in item[1].values()))
+    failed_alone = "" if len(found) > 1 else "; the other ranks were stopped before they told what they wrote"
+    calls = ", ".join(f"rank {rank}: {write.api}" for rank, write in sorted(found.items()))
+    more = f" and {len(shared) - 1} other path(s)" if len(shared) > 1 else ""
+    # If a rank failed on one of these files, the shared path is the reason.
+    names = [part.rsplit("/", 1)[-1] for part in shared]
+    crashed = any(
+        (_FILES.search(error.type) and any(name in f"{error.message}{error.traceback}" for name in names))
+        or any(len(path) > len(name) and path in error.message for path, name in zip(shared, names, strict=True))
+        for _rank, error in distributed.errors
+    )
+    return Finding(
+        check=CHECK,
+        message=f"{len(found) if len(found) > 1 else len(distributed.ranks)} ranks write {path}{more}",
+        cause="unsafe-checkpoint-path",
+        symptom=(Symptom.CRASH if crashed else Symptom.SILENT).value,
+        step=min(write.step for write in found.values()),
+        worker=max(found),
+        fix=fix_of("unsafe-checkpoint-path"),
+        observed=calls + failed_alone,
+        expected="each path is written by one rank",
+        evidence="ranks that write one path replace each other's files, or leave a mixture of both",
+    )

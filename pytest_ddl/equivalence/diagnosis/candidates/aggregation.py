@@ -1,0 +1,217 @@
+"""Candidates for gradients that were not summed over replicas: all, those of some variables, or one replica's only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pytest_ddl.equivalence.diagnosis.candidates.shared import CLIPS, plain_normalisation, random_sources, tell_apart
+from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, reproduces
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, mean
+from pytest_ddl.equivalence.evidence.observe import is_uneven
+from pytest_ddl.records import GradientStage
+
+CAUSE = "gradient-not-aggregated"
+
+
+def own_gradient(case: Case) -> Fit | None:
+    """Test, by the replicas' recorded gradients, for variables that moved by only a part of the gradient."""
+    for source in case.sources if case.replicas > 1 else ():
+        if source.stage is GradientStage.APPLIED and not tell_apart(case, source):
+            continue  # reduced before they were handed over: not a part of the gradient
+        for told, part_of in _parts_used(case, source):
+            apart, unexplained = [], False
+            for motion in case.pulls:
+                if _right(motion):
+                    continue
+                fits = not _alike(case, source, motion) and _moved_by(motion, part_of, case.replicas)
+                unexplained = unexplained or not fits
+                apart += [motion] if fits else []
+            if apart and not unexplained:
+                names = ", ".join(motion.variable.name for motion in apart[:3])
+                whole = f"all {len(apart)} weights" if len(apart) == len(case.pulls) else names
+                return Fit(CAUSE, f"{whole} moved {told}: the {source} replicas reproduce the update of each")
+    return None
+
+
+def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, int], Float | None]]]:
+    """List the parts of the gradient that may have moved component ``position`` of variable ``index``."""
+    parts = source.parts
+    groups = [rank.replicas for rank in case.distributed.ranks for _replica in rank.replicas]
+
+    def of_replica(index: int, position: int) -> Float | None:
+        return parts[position].get(index)
+
+    def of_worker(index: int, position: int) -> Float | None:
+        found = [parts[replica][index] for replica in groups[position] if index in parts[replica]]
+        return sum(found[1:], found[0]) if found else None
+
+    def of_one(replica: int) -> Callable[[int, int], Float | None]:
+        return lambda index, _position: parts[replica].get(index)
+
+    used: list[tuple[str, Callable[[int, int], Float | None]]] = [("by each replica's own gradient", of_replica)]
+    if 1 < len(case.distributed.ranks) < case.replicas and len(groups) == case.replicas:
+        used.append(("by the sum over each worker's own replicas", of_worker))
+    # If no other replica contributes anything, the part of one replica is the whole.
+    sharing = [replica for replica, part in enumerate(parts) if any(map(np.any, part.values()))]
+    if len(sharing) > 1:
+        used += [(f"by the gradient of replica {replica} alone", of_one(replica)) for replica in sharing]
+    return used
+
+
+def _alike(case: Case, source: Source, motion: Motion) -> bool:
+    """Return whether this weight's gradient is equal on all replicas, because it was reduced, while others differ."""
+    if not tell_apart(case, source):
+        return False
+    values = [part.get(motion.variable.index) for part in source.parts]
+    close, first = case.close(), values[0]
+    return first is not None and all(v is not None and close(motion.variable.index, v, first) for v in values[1:])
+
+
+def _right(motion: Motion) -> bool:
+    return all(difference(theirs, motion.ours).error <= motion.slack for theirs in motion.theirs)
+
+
+def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], replicas: int) -> bool:
+    """Return whether every component moved by its part, plain or scaled as a mean or a sum of copies."""
+    if len(motion.theirs) not in (1, replicas) or not all(map(all_finite, motion.theirs)):
+        return False
+    parts = [part_of(motion.variable.index, position) for position in range(len(motion.theirs))]
+    if any(part is None or part.shape != motion.ours.shape for part in parts):
+        return False
+    if max(magnitude(part) for part in parts if part is not None) <= motion.slack:
+        return False
+    return any(
+        all(
+            part is not None and difference(theirs, scale * part).error <= motion.slack * max(1.0, scale)
+            for theirs, part in zip(motion.theirs, parts, strict=True)
+        )
+        for scale in (1.0, float(replicas), 1.0 / replicas)
+    )
+
+
+def drifting_apart(case: Case) -> Fit | None:
+    """Test for replicas (or workers) that each moved separately and together make the single-device update."""
+    for motions, what in (
+        (case.effective, case.effective[0].told + "s" if case.effective else ""),
+        (case.slots, "optimizer slots"),
+    ):
+        apart = [motion for motion in motions if motion.components_differ]
+        if not apart or len(apart[0].theirs) < 2:
+            continue
+        count = len(apart[0].theirs)
+        shares = [("mean", [1.0 / count] * count), ("sum", [1.0] * count)]
+        total = sum(case.sizes)
+        if total and len(case.sizes) == count:
+            shares.append(("mean weighted by examples", [size / total for size in case.sizes]))
+        for name, weights in shares:
+            # Second moments are no sums. It is enough that one of a weight's slots combines.
+            fitting = {_owner(motion) for motion in apart if _combines(motion, weights)}
+            if fitting == {_owner(motion) for motion in apart}:
+                return Fit(CAUSE, f"replicas differ, and the {name} of their {what} is that of one device")
+    return None
+
+
+def partly_apart(case: Case) -> Fit | None:
+    """Test for replicas that differ because a part of an update was not reduced: some elements, or one of its terms.
+
+    On each replica ``theirs = shared + own``, and on one device ``ours = shared + sum(own)``. So ``sum(theirs) - ours``
+    is ``(N - 1) * shared``. It is 0 for an element that is only the replica's own. For a reduced element it is
+    ``(N - 1)`` times the update itself. For a term of several it is a multiple of a value that the replicas got back
+    from a reduction.
+    """
+    apart = [motion for motion in case.effective if motion.components_differ]
+    if not apart or not all(map(all_finite, (theirs for m in case.effective for theirs in m.theirs))):
+        return None
+    if any(not motion.components_differ and not _right(motion) for motion in case.effective):
+        return None
+    told = []
+    for motion in apart:
+        count = len(motion.theirs)
+        if count != case.replicas:
+            return None
+        slack = count * motion.slack
+        shared = np.sum(motion.theirs, axis=0) - motion.ours
+        reduced = np.all([np.abs(theirs - motion.ours) <= motion.slack for theirs in motion.theirs], axis=0)
+        own = np.abs(shared) <= slack
+        # If each replica takes the mean of its own part, the mean of the replicas makes the update, not their sum.
+        own_mean = np.abs(shared - (count - 1) * motion.ours) <= slack
+        if np.all(reduced | own) or np.all(reduced | own_mean):
+            told.append(f"{int(np.count_nonzero(~reduced))} of {reduced.size} elements of {motion.variable.name}")
+        elif _is_received(case, shared, slack):
+            told.append(f"a term of {motion.variable.name}")
+        else:
+            return None
+    return Fit(
+        CAUSE,
+        f"replicas differ: {', '.join(told[:3])} moved by each replica's own part, which add up to the update of one "
+        "device; the rest is reduced",
+    )
+
+
+def _is_received(case: Case, shared: Float, slack: float) -> bool:
+    """Return whether an array is a multiple of a value that the program got back from one of its reductions."""
+    reductions = case.distributed.ranks[0].steps[case.step - 1].reductions
+    for reduction in reductions:
+        received = np.asarray(reduction.received, np.float64) if reduction.received.size == shared.size > 1 else None
+        if received is None or not all_finite(received):
+            continue
+        c = coefficient(shared.ravel(), received.ravel())
+        if c and difference(shared.ravel(), c * received.ravel()).error <= 4 * slack:
+            return True
+    return False
+
+
+def _owner(motion: Motion) -> int:
+    owner = motion.variable.slot_of
+    return motion.variable.index if owner is None else owner
+
+
+def _combines(motion: Motion, shares: Sequence[float]) -> bool:
+    if len(motion.theirs) != len(shares):
+        return False
+    return difference(mean(motion.theirs, shares), motion.ours).error <= motion.slack * max(1.0, sum(shares))
+
+
+def from_slices(case: Case) -> Fit | None:
+    """Test whether the update combines the updates that each replica's examples make separately."""
+    if len(case.slices) != case.replicas or case.replicas == 1:
+        return None
+    parts = {motion.variable.index: case.slice_updates(motion.variable.index) for motion in case.weights}
+    one, number = 1.0, case.replicas
+    for replica in range(number):
+        shares = [one if other == replica else 0.0 for other in range(number)]
+        if reproduces(case.weights, _combination(parts, shares)):
+            told = f"every replica applied the update of replica {replica}'s examples alone"
+            return Fit(CAUSE, told)
+    if reproduces(case.weights, _combination(parts, [one / number] * number)):
+        return _of_parts(case, "the mean of the updates of each replica's examples alone reproduces the change")
+    if reproduces(case.weights, _combination(parts, [one] * number), number):
+        told = "the sum of the updates of each replica's examples alone reproduces the change"
+        if any(case.setting(kind) for kind in CLIPS):
+            return Fit("gradient-clipped-before-aggregation", told)
+        return Fit("gradient-scaled-by-replica-count", f"{told}: {number} times their mean")
+    return None
+
+
+def _combination(parts: dict[int, list[Float]], shares: list[float]) -> Callable[[Motion], Float | None]:
+    def predict(motion: Motion) -> Float | None:
+        updates = parts[motion.variable.index]
+        return mean(updates, shares) if len(updates) == len(shares) else None
+
+    return predict
+
+
+def _of_parts(case: Case, told: str) -> Fit:
+    """Name the cause if a step is the mean of its parts, by the features of the program that act on a part."""
+    if any(case.setting(kind) for kind in CLIPS):
+        return Fit("gradient-clipped-before-aggregation", told)
+    if plain_normalisation(case):
+        return Fit("per-replica-normalization", told)
+    if random_sources(case):
+        # A run on a replica's examples drew what the replica drew. So all replicas began the same stream.
+        return Fit("random-stream-repeated-across-replicas", told)
+    if is_uneven(case.distributed, case.step):
+        return Fit("mean-of-replica-means", told, approximation=True)
+    return Fit("masked-loss-normalised-per-replica", told, also=("batch-coupled-loss",))

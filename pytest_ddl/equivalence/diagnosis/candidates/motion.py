@@ -1,0 +1,153 @@
+"""Candidates for variables that do not move, or are frozen and move, and for mistakes of the optimizer itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_ddl.equivalence.diagnosis.candidates.shared import total_of
+from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, reproduces
+from pytest_ddl.equivalence.evidence.arrays import coefficient, difference, magnitude
+from pytest_ddl.equivalence.evidence.effective import rate_of
+from pytest_ddl.equivalence.evidence.observe import component_updates
+from pytest_ddl.records import GradientStage
+
+
+def standing_still(case: Case) -> Fit | None:
+    """Test for some variables that do not move at all."""
+    still = [m for m in case.weights if magnitude(m.ours) > m.slack and not any(np.any(theirs) for theirs in m.theirs)]
+    if not still:
+        return None
+    names = ", ".join(motion.variable.name for motion in still[:3])
+    told = f"the change of {names} is exactly 0 on every replica"
+    for source in case.sources:
+        sizes = [
+            magnitude(part[i])
+            for m in still
+            if (i := m.variable.index) is not None
+            for part in source.parts
+            if i in part
+        ]
+        if sizes:
+            told += f", and the {source} the replicas reach {max(sizes):.4g}"
+            break
+    return Fit("variable-did-not-move", told)
+
+
+def applied_late(case: Case) -> Fit | None:
+    """Test for a step in which no variable moves, if a later step makes the change that one device makes here."""
+    moving = [m for m in case.weights if magnitude(m.ours) > m.slack]
+    if not moving or any(np.any(theirs) for m in case.weights for theirs in m.theirs):
+        return None
+    for step in range(case.step + 1, case.distributed.num_steps + 1):
+        later = {m.variable.index: component_updates(case.distributed, m.variable.index, step) for m in moving}
+        if not any(np.any(change) for changes in later.values() for _rank, _replica, change in changes):
+            continue
+        if all(
+            difference(change, m.ours).error <= m.slack
+            for m in moving
+            for _rank, _replica, change in later[m.variable.index]
+        ):
+            told = f"no weight moves in step {case.step}, and step {step} makes the change that one device makes there"
+            return Fit("staleness-exceeded", told)
+        return None
+    return None
+
+
+def applied_again(case: Case) -> Fit | None:
+    """Test, under a parameter server, for an update that is applied several times after steps that applied it once."""
+    if not case.distributed.strategy.startswith("parameter_server") or case.step == 1:
+        return None
+    for times in (2, 3, 4):
+        if reproduces(case.weights, lambda m, k=times: float(k) * m.ours, times):  # type: ignore[misc]
+            return Fit(
+                "duplicate-update",
+                f"the change of every weight is {times} times that of one device, and was right in the "
+                f"{case.step - 1} step(s) before: the update was applied {times} times",
+            )
+    return None
+
+
+def frozen_moved(case: Case) -> Fit | None:
+    """Test for a variable that moves although one device does not train it."""
+    trained = {index for own in case.own.values() for index in own}
+    untrained = [m for m in case.weights if trained and m.variable.index not in trained]
+    moved = [m for m in (*case.frozen, *untrained) if not np.any(m.ours) and any(np.any(theirs) for theirs in m.theirs)]
+    if not moved:
+        return None
+    names = ", ".join(motion.variable.name for motion in moved[:3])
+    return Fit("frozen-variable-moved", f"{names} stands still on one device")
+
+
+def another_rate(case: Case) -> Fit | None:
+    """Test for another learning rate with the same gradients behind the updates."""
+    ours, theirs = rate_of(case.reference, case.step), rate_of(case.distributed, case.step)
+    if not ours or not theirs or ours == theirs:
+        return None
+    factor = theirs / ours
+    if not reproduces(case.weights, lambda m: factor * m.ours, factor):
+        return None
+    return Fit(
+        "learning-rate-differs",
+        f"the learning rate is {theirs:.6g}, on one device {ours:.6g}, and {factor:.4g} x the single-device update "
+        "reproduces the change",
+    )
+
+
+def optimizer_itself(case: Case) -> Fit | None:
+    """Test for an optimizer that gets the right gradient from the replicas but makes a wrong update of it."""
+    source = next((s for s in case.sources if s.stage is GradientStage.APPLIED), None)
+    if source is None or not source.own or not case.in_gradient_units:
+        return None
+    summed = total_of(source)
+    close = case.close(case.replicas)
+    if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
+        return None
+    # The gradient computed back from the update is right too. So the error is in the optimizer's own state.
+    pulls = [m for m in case.pulls if m.variable.index in source.own]
+    right = all(difference(theirs, m.ours).error <= m.slack for m in pulls for theirs in m.theirs)
+    wrong = [m for m in case.slots if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    if not pulls or not (right or wrong) or any(m.components_differ for m in case.effective):
+        return None
+    where = f" ({wrong[0].variable.name})" if wrong else ""
+    return Fit(
+        "optimizer-state-mismatch",
+        f"the {source} the replicas add up to those of one device; what the optimizer makes of them{where} does not",
+        exact=right,
+    )
+
+
+def state_of_the_update(case: Case) -> Fit | None:
+    """Test for wrong state with the shape of a weight, although the replicas' gradients add up to the right one.
+
+    An optimizer by hand keeps moments beside the weights. If they are wrong, they took in something else than the
+    gradient.
+    """
+    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
+    off = [m for m in case.weights if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    if source is None or case.replicas == 1 or any(m.components_differ for m in case.weights):
+        return None
+    summed, close = total_of(source), case.close(case.replicas)
+    if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
+        return None
+    wrong = [m for m in case.state if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    if not off or not all(any(_keeps_its_own(state, m) for state in wrong) for m in off):
+        return None
+    names = ", ".join(motion.variable.name for motion in wrong[:3])
+    return Fit(
+        "optimizer-state-mismatch",
+        f"the {source} the replicas add up to those of one device, and {names}, of the weights' shapes, is not "
+        "changed as on one device",
+        exact=False,
+    )
+
+
+def _keeps_its_own(state: Motion, weight: Motion) -> bool:
+    """Return whether state has a weight's shape, and its error is no multiple of the weight's error.
+
+    An average of the weight would only follow the weight's error.
+    """
+    if state.ours.shape != weight.ours.shape:
+        return False
+    error, wrong = state.theirs[0] - state.ours, weight.theirs[0] - weight.ours
+    c = coefficient(error, wrong)
+    return c is None or error.size == 1 or difference(error, c * wrong).error > state.slack + abs(c) * weight.slack

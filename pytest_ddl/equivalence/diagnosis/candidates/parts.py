@@ -1,0 +1,193 @@
+"""Candidates for a wrong loss: each replica's gradient is right, but they do not add up to that of the whole batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, random_sources
+from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
+from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
+from pytest_ddl.equivalence.evidence.combination import Weights, solve
+from pytest_ddl.equivalence.evidence.gradients import calls
+from pytest_ddl.equivalence.evidence.observe import is_uneven
+from pytest_ddl.records import GradientStage
+
+
+def empty_replica(case: Case) -> Fit | None:
+    """Test for fewer examples than replicas, so that empty replicas count in the divisor."""
+    empty = case.sizes.count(0)
+    if not empty or empty == len(case.sizes):
+        return None
+    factor = (len(case.sizes) - empty) / len(case.sizes)
+    told = f"{empty} of {len(case.sizes)} replicas had no example"
+    for value in (factor, 1 / factor):
+        if reproduces(case.effective, lambda m, value=value: value * m.ours, value):  # type: ignore[misc]
+            return Fit("empty-replica", f"{told}, and {value:.4g} x the single-device update reproduces the change")
+    return Fit("empty-replica", told, exact=False, also=("mean-of-replica-means",))
+
+
+def shares_of_examples(case: Case) -> Fit | None:
+    """Test for equal weights of replicas in the update, if the true gradient weights them by amount of data."""
+    source = _used(case)
+    if source is None or 0 in case.sizes:
+        return None
+    share = _share(case, source)
+    weights = solve(source.own, source.parts, case.gradient_slack)
+    if share is None or weights is None or min(weights.values) <= 0:
+        return None
+    # The weights have the same sum as those of the update: the scale is right, and only the shares are wrong.
+    if not weights.total_is(share * case.replicas) or weights.are([share] * case.replicas):
+        return None
+    told = _told(source, weights, share)
+    counts = case.sizes
+    by_size = [share * case.replicas * size / sum(counts) for size in counts] if len(counts) == case.replicas else None
+    if by_size and len(set(counts)) > 1 and weights.are(by_size):
+        return Fit("mean-of-replica-means", f"{told}, as the replicas had {counts} examples", approximation=True)
+    return Fit("masked-loss-normalised-per-replica", told)
+
+
+def _told(source: Source, weights: Weights, share: float) -> str:
+    shares = ", ".join(f"{weight:.4g}" for weight in weights.values)
+    return (
+        f"one device's gradient is the sum of the {source} the replicas weighted by ({shares}), "
+        f"and the update weights each by {share:.4g}"
+    )
+
+
+def _used(case: Case) -> Source | None:
+    """Return the recorded gradients, preferably as computed, if the update is a multiple of their sum."""
+    computed = [source for source in case.sources if source.stage is GradientStage.COMPUTED]
+    for source in computed or case.sources:
+        if case.replicas > 1 and case.pulls and _share(case, source) is not None:
+            return source
+    return None
+
+
+def share_of(case: Case) -> float | None:
+    """Return the weight of every replica's gradient in the update; ``None`` if the update is no such sum."""
+    source = _used(case)
+    return None if source is None else _share(case, source)
+
+
+def _share(case: Case, source: Source) -> float | None:
+    """Return the weight of each replica in the update; ``None`` if the update is no such sum."""
+    for share in (1.0, 1.0 / case.replicas, float(case.replicas)):
+        summed = combined(source, [share] * case.replicas)
+        factor = max(1.0, share) * case.replicas
+        if all(
+            difference(theirs, summed.get(motion.variable.index, np.zeros_like(theirs))).error <= motion.slack * factor
+            for motion in case.pulls
+            for theirs in motion.theirs
+        ):
+            return share
+    return None
+
+
+def coupled(case: Case) -> Fit | None:
+    """Test for examples that act on each other: no weighting of the replicas' gradients gives that of one device."""
+    source = _used(case)
+    if source is None or not _same_data(case) or 0 in case.sizes:
+        return None
+    if solve(source.own, source.parts, case.gradient_slack) is not None or not _tells(case, source):
+        return None
+    if case.layers("BatchNormalization*") or random_sources(case) or not _as_often(case, source):
+        return None
+    share = _share(case, source) or 1.0
+    off = [m for m in case.pulls if any(difference(t, m.ours).error > m.slack for t in m.theirs)]
+    if len(off) < sum(magnitude(m.ours) > m.slack for m in case.pulls) and share * case.replicas != 1.0:
+        return None  # a term of only some weights is no term of the examples
+    told = (
+        f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
+        "device: the loss of an example depends on the others of its batch"
+    )
+    return Fit("batch-coupled-loss", told, also=_masks(case))
+
+
+def _as_often(case: Case, source: Source) -> bool:
+    """Return whether every replica computed gradients as often as one device did, and so at the same weights."""
+    ours, theirs = (calls(record, case.step, source.stage) for record in (case.reference, case.distributed))
+    return len(theirs) == case.replicas * len(ours)
+
+
+def _tells(case: Case, source: Source) -> bool:
+    """Return whether an existing weighting would have been found: the parts are no multiples of each other."""
+    target = combined(source, [1.0] * case.replicas)
+    return solve(target, source.parts, case.gradient_slack) is not None
+
+
+def _masks(case: Case) -> tuple[str, ...]:
+    return ("masked-loss-normalised-per-replica",) if masked_layers(case) else ()
+
+
+def _same_data(case: Case) -> bool:
+    """Return whether the replicas are known to have consumed the examples of one device."""
+
+    def examples(batches: object) -> list[int | str] | None:
+        found: list[int | str] = []
+        for batch in batches:  # type: ignore[attr-defined]
+            known = batch.fingerprints or batch.example_ids
+            if batch.size and not known:
+                return None
+            found += known or ()
+        return sorted(found, key=str)
+
+    ours, theirs = (examples(record.batches(case.step)) for record in (case.reference, case.distributed))
+    return ours is not None and ours == theirs
+
+
+def masked_layers(case: Case) -> list[str]:
+    found = case.distributed.ranks[0].layers if case.distributed.ranks else ()
+    return [layer.name for layer in found if layer.type == "Masking" or layer.settings.get("mask_zero")]
+
+
+def masking(case: Case) -> Fit | None:
+    """Test for masked positions: each replica takes the mean over its own valid positions."""
+    layers = masked_layers(case)
+    if not layers or case.replicas == 1:
+        return None
+    told = f"consistent with it: {', '.join(layers[:3])} masks positions"
+    return Fit("masked-loss-normalised-per-replica", told, exact=False)
+
+
+def mean_of_means(case: Case) -> Fit | None:
+    """Test for replicas with different numbers of examples that count equally."""
+    counts = case.sizes
+    if not counts or 0 in counts or len(set(counts)) == 1 or any(m.components_differ for m in case.weights):
+        return None
+    if not all(all_finite(motion.theirs[0]) for motion in case.weights):
+        return None
+    even = [step for step in range(1, case.step) if not is_uneven(case.distributed, step)]
+    told = [f"the replicas had {counts} examples"]
+    if even:
+        told.append(f"the {len(even)} even step(s) before agree with one device")
+    if _losses_are_means(case):
+        told.append("each replica's loss is the mean over its own examples")
+    # Without the replicas' own gradients nothing is recomputed. Only other evidence can excuse a difference.
+    return Fit(
+        "mean-of-replica-means",
+        f"consistent with it: {'; '.join(told)}",
+        exact=False,
+        approximation=len(told) > 1 and not _contradicted(case),
+        also=("masked-loss-normalised-per-replica",) if case.layers("Embedding", "Masking") else (),
+    )
+
+
+def _contradicted(case: Case) -> bool:
+    """Return whether the replicas' gradients were recorded and show something else."""
+    for source in case.sources:
+        if source.stage is GradientStage.COMPUTED and case.pulls and _tells(case, source):
+            return max((magnitude(value) for value in source.own.values()), default=0.0) > 0
+    return False
+
+
+def _losses_are_means(case: Case) -> bool:
+    batches = case.distributed.batches(case.step)
+    desired = case.reference.ranks[0].steps[case.step - 1].loss
+    if desired is None or len(batches) != case.replicas or any(batch.loss is None for batch in batches):
+        return False
+    total = sum(batch.size for batch in batches)
+    weighted = sum(batch.size * (batch.loss or 0.0) for batch in batches) / total
+    # A program may divide by the number of replicas before it sums.
+    return any(
+        abs(scale * weighted - desired) <= scale * case.tolerance.loss(case.step).value for scale in (1, case.replicas)
+    )

@@ -1,0 +1,102 @@
+"""Facts about a case that several families of candidates need."""
+
+from __future__ import annotations
+
+from pytest_ddl.equivalence.diagnosis.case import Case, Source, is_of_type
+from pytest_ddl.equivalence.evidence.arrays import Float
+from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, weighted_sum
+from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord
+
+_RANDOM_LAYERS = ("Dropout", "SpatialDropout*", "AlphaDropout", "Gaussian*", "Random*")
+CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
+
+
+def random_sources(case: Case) -> list[str]:
+    """Return the names of the sources of random numbers in the runs; empty if randomness was switched off.
+
+    The observed draws decide. Layers count only if draws could not be observed.
+    """
+    if "random" in case.neutralised:
+        return []
+    return draws_of(case.reference, case.distributed) or random_layers(case.distributed)
+
+
+def draws_of(*records: TrainingRecord) -> list[str]:
+    """Return the names of the random operations that were observed, each once."""
+    draws = (draw for record in records for rank in record.ranks for step in rank.steps for draw in step.draws)
+    return list(dict.fromkeys(draw.name for draw in draws))
+
+
+def random_layers(record: TrainingRecord) -> list[str]:
+    """Return the names of layers that may have drawn numbers without being observed."""
+    if not record.ranks or all(rank.draws_observed for rank in record.ranks):
+        return []
+    return [layer.name for layer in record.ranks[0].layers if is_of_type(layer, *_RANDOM_LAYERS) and _can_draw(layer)]
+
+
+def _can_draw(layer: LayerRecord) -> bool:
+    """Return whether a layer's settings let it draw. Keras skips the draw if the rate is 0."""
+    rates = [layer.settings[name] for name in ("rate", "stddev", "factor") if name in layer.settings]
+    return not rates or any(rate != 0 for rate in rates)
+
+
+def plain_normalisation(case: Case) -> list[str]:
+    """Return the names of batch normalization layers that use each replica's own statistics."""
+    if "normalization" in case.neutralised:
+        return []
+    return [
+        layer.name
+        for layer in (case.distributed.ranks[0].layers if case.distributed.ranks else ())
+        if is_of_type(layer, "BatchNormalization*")
+        and not layer.settings.get("synchronized")
+        and layer.settings.get("trainable", True)
+    ]
+
+
+def total_of(source: Source) -> dict[int, Float]:
+    """Map each variable to the sum of the replicas' gradients."""
+    summed = {}
+    for index in {index for part in source.parts for index in part}:
+        value = weighted_sum(source.parts, [1.0] * len(source.parts), index)
+        if value is not None:
+            summed[index] = value
+    return summed
+
+
+def combined(source: Source, shares: list[float]) -> dict[int, Float]:
+    """Map each variable to the weighted sum of the replicas' gradients."""
+    indices = {index for part in source.parts for index in part}
+    found = ((index, weighted_sum(source.parts, shares, index)) for index in indices)
+    return {index: value for index, value in found if value is not None}
+
+
+def tell_apart(case: Case, source: Source) -> bool:
+    """Return whether replicas differ in a gradient. Equal gradients were reduced, or come from equal data."""
+    close, first = case.close(), source.parts[0]
+    return any(not close(i, part[i], first[i]) for part in source.parts[1:] for i in first if i in part)
+
+
+def configured_limit(case: Case) -> Clip | None:
+    """Return the limit that the optimizer was made with."""
+    for kind in CLIPS:
+        limit = case.setting(kind)
+        if limit:
+            return Clip(kind, limit)
+    return None
+
+
+def limits_of(case: Case) -> list[Clip]:
+    """Return the limits that clipped gradients: that of the optimizer, or those that one device's gradients show."""
+    configured = configured_limit(case)
+    if configured is not None:
+        return [configured]
+    found: dict[tuple[str, str], Clip] = {}
+    computed, applied = (case.own.get(stage) for stage in GradientStage)
+    moved = {m.variable.index: m.ours for m in case.pulls}
+    steps = [(computed, applied), (applied, moved), (computed, moved)]
+    for before, after in steps:
+        if before and after:
+            both = set(before) & set(after)
+            for clip in clips_between({i: before[i] for i in both}, {i: after[i] for i in both}, case.close()):
+                found.setdefault((clip.kind, f"{clip.limit:.6g}"), clip)
+    return list(found.values())

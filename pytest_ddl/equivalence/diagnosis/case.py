@@ -1,0 +1,322 @@
+"""Data of the first differing step, as the candidate causes use it, and the criteria for a fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from pytest_ddl.equivalence.evidence import gradients
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
+from pytest_ddl.equivalence.evidence.combination import close_by
+from pytest_ddl.equivalence.evidence.effective import Rule, effective, rate_of, rule_for
+from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind, sizes, update
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord, VariableKind, VariableRecord
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Change of one variable in the suspected step, on one device and on every replica."""
+
+    variable: VariableRecord
+    before: Float
+    """Value on one device before the step."""
+    ours: Float
+    """Change on one device."""
+    theirs: tuple[Float, ...]
+    """Change of each component under the strategy, ordered by rank and then by replica."""
+    slack: float
+    """Largest contribution of rounding to the difference of the two changes."""
+    told: str = "update"
+    """Short description of how the change was computed from the records."""
+
+    @property
+    def components_differ(self) -> bool:
+        return any(difference(other, self.theirs[0]).error > self.slack for other in self.theirs[1:])
+
+
+@dataclass(frozen=True)
+class Source:
+    """Gradients of one stage on one device and on every replica, for the weights that are compared."""
+
+    stage: GradientStage
+    own: dict[int, Float]
+    parts: list[dict[int, Float]]
+
+    def __str__(self) -> str:
+        return {"computed": "gradients computed on", "applied": "gradients handed to the optimizer on"}[
+            self.stage.value
+        ]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Candidate cause that agrees with the records, with its evidence."""
+
+    cause: str
+    evidence: str
+    exact: bool = True
+    """True if recomputation reproduces the update. Otherwise the records are only consistent with the cause."""
+    approximation: bool = False
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """Both runs at the first step that differs, as input for the candidates."""
+
+    reference: TrainingRecord
+    distributed: TrainingRecord
+    tolerance: Tolerance
+    step: int
+    slices: Mapping[int, TrainingRecord] = field(default_factory=dict)
+    """For each replica, a reference run that got only that replica's examples in this step."""
+
+    @property
+    def replicas(self) -> int:
+        return self.distributed.num_replicas
+
+    @property
+    def neutralised(self) -> tuple[str, ...]:
+        """Parts of the program that were switched off in both runs."""
+        return self.distributed.neutralised
+
+    @property
+    def parallel(self) -> list[int]:
+        """Factors by which a gradient may be wrong: the number of replicas, or of devices along the axes of a mesh."""
+        meshes = [dict(v.layout.mesh) for v in self.distributed.variables if v.layout is not None][:1]
+        axes = [size for mesh in meshes for size in (*mesh.values(), math.prod(mesh.values()))]
+        return list(dict.fromkeys(number for number in (self.replicas, *axes) if number > 1))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of examples per replica in this step, ordered by replica; empty if not observed."""
+        found = sizes(self.distributed, self.step)
+        return [found[replica] for replica in sorted(found)]
+
+    @cached_property
+    def weights(self) -> list[Motion]:
+        return self._motions(VariableKind.TRAINABLE)
+
+    @cached_property
+    def frozen(self) -> list[Motion]:
+        return self._motions(VariableKind.FROZEN)
+
+    @cached_property
+    def slots(self) -> list[Motion]:
+        return self._motions(VariableKind.SLOT)
+
+    @cached_property
+    def state(self) -> list[Motion]:
+        return self._motions(VariableKind.STATE)
+
+    @cached_property
+    def effective(self) -> list[Motion]:
+        """Gradient of each weight, computed back from its update; the plain changes if one cannot be computed."""
+        motions = [motion for weight in self.weights if (motion := self._effective(weight)) is not None]
+        # Weights with a known unit cannot be compared with weights without one.
+        return motions if len(motions) == len(self.weights) else self.weights
+
+    @property
+    def in_gradient_units(self) -> bool:
+        """True if :attr:`effective` holds gradients, which can be compared with those that the replicas computed."""
+        return bool(self.weights) and self.effective is not self.weights
+
+    @cached_property
+    def own(self) -> Mapping[GradientStage, dict[int, Float]]:
+        """Gradients of the single device, by stage."""
+        found = ((stage, gradients.by_replica(self.reference, self.step, stage)) for stage in GradientStage)
+        return {stage: parts[0] for stage, parts in found if list(parts) == [0]}
+
+    @cached_property
+    def parts(self) -> Mapping[GradientStage, list[dict[int, Float]]]:
+        """Gradients of the replicas, by stage and replica. A stage is missing unless all replicas recorded it."""
+        found = ((stage, gradients.by_replica(self.distributed, self.step, stage)) for stage in GradientStage)
+        return {
+            stage: [parts[replica] for replica in range(self.replicas)]
+            for stage, parts in found
+            if sorted(parts) == list(range(self.replicas))
+        }
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """Gradients that the replicas contributed, each stage with the gradients of the single device."""
+        indices = {motion.variable.index: motion.ours for motion in self.weights}
+        found = []
+        for stage in GradientStage:
+            if stage not in self.own or stage not in self.parts:
+                continue
+            kept = [{i: v for i, v in part.items() if i in indices} for part in self.parts[stage]]
+            mine = {i: v for i, v in self.own[stage].items() if i in indices}
+            if mine and all(v.shape == indices[i].shape for part in (mine, *kept) for i, v in part.items()):
+                found.append(Source(stage, mine, kept))
+        return found
+
+    @cached_property
+    def pulls(self) -> list[Motion]:
+        """:attr:`effective` with the slack of a comparison with gradients; empty if units differ."""
+        if not self.in_gradient_units:
+            return []
+        return [replace(motion, slack=self.gradient_slack[motion.variable.index]) for motion in self.effective]
+
+    @cached_property
+    def gradient_slack(self) -> dict[int, float]:
+        """For each weight, the largest contribution of rounding to the difference of two gradients."""
+        every = [*self.own.values(), *(part for parts in self.parts.values() for part in parts)]
+        read = {m.variable.index: m.slack for m in self.effective} if self.effective is not self.weights else {}
+        return {
+            m.variable.index: read.get(m.variable.index, 0.0)
+            + gradients.slack(self.tolerance, m.variable.index, self.step, gradients.largest(every, m.variable.index))
+            for m in self.weights
+        }
+
+    def close(self, factor: float = 1.0) -> Callable[[int, Float, Float], bool]:
+        """Return a function that compares two gradients of a weight within rounding."""
+        return close_by(self.gradient_slack, factor)
+
+    def setting(self, name: str) -> float | None:
+        """Return a numeric setting of the first optimizer; ``None`` if it is unset or a schedule."""
+        for rank in self.distributed.ranks[:1]:
+            for optimizer in rank.optimizers[:1]:
+                inner = optimizer.settings.get("inner") or {}
+                value = optimizer.settings.get(name) or inner.get(name)
+                return float(value) if isinstance(value, (int, float)) and value else None
+        return None
+
+    def layers(self, *names: str) -> list[str]:
+        """Name the layers whose type is one of ``names``, or starts with one that ends in ``*``."""
+        found = self.distributed.ranks[0].layers if self.distributed.ranks else ()
+        return [layer.name for layer in found if is_of_type(layer, *names)]
+
+    def slice_updates(self, index: int) -> list[Float]:
+        """Return the change that each replica's examples would make without the others; empty if not computed."""
+        runs = [self.slices[replica] for replica in sorted(self.slices)]
+        found = [update(run, index, self.step) for run in runs if run.num_steps >= self.step]
+        return [change for change in found if change is not None]
+
+    def _effective(self, weight: Motion) -> Motion | None:
+        variable, step = weight.variable, self.step
+        rule = rule_for(self.reference, variable, step)
+        theirs_rule = rule_for(self.distributed, variable, step)
+        if not (rule.is_gradient and theirs_rule.is_gradient):
+            rate = self._rate(weight)
+            if rate is None:
+                return None
+            rule = theirs_rule = Rule(variable, 1.0, rate, f"dW = {rate:.4g} x the gradient, as on one device")
+        ours, theirs = effective(self.reference, rule, step), effective(self.distributed, theirs_rule, step)
+        if not ours or len(theirs) != len(weight.theirs) or any(t.shape != ours[0].shape for t in theirs):
+            return None
+        slack = max(rule.slack(self.tolerance, step), theirs_rule.slack(self.tolerance, step))
+        return Motion(variable, weight.before, ours[0], tuple(theirs), slack, f"gradient, from {rule.how}")
+
+    def _rate(self, weight: Motion) -> float | None:
+        """Return the learning rate of an update by hand: of this weight, or of others if its gradient is not known.
+
+        Any factor fits a single number. So it says nothing if the update of a larger weight is no multiple of its
+        gradient.
+        """
+        own = self._own_rates.get(weight.variable.index)
+        known = any(True for _gradient in self._own_gradients(weight))
+        if known and (own is None or weight.ours.size > 1):
+            return own
+        larger = [
+            self._own_rates[other.variable.index]
+            for other in self.weights
+            if other.ours.size > 1 and any(True for _gradient in self._own_gradients(other))
+        ]
+        told = [rate for rate in larger if rate is not None]
+        if larger and not told:
+            return None
+        found = [own, *told, *self._own_rates.values()]
+        return next((rate for rate in found if rate is not None), None)
+
+    @cached_property
+    def _own_rates(self) -> Mapping[int, float | None]:
+        return {weight.variable.index: self._own_rate(weight) for weight in self.weights}
+
+    def _own_rate(self, weight: Motion) -> float | None:
+        """Find the learning rate of an update by hand that is a multiple of the gradient on one device."""
+        ours, theirs = rate_of(self.reference, self.step), rate_of(self.distributed, self.step)
+        if ours and theirs and ours != theirs:
+            return None
+        for gradient in self._own_gradients(weight):
+            if gradient.size == 1 and self._cut_at is not None:
+                return self._cut_at  # any factor fits a single number that was cut
+            rate = coefficient(weight.ours, gradient)
+            if rate and difference(weight.ours, rate * gradient).error <= self._rate_slack(weight, rate, gradient):
+                return rate
+        return self._cut_at
+
+    def _own_gradients(self, weight: Motion) -> Iterator[Float]:
+        for own in (self.own.get(GradientStage.APPLIED), self.own.get(GradientStage.COMPUTED)):
+            gradient = own.get(weight.variable.index) if own else None
+            if gradient is not None and gradient.shape == weight.ours.shape and all_finite(gradient):
+                yield gradient
+
+    @cached_property
+    def _cut_at(self) -> float | None:
+        """Learning rate of an update by hand that cuts its entries to a limit, taken from the uncut entries."""
+        for weight in self.weights:
+            for gradient in self._own_gradients(weight):
+                if (rate := self._rate_inside(weight, gradient)) is not None:
+                    return rate
+        return None
+
+    def _rate_inside(self, weight: Motion, gradient: Float) -> float | None:
+        limit = magnitude(weight.ours)
+        inside = np.abs(weight.ours) < limit - weight.slack
+        if np.count_nonzero(gradient[inside]) < 2 or np.count_nonzero(~inside) < 2:
+            return None
+        rate = coefficient(weight.ours[inside], gradient[inside])
+        if not rate or magnitude(rate * gradient) <= limit + weight.slack:
+            return None
+        cut = np.clip(rate * gradient, -limit, limit)
+        return rate if difference(weight.ours, cut).error <= self._rate_slack(weight, rate, gradient) else None
+
+    def _rate_slack(self, weight: Motion, rate: float, gradient: Float) -> float:
+        rounding = gradients.slack(self.tolerance, weight.variable.index, self.step, magnitude(gradient))
+        return weight.slack + abs(rate) * rounding
+
+    def _motions(self, kind: VariableKind) -> list[Motion]:
+        motions = []
+        for variable in of_kind(self.reference, kind):
+            ours = update(self.reference, variable.index, self.step)
+            before = self.reference.value(variable.index, self.step - 1)
+            theirs = [change for _r, _c, change in component_updates(self.distributed, variable.index, self.step)]
+            if ours is None or before is None or not theirs or any(t.shape != ours.shape for t in theirs):
+                continue
+            slack = sum(self.tolerance.variable(variable.index, at).value for at in (self.step - 1, self.step))
+            motions.append(Motion(variable, np.asarray(before, np.float64), ours, tuple(theirs), slack))
+        return motions
+
+
+def is_of_type(layer: LayerRecord, *names: str) -> bool:
+    """Return whether a layer's type is one of the names, or starts with one that ends in ``*``."""
+    return any(layer.type == n or (n.endswith("*") and layer.type.startswith(n[:-1])) for n in names)
+
+
+Candidate = Callable[[Case], Fit | None]
+
+
+def agrees(actual: Float, predicted: Float, motion: Motion, scale: float = 1.0) -> bool:
+    """Return whether a predicted change is the observed one within rounding, which grows with ``scale``."""
+    return difference(actual, predicted).error <= motion.slack * max(1.0, abs(scale))
+
+
+def reproduces(motions: Sequence[Motion], predict: Callable[[Motion], Float | None], scale: float = 1.0) -> bool:
+    """Return whether a prediction reproduces every component of every variable.
+
+    At least one prediction must differ from the single-device change by more than rounding. A hypothesis that predicts
+    no difference explains none.
+    """
+    tells = False
+    for motion in motions:
+        predicted = predict(motion)
+        if predicted is None or not all(agrees(theirs, predicted, motion, scale) for theirs in motion.theirs):
+            return False
+        tells = tells or difference(predicted, motion.ours).error > motion.slack * max(1.0, abs(scale))
+    return tells

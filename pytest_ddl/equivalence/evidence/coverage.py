@@ -1,0 +1,196 @@
+"""Difference between the examples that a strategy and one device consumed, by id if known, else by content."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from pytest_ddl.equivalence.evidence.observe import shared_steps
+from pytest_ddl.equivalence.evidence.tolerance import FAILURE
+from pytest_ddl.records import TrainingRecord
+
+Examples = Counter[int | str]
+
+
+class Order(Enum):
+    """Meaning of a difference between the examples of two runs."""
+
+    SAME = "the same global batches"
+    OTHER = "other global batches, and nothing says that examples are lost or repeated"
+    WRONG = "examples are lost or repeated"
+    REPEATED = "all replicas consume the same examples"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Examples of both runs and the meaning of their difference."""
+
+    order: Order
+    step: int
+    """First step whose global batches differ; 0 if there is none."""
+    steps: int
+    by: str
+    """``ids`` or ``contents``."""
+    ours: Examples
+    """Examples that one device consumed. Like ``theirs``, it covers only the steps that were judged."""
+    theirs: Examples
+    drawn: bool = False
+    """True if one device itself consumes some examples more often than others, because it draws them at random."""
+
+
+def coverage(reference: TrainingRecord, distributed: TrainingRecord) -> Coverage | None:
+    """Compare the examples of both runs; ``None`` if they were not observed on both sides."""
+    steps = shared_steps(reference, distributed)
+    for by in ("ids", "contents"):
+        pairs = [(_examples(reference, at, by), _examples(distributed, at, by)) for at in range(1, steps + 1)]
+        observed = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+        if observed and len(observed) == steps:
+            found = _coverage(observed, by, _is_one_batch_for_all(reference, distributed, by))
+            return _over_all_steps(reference, distributed, found)
+    return None
+
+
+def _over_all_steps(reference: TrainingRecord, distributed: TrainingRecord, found: Coverage) -> Coverage:
+    """Judge all steps of both runs if the data of one run ended earlier and is batched differently.
+
+    Examples that the other run consumed in its additional steps are lost, not merely late.
+    """
+    if found.order is not Order.OTHER or reference.num_steps == distributed.num_steps:
+        return found
+    if reference.errors or distributed.errors or found.drawn:
+        return found
+    sums = [Counter[int | str](), Counter[int | str]()]
+    for record, whole in zip((reference, distributed), sums, strict=True):
+        for step in range(1, record.num_steps + 1):
+            examples = _examples(record, step, found.by)
+            if examples is None:
+                return found
+            whole.update(examples)
+    return replace(found, order=Order.WRONG, ours=sums[0], theirs=sums[1]) if sums[0] != sums[1] else found
+
+
+def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+    """Return whether one device saw all contents.
+
+    If not, the runs consume other examples, or the contents are random.
+    """
+    steps = shared_steps(reference, distributed)
+    ours, theirs = Counter[int | str](), Counter[int | str]()
+    for step in range(1, reference.num_steps + 1):
+        ours.update(_examples(reference, step, "contents") or ())
+    for step in range(1, steps + 1):
+        theirs.update(_examples(distributed, step, "contents") or ())
+    return not set(theirs) - set(ours)
+
+
+def repeats_are_no_chance(references: Sequence[TrainingRecord], distributed: TrainingRecord, by: str) -> bool:
+    """Return whether workers share too many examples for a program that draws new examples in each run.
+
+    If one device draws at random, an example may come twice by chance under the strategy. Suppose that no run on one
+    device has such an example and that this run has ``d``. If that is chance, all ``d`` fell into one of ``k + 1`` runs
+    that are alike, which has the probability ``(k + 1) ** -d``. An example that only one worker repeats does not count,
+    because the worker's shard may be shorter than the others.
+    """
+    for record in references:
+        seen = [_examples(record, step, by) for step in range(1, record.num_steps + 1)]
+        if any(count > 1 for count in sum((one or Counter() for one in seen), Counter[int | str]()).values()):
+            return False
+    workers: Counter[int | str] = Counter()
+    for rank in distributed.ranks:
+        batches = [batch for step in rank.steps for batch in step.batches]
+        names = [batch.example_ids if by == "ids" else batch.fingerprints for batch in batches]
+        workers.update({name for found in names for name in found or ()})
+    shared = sum(count > 1 for count in workers.values())
+    return float(len(references) + 1) ** -shared <= FAILURE
+
+
+def contents_by_step(record: TrainingRecord) -> tuple[tuple[int, ...], ...] | None:
+    """Return the fingerprints of every global batch, in the order of the replicas; ``None`` if not observed."""
+    found = []
+    for step in range(1, record.num_steps + 1):
+        batches = record.batches(step)
+        if not batches or any(batch.fingerprints is None and batch.size for batch in batches):
+            return None
+        found.append(tuple(name for batch in batches for name in batch.fingerprints or ()))
+    return tuple(found) or None
+
+
+def _coverage(observed: list[tuple[Examples, Examples]], by: str, one_for_all: bool) -> Coverage:
+    ours, theirs = _sums(observed)
+    differing = [step for step, (left, right) in enumerate(observed, 1) if left != right]
+    if not differing:
+        return Coverage(Order.SAME, 0, len(observed), by, ours, theirs)
+
+    first_pass = _first_pass(observed)
+    # One device repeats examples, and they do not come in passes. It draws with replacement, or contents are equal.
+    drawn = first_pass == 0 and len(set(ours.values())) > 1
+
+    def result(order: Order, left: Examples, right: Examples) -> Coverage:
+        return Coverage(order, differing[0], len(observed), by, left, right, drawn)
+
+    if one_for_all:
+        return result(Order.REPEATED, ours, theirs)
+    if first_pass:
+        # Within one pass an example comes once. Later passes may be cut off at different places.
+        left, right = _sums(observed[:first_pass])
+        if max(right.values(), default=0) > 1:
+            return result(Order.WRONG, left, right)
+    unseen = set(theirs) - set(ours)
+    other = ours == theirs or drawn or (first_pass and (first_pass < len(observed) or unseen))
+    return result(Order.OTHER if other else Order.WRONG, ours, theirs)
+
+
+def _first_pass(observed: list[tuple[Examples, Examples]]) -> int:
+    """Count the steps up to the first example that one device consumes for the second time.
+
+    Return 0 if its examples do not come in passes. After a pass nothing new may come. The one exception is the step at
+    the end of the pass, which may already contain examples of the next pass.
+    """
+    seen: set[int | str] = set()
+    for step, (ours, _theirs) in enumerate(observed):
+        if max(ours.values(), default=0) > 1 or seen & set(ours):
+            whole = seen | set(ours)
+            later = {name for left, _right in observed[step + 1 :] for name in left}
+            return step if not later - whole and (whole == seen or later) else 0
+        seen.update(ours)
+    return len(observed)
+
+
+def _is_one_batch_for_all(reference: TrainingRecord, distributed: TrainingRecord, by: str) -> bool:
+    """Return whether all replicas consume the same examples in every step, and one device consumes none twice."""
+    for step in range(1, shared_steps(reference, distributed) + 1):
+        batches: dict[int, Examples] = {}
+        for batch in distributed.batches(step):
+            names = batch.example_ids if by == "ids" else batch.fingerprints
+            batches.setdefault(batch.replica, Counter()).update(names or ())
+        first = next(iter(batches.values()), Counter[int | str]())
+        whole = _examples(reference, step, by) or Counter[int | str]()
+        if len(batches) < 2 or not first or any(batch != first for batch in batches.values()):
+            return False
+        if max(whole.values(), default=0) > 1:
+            return False
+    return True
+
+
+def _sums(observed: list[tuple[Examples, Examples]]) -> tuple[Examples, Examples]:
+    ours, theirs = Counter[int | str](), Counter[int | str]()
+    for left, right in observed:
+        ours.update(left)
+        theirs.update(right)
+    return ours, theirs
+
+
+def _examples(record: TrainingRecord, step: int, by: str) -> Examples | None:
+    """Return the examples of a global batch, or ``None`` if those of a replica were not observed."""
+    batches = record.batches(step)
+    if not batches:
+        return None
+    found: Examples = Counter()
+    for batch in batches:
+        names = batch.example_ids if by == "ids" else batch.fingerprints
+        if names is None and batch.size:
+            return None
+        found.update(names or ())
+    return found

@@ -1,0 +1,127 @@
+"""Find losses, named values and results that only one of two runs recorded.
+
+A program may let only one rank record something. So a rank that records none of it is not reported if another rank
+records all of it. A rank that records some of it is reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
+from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
+from pytest_ddl.equivalence.evidence.results import returned
+from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind
+
+_OF_ONE_PLACE = re.compile(r"(rank|replica|worker|task|device|process)\D{0,3}\d", re.IGNORECASE)
+"""Names of values that belong to one replica or rank, so that one device may lack them."""
+_SHOWN = 3
+
+_Places = Mapping[str, Sequence[int]]
+"""Name -> the steps in which it was recorded."""
+
+
+def lone_losses(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> str | None:
+    """Describe the steps up to ``last`` in which each side recorded a loss; ``None`` if they are the same."""
+
+    def losses(rank: RankRecord) -> _Places:
+        return {"": [step.index for step in rank.steps[:last] if step.loss is not None]}
+
+    told = _unpaired(losses(reference.ranks[0]), [(rank.task, losses(rank)) for rank in distributed.ranks])
+    return next(iter(told.values()), None)
+
+
+def lone_values(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> list[str]:
+    """Name the values that only one side recorded in some step up to ``last``, with the steps."""
+
+    def values(rank: RankRecord) -> _Places:
+        found: dict[str, list[int]] = {}
+        for step in rank.steps[:last]:
+            for name in step.values:
+                found.setdefault(name, []).append(step.index)
+        found.pop(RUNNING_MEAN, None)
+        return found
+
+    ours = values(reference.ranks[0])
+    told = _unpaired(ours, [(rank.task, values(rank)) for rank in distributed.ranks])
+    return [f"{name} ({where})" for name, where in told.items() if name in ours or not _OF_ONE_PLACE.search(name)]
+
+
+def lone_results(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> list[str]:
+    """Name the results of ``fit``, ``evaluate`` and ``predict`` that only one side has up to step ``last``.
+
+    A run that continued after an interruption lacks the calls before it.
+    """
+    first = max((step for rank in distributed.ranks for step in rank.resumed), default=-1)
+    names: dict[str, str] = {}
+
+    def results(rank: RankRecord) -> _Places:
+        found = {}
+        for (kind, step, path), item in returned(rank).items():
+            if first < step <= last:
+                found[f"{kind} {step} {path}"] = [step]
+                names.setdefault(f"{kind} {step} {path}", item.name)
+        return found
+
+    told = _unpaired(results(reference.ranks[0]), [(rank.task, results(rank)) for rank in distributed.ranks], "after")
+    return [f"{names[key]} ({where})" for key, where in told.items()]
+
+
+def lone_ids(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
+    """Describe the steps in which each side reported example ids; ``None`` if they are the same."""
+
+    def told(record: TrainingRecord) -> _Places:
+        steps = range(1, shared_steps(reference, distributed) + 1)
+        return {"": [at for at in steps if any(batch.example_ids is not None for batch in record.batches(at))]}
+
+    return next(iter(_unpaired(told(reference), [("all ranks", told(distributed))]).values()), None)
+
+
+def lone_variables(reference: TrainingRecord, distributed: TrainingRecord, kinds: Sequence[VariableKind]) -> str | None:
+    """Name a watched variable that only one side recorded after some step, or return ``None`` if there is none."""
+    pairs = list(zip(of_kind(reference, *kinds), of_kind(distributed, *kinds), strict=False))
+    steps = shared_steps(reference, distributed)
+    for ours, theirs in pairs:
+        for rank in distributed.ranks:
+            if not any(variable.index == theirs.index for variable in rank.variables):
+                continue
+            for step in range(max(ours.since, theirs.since) + 1, steps + 1):
+                here = reference.value(ours.index, step) is not None
+                if here is not bool(rank.steps[step - 1].snapshot.get(theirs.index)):
+                    where = "on one device" if here else f"under the strategy ({rank.task})"
+                    return f"{ours.name} was recorded {where} only after step {step}"
+    return None
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join the first names and say how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _unpaired(ours: _Places, theirs: Sequence[tuple[str, _Places]], when: str = "in") -> dict[str, str]:
+    """Map each name whose places differ to the places of both sides."""
+    found = {}
+    for name in dict.fromkeys([*ours, *(name for _task, side in theirs for name in side)]):
+        wanted = list(ours.get(name, ()))
+        sides = [(task, list(side.get(name, ()))) for task, side in theirs]
+        recorded = [(task, steps) for task, steps in sides if steps]
+        wrong = [(task, steps) for task, steps in recorded if steps != wanted]
+        if not recorded and wanted:
+            wrong = sides
+        if wrong:
+            task, steps = wrong[0]
+            found[name] = f"on one device {_steps(wanted, when)}, under the strategy ({task}) {_steps(steps, when)}"
+    return found
+
+
+def _steps(steps: Iterable[int], when: str) -> str:
+    found = list(steps)
+    if not found:
+        return "never"
+    if len(found) == 1:
+        return f"{when} step {found[0]}"
+    if found == list(range(found[0], found[-1] + 1)):
+        return f"{when} steps {found[0]} to {found[-1]}"
+    return f"{when} steps {', '.join(map(str, found[:6]))}" + (" ..." if len(found) > 6 else "")

@@ -1,0 +1,77 @@
+"""Find weights with a gradient that never change, even if they do not move on one device either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, magnitude
+from pytest_ddl.equivalence.evidence.effective import moved, rate_of
+from pytest_ddl.equivalence.evidence.gradients import by_replica, calls, total
+from pytest_ddl.equivalence.evidence.observe import of_kind, update
+from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
+from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
+
+
+def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]:
+    """Yield ``(variable, first step, evidence)`` of weights that should have moved in this run but never did.
+
+    A gradient that is computed but not applied may be intended: accumulated, logged, held back as zeros, or used with a
+    learning rate of 0. So a weight is named only in three cases:
+
+    * Its gradient was handed to the optimizer.
+    * Other weights of the same gradient call moved in every step.
+    * An optimizer counted an update that moved no weight at all.
+    """
+    trainable = of_kind(record, VariableKind.TRAINABLE)
+    steps = range(1, record.num_steps + 1)
+    moving = {step: {v.index for v in trainable if moved(record, v, step)} for step in steps}
+    still = [v for v in trainable if not any(v.index in indices for indices in moving.values())]
+    if not still or any(rank.asynchronous for rank in record.ranks):
+        return
+    computed = {step: total(by_replica(record, step, GradientStage.COMPUTED)) for step in steps}
+    applied = {step: total(by_replica(record, step, GradientStage.APPLIED)) for step in steps}
+    for variable in still:
+        telling = [step for step in steps if _large(record, variable, step, computed[step], moving[step])]
+        if not telling or any(rate_of(record, step) == 0.0 for step in telling):
+            continue
+        size = magnitude(computed[telling[0]][variable.index])
+        told = f"its gradient reaches {size:.4g} in step {telling[0]}"
+        given = [step for step in telling if np.any(applied[step].get(variable.index, np.zeros(())))]
+        if given:
+            yield variable, given[0], f"{told} and was handed to the optimizer"
+        elif any(variable.index in handed for handed in applied.values()):
+            continue  # handed over as zeros: held back on purpose
+        elif telling == list(steps) and all(_companions(record, variable, s) & moving[s] for s in telling):
+            yield variable, telling[0], f"{told}, and others of the same gradient call move in every step"
+        elif not any(moving.values()) and all(_counted(record, step) for step in telling):
+            yield variable, telling[0], f"{told}, the optimizer counts an update, and no watched weight moves"
+
+
+def _large(
+    record: TrainingRecord, variable: VariableRecord, step: int, gradients: dict[int, Float], moving: set[int]
+) -> bool:
+    """Return whether a gradient is finite and large enough to show in its weight at the rate of the others."""
+    gradient = gradients.get(variable.index)
+    if gradient is None or not all_finite(gradient) or not np.any(gradient):
+        return False
+    rates = [
+        magnitude(update(record, index, step)) / size
+        for index in moving
+        if index in gradients and (size := magnitude(gradients[index])) > 0
+    ]
+    spacing = 8 * unit_roundoff(variable.dtype) * magnitude(record.value(variable.index, step))
+    return min(rates, default=rate_of(record, step) or 1.0) * magnitude(gradient) > spacing
+
+
+def _companions(record: TrainingRecord, variable: VariableRecord, step: int) -> set[int]:
+    """Return the weights whose gradients came from the same calls."""
+    found = calls(record, step, GradientStage.COMPUTED)
+    return {index for call in found if variable.index in call.values for index in call.values} - {variable.index}
+
+
+def _counted(record: TrainingRecord, step: int) -> bool:
+    counters = of_kind(record, VariableKind.ITERATIONS)
+    values = [record.value(counters[0].index, at) for at in (step - 1, step)] if len(counters) == 1 else []
+    return len(values) == 2 and all(value is not None for value in values) and bool(values[0] != values[1])

@@ -1,0 +1,90 @@
+"""Results of the checks: a finding, and the outcome of one check with its findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Symptom(str, Enum):
+    """Visible effect of a defect."""
+
+    SILENT = "silent"
+    CRASH = "crash"
+    HANG = "hang"
+    SLOW = "slow"
+
+
+class Outcome(str, Enum):
+    """Outcome of one check. A report passes only if all outcomes are PASS or NOT_APPLICABLE."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One difference: its place, its size, its bound and its cause.
+
+    ``cause`` is an id of :mod:`pytest_ddl.equivalence.causes`. It is ``None`` if no candidate reproduces what was
+    observed. ``error`` and ``tolerance`` are absolute and in the variable's own unit. ``approximation`` marks a
+    difference that fails only in strict mode.
+    """
+
+    check: str
+    message: str
+    cause: str | None = None
+    symptom: str = Symptom.SILENT.value
+    step: int | None = None
+    variable: str | None = None
+    replica: int | None = None
+    worker: int | None = None
+    error: float | None = None
+    tolerance: float | None = None
+    fix: str | None = None
+    observed: str | None = None
+    """Short text of the value seen under the strategy."""
+    expected: str | None = None
+    """Short text of the value seen on one device."""
+    origin: str | None = None
+    """Source of the bound."""
+    evidence: str | None = None
+    """Evidence for the cause: the recomputation and how closely it fits."""
+    also: tuple[str, ...] = ()
+    """Other causes that fit as well."""
+    approximation: bool = False
+    details: str | None = None
+    """Longer text shown below the finding: a traceback, the output of a rank, stacks."""
+    source: str | None = None
+    """Line of the program that raised the exception or waits: file, line number, function and text."""
+    exact: bool = True
+    """False if the cause was not recomputed. The records are then only consistent with it."""
+    verified: bool = False
+    """True if both runs are equal once the tolerated cause is removed, so that no other defect is hidden behind it."""
+    ratio: float | None = None
+    """|change under the strategy| / |change on one device| of the variable in this step."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The outcome of one check with its findings, or the reason why there are none."""
+
+    check: str
+    outcome: Outcome
+    reason: str = ""
+    """For a pass: what was compared. Otherwise: why the check does not apply or could not decide."""
+    findings: tuple[Finding, ...] = ()
+    follows: bool = False
+    """True if the check could not decide only because weights differ or because the run failed earlier."""
+    details: str | None = None
+    """Longer text, for example a traceback, that explains why the check could not decide."""
+    unjudged: tuple[str, ...] = ()
+    """Values that were recorded on both sides but not compared, each with the reason. The rest may have passed."""
+    in_program: bool = False
+    """True if the check could not decide because of the program, so that its author can change this."""
+
+
+WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)
+"""Outcomes of one check, worst first. Of several comparisons, the worst outcome counts."""

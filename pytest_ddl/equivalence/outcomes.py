@@ -1,0 +1,137 @@
+"""Build findings and results. All checks share these constructors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.diagnosis.diagnose import Diagnosis
+from pytest_ddl.equivalence.evidence.observe import Place, of_kind, shared_steps
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+
+
+def passed(check: str, reason: str) -> CheckResult:
+    return CheckResult(check, Outcome.PASS, reason)
+
+
+def failed(check: str, findings: Sequence[Finding], reason: str = "") -> CheckResult:
+    return CheckResult(check, Outcome.FAIL, reason or findings[0].message, tuple(findings))
+
+
+def inconclusive(check: str, reason: str, *, follows: bool = False, in_program: bool = False) -> CheckResult:
+    """Return a result without a decision.
+
+    :param follows: True if the reason is that weights differ or that the run failed earlier.
+    :param in_program: True if the program has to change before anything can be decided.
+    """
+    return CheckResult(check, Outcome.INCONCLUSIVE, reason, follows=follows, in_program=in_program)
+
+
+def not_applicable(check: str, reason: str) -> CheckResult:
+    return CheckResult(check, Outcome.NOT_APPLICABLE, reason)
+
+
+def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
+    """Return the result of a check if no training step was recorded."""
+    if any(rank.error for rank in distributed.ranks):
+        return inconclusive(check, "the run failed before its first step was recorded", follows=True)
+    if any(rank.results for rank in distributed.ranks):
+        return not_applicable(check, "no training step: what evaluate and predict return is METRIC-EQ's")
+    reason = "no training step was recorded: does the program use run.steps, run.batches or run.fit?"
+    return inconclusive(check, reason, in_program=True)
+
+
+def not_observed(record: TrainingRecord, what: str) -> str:
+    """State that something was not observed, with the first note of the recorder if it left one."""
+    notes = [note for rank in record.ranks for note in rank.notes]
+    return f"{what} not observed" + (f" ({notes[0]})" if notes else "")
+
+
+def wide(place: Place) -> str:
+    """Explain why a difference within a wide bound decides nothing."""
+    return (
+        f"{place.variable.name} differs by {place.difference.error:.3g} after step {place.step}: less than "
+        f"rounding may explain ({place.bound.value:.3g}) but more than one example would change "
+        f"({place.bound.effect:.3g}); {place.bound.advice}"
+    )
+
+
+def unmatched(
+    check: str,
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    kinds: Sequence[VariableKind],
+    cause: str | None = None,
+) -> list[Finding]:
+    """Find variables of some kinds that are watched on one side only and cannot be compared.
+
+    The result is empty after an error and before the first step, because the first step may build variables.
+    """
+    if reference.errors or distributed.errors or not shared_steps(reference, distributed):
+        return []
+    sides = [
+        ("on one device", None, of_kind(reference, *kinds)),
+        *(
+            (f"under the strategy ({rank.task})", rank.rank, [v for v in rank.variables if v.kind in kinds])
+            for rank in distributed.ranks
+        ),
+    ]
+    where, _rank, ours = sides[0]
+    for there, rank, theirs in sides[1:]:
+        if not theirs and VariableKind.METRIC in kinds and any(others for _where, _rank, others in sides[1:]):
+            continue  # One rank may keep a metric for all.
+        alone = [kind.value for kind in kinds if len(_of(ours, kind)) != len(_of(theirs, kind))]
+        alone += [left.name for left, right in zip(ours, theirs, strict=False) if left.shape != right.shape]
+        if VariableKind.SLOT in kinds and not alone:  # Slots are paired by the place at which they were found.
+            alone += [left.name for left, right in zip(ours, theirs, strict=False) if left.index != right.index]
+        if alone:
+            observed, expected = (
+                ", ".join(f"{len(_of(side, kind))} {kind.value}" for kind in kinds) for side in (theirs, ours)
+            )
+            message = f"not the same variables are watched {there} and {where}: {', '.join(alone[:3])}"
+            fix = (
+                "Watch the same objects in the same order in every run: call run.watch(model=..., optimizer=...) "
+                "unconditionally."
+            )
+            names = [v.name for v in theirs or ours]
+            told = f"{'these' if theirs else 'those of one device'}: {', '.join(names[:6])}"
+            return [
+                Finding(check, message, cause, step=0, worker=rank, observed=observed, expected=expected,
+                        fix=fix, evidence=told)
+            ]  # fmt: skip
+    return []
+
+
+def _of(variables: Sequence[VariableRecord], kind: VariableKind) -> list[VariableRecord]:
+    return [variable for variable in variables if variable.kind is kind]
+
+
+def finding_at(
+    check: str, place: Place, message: str, cause: str | None, diagnosis: Diagnosis | None = None
+) -> Finding:
+    """Build a finding about one component of a variable, with numbers, bound and fix."""
+    return Finding(
+        check=check,
+        message=message,
+        cause=cause,
+        step=place.step,
+        variable=place.variable.name,
+        replica=place.replica,
+        worker=place.rank,
+        error=place.difference.error,
+        tolerance=place.bound.value,
+        fix=fix_of(cause),
+        observed=_element(place.difference.actual, place.difference.index),
+        expected=_element(place.difference.desired, place.difference.index),
+        origin=place.bound.origin,
+        evidence=diagnosis.evidence if diagnosis else None,
+        also=diagnosis.also if diagnosis else (),
+        approximation=diagnosis.approximation if diagnosis else False,
+        exact=diagnosis.exact if diagnosis else True,
+        ratio=place.ratio,
+    )
+
+
+def _element(text: str, index: tuple[int, ...]) -> str:
+    return f"{text} at [{', '.join(map(str, index))}]" if index else text

@@ -1,0 +1,1 @@
+"""Repeat a comparison in another way, because the first report leaves something open."""

@@ -1,0 +1,87 @@
+"""Join the comparisons that were repeated with high and with low random numbers into one verdict.
+
+With a constant, a program skips what only other numbers reach, for example the other branch or the masked examples. The
+second comparison reaches these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pytest_ddl.equivalence.evidence.effective import moved
+from pytest_ddl.equivalence.evidence.observe import of_kind
+from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.records import VariableKind
+
+
+@dataclass(frozen=True)
+class Level:
+    """One repeated comparison, with the parts that were switched off in it."""
+
+    report: Report
+    off: tuple[str, ...]
+    told: str
+    """Description in words of how the programs were run."""
+
+    @cached_property
+    def moving(self) -> frozenset[int]:
+        """Indices of the trainable variables that move on one device."""
+        record = self.report.reference
+        if record is None:
+            return frozenset()
+        steps = range(1, record.num_steps + 1)
+        trainable = of_kind(record, VariableKind.TRAINABLE)
+        return frozenset(v.index for v in trainable if any(moved(record, v, step) for step in steps))
+
+    def results(self) -> dict[str, CheckResult]:
+        """Return the results by check. Each message says how the programs were run."""
+        return {result.check: self._told(result) for result in self.report.results}
+
+    def _told(self, result: CheckResult) -> CheckResult:
+        found = tuple(replace(f, message=f"with {self.told}: {f.message}") for f in result.findings)
+        return replace(result, reason=f"{result.reason} (with {self.told})", findings=found)
+
+
+def joined(levels: Sequence[Level], check: str) -> CheckResult | None:
+    """Join the results of a check: the findings of all levels, or else a doubt that no other level settles."""
+    given = [(level, level.results()[check]) for level in levels if level.report.result(check) is not None]
+    left = [(level, result) for level, result in given if not _is_settled(level, check, levels)]
+    if not left:
+        return None
+    _level, first = min(left, key=lambda pair: (WORST_FIRST.index(pair[1].outcome), -len(pair[0].moving)))
+    found: list[Finding] = []
+    for _level, result in given:
+        known = {(finding.cause, finding.approximation) for finding in found}
+        found += [finding for finding in result.findings if (finding.cause, finding.approximation) not in known]
+    # A doubt that comes from the constant in place of random numbers is no fault of the program.
+    return replace(first, findings=tuple(found), in_program=False)
+
+
+def doubts(level: Level, levels: Sequence[Level]) -> list[str]:
+    """Return why a level gives no verdict, without the checks that another level decides."""
+    settled = {f"{r.check}: {r.reason}" for r in level.report.results if _is_settled(level, r.check, levels)}
+    return [why for why in level.report.inconclusive if why not in settled]
+
+
+def telling(levels: Sequence[Level]) -> Level:
+    """Return the level that shows most: one with findings, or else the one in which most variables move."""
+    return max(levels, key=lambda level: (bool(level.report.findings), len(level.moving)))
+
+
+def _is_settled(level: Level, check: str, levels: Sequence[Level]) -> bool:
+    """Return whether another level decides what a check leaves open at this level.
+
+    This holds only if all variables that move at this level move at the other one too. If a variable does not move, its
+    update was not compared.
+    """
+    own = level.report.result(check)
+    if own is None or own.outcome is not Outcome.INCONCLUSIVE:
+        return False
+    others = [(other, other.report.result(check)) for other in levels if other is not level]
+    return any(
+        result is not None and result.outcome in (Outcome.PASS, Outcome.FAIL) and level.moving <= other.moving
+        for other, result in others
+    )

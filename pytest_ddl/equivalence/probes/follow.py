@@ -1,0 +1,112 @@
+"""STEP-EQ, run differently: compare the steps after a tolerated difference, from equal weights.
+
+The replicas of an uneven batch, the last one of most epochs, count equally in a mean of their means. That is
+tolerated, and weights differ from there on. So both programs run again, and after each uneven step one device goes
+on with the values that the strategy had then. What differs now is something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_ddl.equivalence.evidence.effective import moved
+from pytest_ddl.equivalence.evidence.metric_state import combined
+from pytest_ddl.equivalence.evidence.observe import is_uneven, of_kind, shared_steps
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.probes.repeating import timed
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import conclude
+from pytest_ddl.equivalence.verdict.own_steps import up_to
+from pytest_ddl.equivalence.verdict.root_causes import WEIGHTS
+from pytest_ddl.records import Array, TrainingRecord, VariableKind
+from pytest_ddl.training.settings import RunSettings, States
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.probes.repeating import CompareOnce
+
+TOLERATED = "mean-of-replica-means"
+_COMPARED = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE", "STATE-EQ", "METRIC-EQ")
+_TAKEN = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.SLOT, VariableKind.STATE)
+_DTYPES = ("float16", "float32", "float64")
+"""Types that NumPy has; only such values are handed over."""
+
+
+def wanted(report: Report, _names: Collection[str]) -> bool:
+    """Run where nothing is wrong but that replicas of an uneven batch count equally, and more follows."""
+    reference, distributed = report.reference, report.distributed
+    if report.findings or reference is None or distributed is None or not _tolerated(report):
+        return False
+    weights = of_kind(reference, VariableKind.TRAINABLE)
+    if any(variable.dtype not in _DTYPES for variable in weights):
+        return False
+    first = min(finding.step or 0 for finding in _tolerated(report))
+    # Where gradients are added up over several steps, a step leaves more behind than its variables.
+    uneven = [step for step in uneven_steps(reference, distributed) if step >= first]
+    return bool(uneven) and all(any(moved(reference, weight, step) for weight in weights) for step in uneven)
+
+
+def _tolerated(report: Report) -> list[Finding]:
+    return [f for f in report.approximations if f.cause == TOLERATED and f.check in WEIGHTS and not f.verified]
+
+
+def uneven_steps(reference: TrainingRecord, distributed: TrainingRecord) -> list[int]:
+    """Return the steps in which replicas had different numbers of examples."""
+    return [step for step in range(1, shared_steps(reference, distributed) + 1) if is_uneven(distributed, step)]
+
+
+def states_of(reference: TrainingRecord, distributed: TrainingRecord) -> States:
+    """Return the values that the program reads under the strategy after each uneven step."""
+
+    def state(step: int) -> dict[int, Array]:
+        ended = up_to(distributed, step)
+        found = ((variable, combined(ended, variable, step)) for variable in of_kind(ended, *_TAKEN))
+        return {v.index: value.astype(v.dtype) for v, value in found if value is not None and v.dtype in _DTYPES}
+
+    return States({step: state(step) for step in uneven_steps(reference, distributed)})
+
+
+def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
+    """Replace what compares numbers with one device by the comparison in which it follows the strategy."""
+    reference, distributed = report.reference, report.distributed
+    if reference is None or distributed is None:
+        return report
+    names = [result.check for result in report.results]
+    again = timed(report, compare_once(replace(settings, follow=True), names))
+    ours = again.reference
+    if ours is None or ours.errors or not ours.taken_over or _tolerated(again):
+        return report  # it could not take values over; the plain report says what is not compared
+    first = min(finding.step or 0 for finding in _tolerated(report))
+    results = [_result(result, again) for result in report.results]
+    verified = tuple(finding for finding in report.approximations if finding.verified)
+    understood = CheckResult("", Outcome.PASS, findings=verified)
+
+    def concluded_from(results: Sequence[CheckResult]) -> Report:
+        return conclude(results, ours, distributed, report.expectations, strict=report.strict)
+
+    concluded = concluded_from([*results, understood])
+    of_results = concluded_from(report.results).notes
+    kept = [why for why in report.inconclusive if why.partition(":")[0] not in _COMPARED]
+    note = (
+        f"after uneven steps (the first is step {first}) one device went on with the weights of the strategy, so that "
+        "later steps are compared from equal weights"
+    )
+    return replace(
+        concluded,
+        reference=reference,
+        inconclusive=tuple(dict.fromkeys((*kept, *again.inconclusive))),
+        notes=(*concluded.notes, *(other for other in report.notes if other not in of_results), note),
+        seconds=report.seconds + again.seconds,
+        neutralised=report.neutralised,
+    )
+
+
+def _result(plain: CheckResult, again: Report) -> CheckResult:
+    """Return the result of the repeated comparison if the check compares numbers, else that of both."""
+    other = again.result(plain.check)
+    if other is None or plain.check in _COMPARED:
+        return other or plain
+    known = {finding.cause for finding in plain.findings}
+    new = tuple(f for f in other.findings if f.cause not in known and f.symptom != Symptom.SLOW.value)
+    return replace(other, findings=(*plain.findings, *new)) if new else plain

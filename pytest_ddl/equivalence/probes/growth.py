@@ -1,0 +1,55 @@
+"""METRIC-EQ, run differently: many steps on one batch change no weight, so metrics may only grow evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_ddl.equivalence.checks.metric import CHECK as CHECK
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.probes.repeating import CompareOnce
+
+STEPS = 300
+"""Number of steps on one batch.
+
+State that doubles in every step leaves the range of float64 after 1024 steps, and that of float32 after 128. State that
+is summed once too often shows in the second step. State that drifts slowly needs many steps.
+"""
+_JUDGED = ("LIVENESS", "STEP-EQ", CHECK)
+
+
+def wanted(report: Report, names: Collection[str]) -> bool:
+    """Return whether the check is named and nothing was found. The probe is slow: it runs 300 steps, twice."""
+    return CHECK in names and not report.findings
+
+
+def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
+    """Run both again on only their first global batch, with learning rates of 0, and judge them like other runs."""
+    again = timed(report, compare_once(replace(settings, constant=True, steps=STEPS), _JUDGED))
+    refused = fails_on_one_device(again)
+    if refused is not None:
+        note = f"{CHECK} is judged by the program's own steps: in a run of {STEPS} steps on one batch {refused}"
+        return replace(report, notes=(*report.notes, note))
+    reference = again.reference
+    if reference is not None and not reference.errors and reference.num_steps < STEPS:
+        note = f"{CHECK} is judged by few steps: of {STEPS} steps on one batch one device ran {reference.num_steps}"
+        report = replace(report, notes=(*report.notes, note))
+    # Weights stand still on purpose here, so that is no doubt. Weights that differ are findings.
+    doubts = tuple(why for why in again.inconclusive if not why.startswith("STEP-EQ: "))
+    findings = [_without_cause(finding) for finding in again.findings]
+    what = f"run again for {STEPS} steps on one batch, learning rate 0"
+    return report.merged(replace(again, findings=findings, inconclusive=doubts), CHECK, what)
+
+
+def _without_cause(finding: Finding) -> Finding:
+    """Return a finding on weights without its cause. Causes explain updates, and there are none here."""
+    if finding.check != "STEP-EQ" or not finding.step or finding.variable is None:
+        return finding
+    told = "it was changed by something else than the optimizer, whose learning rate is 0"
+    return replace(finding, cause=None, fix=None, evidence=told, also=())

@@ -1,0 +1,225 @@
+"""Compare again with randomness off and batch normalization synchronized, in both runs.
+
+Dropout with one stream per replica, and batch normalization by each replica's own statistics, make a correct program
+differ from one device. They excuse nothing else. A difference that remains with both off is a defect. A difference that
+vanishes is explained.
+
+Random numbers are replaced by a high constant. If that shows no defect, they are also replaced by a low one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from pytest_ddl.equivalence.causes import fix_of, is_possible
+from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined, telling
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import NOT_COMPARED, conclude
+from pytest_ddl.records import LayerRecord
+from pytest_ddl.training.neutral import LOW, NORMALIZATION, RANDOM, REFUSED, has_levels
+from pytest_ddl.training.settings import RunSettings
+
+COMPARED = (
+    "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE", "STATE-EQ", "METRIC-EQ", "MOVES", "ACCUM", "CLIP",
+)  # fmt: skip
+"""Checks that compare numbers with one device, so that draws and statistics matter."""
+
+_CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
+_DONE = {NORMALIZATION: "batch normalisation synchronised", RANDOM: "every random number replaced by a constant"}
+_LOW = "every random number replaced by a low constant"
+_BOTH = "every random number replaced by a constant (once by a high one, once by a low one)"
+
+
+def wanted(report: Report, _names: Collection[str]) -> bool:
+    """Return whether numbers differ in a program that draws random numbers or normalizes per replica."""
+    differs = any(
+        result.check in COMPARED and result.outcome in (Outcome.FAIL, Outcome.INCONCLUSIVE) for result in report.results
+    )
+    return differs and bool(kinds(report))
+
+
+def kinds(report: Report) -> tuple[str, ...]:
+    """Return what can be switched off in the program of a report."""
+    reference, distributed = report.reference, report.distributed
+    if reference is None or distributed is None or distributed.errors:
+        return ()
+    if "model_parallel" in distributed.strategy or any(rank.asynchronous for rank in distributed.ranks):
+        return ()
+    found = []
+    # Draws differ with one replica too: each worker of a parameter server has its own generators.
+    if distributed.num_replicas > 1 and any(_is_plain(layer) for rank in distributed.ranks for layer in rank.layers):
+        found.append(NORMALIZATION)
+    if draws_of(reference, distributed) or random_layers(distributed):
+        found.append(RANDOM)
+    return tuple(found)
+
+
+def _is_plain(layer: LayerRecord) -> bool:
+    return layer.settings.get("synchronized") is False and bool(layer.settings.get("trainable", True))
+
+
+def probe(
+    report: Report, settings: RunSettings, compare_once: Callable[[RunSettings, Collection[str] | None], Report]
+) -> Report:
+    """Replace the results that compare numbers with those of the runs without randomness, and add a note."""
+    reference, distributed = report.reference, report.distributed
+    if reference is None or distributed is None:
+        return report
+    off = kinds(report)
+    names = [result.check for result in report.results]
+    levels: list[Level] = []
+    for switched in _switched(report, off):
+        told = _told(switched, _LOW if LOW in switched else _DONE[RANDOM])
+        again = compare_once(replace(settings, neutralise=switched), names)
+        refused = _refusal(report, again)
+        if refused is not None:
+            return _left_open(report, off, f"tried again with {told}, which did not go through: {refused}")
+        levels.append(Level(again, switched, told))
+        if _shows_more(report, again):
+            break
+    told = _told(off, _DONE[RANDOM] if len(levels) == 1 else _BOTH)
+    results = tuple(_result(result, joined(levels, result.check)) for result in report.results)
+    open_again = [
+        f"{why} (with {level.told})"
+        for level in levels
+        for why in doubts(level, levels)
+        if _check_of(why) in COMPARED or why not in report.inconclusive
+    ]
+    remains = any(finding.check in COMPARED for level in levels for finding in level.report.findings)
+    tolerated = [] if remains or open_again else _tolerated(report, off, told)
+    understood = CheckResult("", Outcome.PASS, findings=tuple(tolerated))
+
+    def concluded_from(results: Collection[CheckResult]) -> Report:
+        return conclude([*results], reference, distributed, report.expectations, strict=report.strict)
+
+    concluded = concluded_from([*results, understood])
+    others = set(report.inconclusive) - set(concluded_from(report.results).inconclusive)
+    open_still = [why for why in (*concluded.inconclusive, *others) if _check_of(why) not in COMPARED]
+    return replace(
+        report,
+        results=results,
+        # Keras itself repeats random streams. A difference that remains without them is a mistake of the program.
+        findings=sorted(concluded.findings, key=lambda finding: finding.check == "SEED"),
+        approximations=concluded.approximations,
+        expected=concluded.expected,
+        unused_expectations=concluded.unused_expectations,
+        inconclusive=(*dict.fromkeys(open_still), *open_again),
+        notes=(
+            *(note for note in report.notes if not note.startswith(NOT_COMPARED)),
+            f"weights, state and losses were compared in runs with {told}",
+        ),
+        # Later probes repeat the comparison that shows most.
+        neutralised=telling(levels).off,
+    )
+
+
+def _switched(report: Report, off: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Return what is switched off in each repeated comparison. A low constant is added if it gives other numbers."""
+    ranks = [rank for record in (report.reference, report.distributed) if record is not None for rank in record.ranks]
+    draws = [draw.op for rank in ranks for step in rank.steps for draw in step.draws]
+    others = any(map(has_levels, draws)) or not all(rank.draws_observed for rank in ranks)
+    return (off, (*off, LOW)) if RANDOM in off and others else (off,)
+
+
+def _told(off: tuple[str, ...], random: str) -> str:
+    return " and ".join(random if kind == RANDOM else _DONE[kind] for kind in off if kind != LOW)
+
+
+def _shows_more(report: Report, again: Report) -> bool:
+    """Return whether the repeated runs find something new, or something that no random number explains."""
+    known = {finding.cause for result in report.results for finding in result.findings}
+    return any(
+        finding.check in COMPARED or (finding.cause not in known and finding.symptom != Symptom.SLOW.value)
+        for finding in again.findings
+    )
+
+
+def _check_of(reason: str) -> str:
+    return reason.split(":")[0].split(",")[0]
+
+
+def _refusal(report: Report, again: Report) -> str | None:
+    """Return why the repeated runs decide nothing, or ``None`` if both ran as far as the plain ones."""
+    plain, records = (report.reference, report.distributed), (again.reference, again.distributed)
+    for before, record in zip(plain, records, strict=True):
+        if before is None or record is None:
+            return "a run left no record"
+        where = "on one device" if record is records[0] else f"under {record.strategy}"
+        if record.errors:
+            error = record.errors[0][1]
+            return f"{error.type} {where} after step {error.step}: {error.message}"
+        notes = [note for rank in record.ranks for note in rank.notes if note.startswith(REFUSED)]
+        if notes:
+            return f"{notes[0]} {where}"
+        plain_layers = any(_is_plain(layer) for rank in record.ranks for layer in rank.layers)
+        if plain_layers and NORMALIZATION in record.neutralised:
+            return f"a layer normalises by its own statistics {where}"
+        # Fewer steps under the strategy than on one device are a finding of the repeated runs, so they are no reason
+        # here.
+        if record is again.reference and record.num_steps < before.num_steps:
+            return f"the program ended after {record.num_steps} of {before.num_steps} steps {where}"
+    return None if again.comparable else "nothing could be compared"
+
+
+def _left_open(report: Report, off: tuple[str, ...], why: str) -> Report:
+    """Keep only the findings that no random number explains, and report that the rest was not decided."""
+    differs = [result.check for result in report.results if result.check in COMPARED and result.findings]
+    doubts = (f"{differs[0]}: {why}; what else differs is not known",) if differs else ()
+    return replace(
+        report,
+        findings=[finding for finding in report.findings if not _may_be_random(finding, off)],
+        notes=(*report.notes, why),
+        inconclusive=(*report.inconclusive, *doubts),
+    )
+
+
+def _may_be_random(finding: Finding, off: tuple[str, ...]) -> bool:
+    """Return whether a difference may come from something that could not be switched off, and needs no declaration."""
+    if not _is_understood(finding) or not is_possible(finding.cause, off):
+        return False
+    recomputed = finding.exact and finding.cause is not None
+    return not recomputed or finding.check in ("LOSS-EQ", "METRIC-EQ", "STATE-EQ")
+
+
+def _is_understood(finding: Finding) -> bool:
+    """Return whether the repeated runs judge the same thing. Copies that differ are a defect in both kinds of runs."""
+    return finding.check in COMPARED and finding.cause != "state-not-aggregated"
+
+
+def _tolerated(report: Report, off: tuple[str, ...], told: str) -> list[Finding]:
+    """Return the vanished difference, once for each thing that was switched off, unless that thing is a defect."""
+    gone = [f for result in report.results for f in result.findings if _is_understood(f)]
+    if not gone:
+        return []
+    first = min(gone, key=lambda f: (COMPARED.index(f.check), f.step or 0))
+    random_is_wrong = any(f.check == "SEED" for result in report.results for f in result.findings)
+    return [
+        replace(
+            first,
+            cause=_CAUSES[kind],
+            fix=fix_of(_CAUSES[kind]),
+            evidence=f"both runs were repeated with {told}: they are equal then",
+            approximation=True,
+            exact=True,
+            verified=True,
+            also=(),
+        )
+        for kind in off
+        if not (kind == RANDOM and random_is_wrong)
+    ]
+
+
+def _result(plain: CheckResult, again: CheckResult | None) -> CheckResult:
+    """Return the result of a check, from the repeated runs if it compares numbers with one device."""
+    if again is None:
+        return plain
+    if plain.check in COMPARED:
+        kept = [f for f in plain.findings if not _is_understood(f)]
+        return replace(plain if kept else again, findings=(*kept, *again.findings))
+    # The plain runs judge slowness. Everything else that only the repeated runs show is a defect as well.
+    known = {f.cause for f in plain.findings}
+    new = tuple(f for f in again.findings if f.cause not in known and f.symptom != Symptom.SLOW.value)
+    return replace(again, findings=(*plain.findings, *new)) if new else plain

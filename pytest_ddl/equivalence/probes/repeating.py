@@ -1,0 +1,78 @@
+"""Repeat a comparison for a probe: limit its time, and judge a repeated run that does not end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_ddl.equivalence.checks.run import CHECK as RUN
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.records import TrainingRecord
+    from pytest_ddl.training.settings import RunSettings
+
+PATIENCE = 3.0
+"""Factor on the expected duration of a run.
+
+A run that did not end hangs if it had this much time. Otherwise it had too little time.
+"""
+_ENDS = (RUN, "LIVENESS")
+
+
+class CompareOnce(Protocol):
+    """Function that runs both programs once with other settings and judges them by some checks."""
+
+    def __call__(self, settings: RunSettings, checks: Collection[str] | None, runs: int = 1) -> Report:
+        """Compare once. ``runs`` comparisons, including this one, share the remaining time in equal parts."""
+        ...
+
+
+def timed(plain: Report, again: Report) -> Report:
+    """Return the repeated report, but turn a run without an end into a doubt if it had too little time.
+
+    The plain runs and the repeated reference show how long the repeated run should take.
+    """
+    reference, distributed = again.reference, again.distributed
+    if reference is None or distributed is None or not (_unended(reference) or _unended(distributed)):
+        return again
+    if _unended(reference):
+        why = f"one device needs more than the {reference.seconds:.0f} s that were left"
+    else:
+        expected = _expected_seconds(plain, again)
+        if distributed.seconds >= PATIENCE * expected:
+            return again
+        why = (
+            f"the {distributed.seconds:.0f} s that were left are too few to tell a slow run from one that hangs "
+            f"(about {expected:.0f} s are likely)"
+        )
+    return replace(
+        again,
+        results=tuple(replace(result, findings=()) if result.check in _ENDS else result for result in again.results),
+        findings=[finding for finding in again.findings if finding.check not in _ENDS],
+        inconclusive=(f"{RUN}: {why}: set a longer timeout=",),
+    )
+
+
+def fails_on_one_device(again: Report) -> str | None:
+    """Explain why one device cannot be run this way, or return ``None`` if it can."""
+    reference = again.reference
+    if reference is None:
+        return "there is no run on one device"
+    if not reference.errors or _unended(reference):
+        return None
+    error = reference.errors[0][1]
+    return f"one device raises {error.type.rsplit('.', 1)[-1]}: {error.message.strip().partition(chr(10))[0]}"
+
+
+def _unended(record: TrainingRecord) -> bool:
+    """Return whether the deadline ended the run. Waiting that the logs of collectives prove needs no deadline."""
+    return any(error.type == "deadline" for _rank, error in record.errors)
+
+
+def _expected_seconds(plain: Report, again: Report) -> float:
+    before, ours, theirs = plain.reference, again.reference, plain.distributed
+    if before is None or ours is None or theirs is None or before.seconds <= 0:
+        return 0.0
+    return theirs.seconds * max(1.0, ours.seconds / before.seconds)

@@ -1,0 +1,146 @@
+"""Report of a comparison: the results of all checks, the findings that are left, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.text import headline, render_report
+from pytest_ddl.records import TrainingRecord
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of comparing one distributed run with its single-device reference."""
+
+    strategy: str
+    results: tuple[CheckResult, ...]
+    findings: list[Finding]
+    """Findings, worst first. Expected findings and approximations are not included."""
+    reference: TrainingRecord | None
+    distributed: TrainingRecord | None
+    expected: tuple[tuple[Finding, str], ...] = ()
+    """Findings that ``expect=`` declares, each with the declared reason."""
+    expectations: Mapping[str, str] = field(default_factory=dict)
+    """Everything that ``expect=`` declares: cause id -> reason."""
+    approximations: tuple[Finding, ...] = ()
+    unused_expectations: Mapping[str, str] = field(default_factory=dict)
+    inconclusive: tuple[str, ...] = ()
+    """Reasons why there is no verdict; empty for a pass or a fail."""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    strict: bool = False
+    """True if approximations count as findings."""
+    neutralised: tuple[str, ...] = ()
+    """Things that were switched off to make the two runs comparable; see :mod:`pytest_ddl.training.neutral`."""
+
+    @property
+    def verdict(self) -> str:
+        """``"fail"``, ``"inconclusive"`` or ``"pass"``. A report that compared nothing never passes."""
+        if self.findings:
+            return "fail"
+        compared = any(r.outcome is Outcome.PASS for r in self.results) and self.expected_end is None
+        return "pass" if compared and not self.inconclusive else "inconclusive"
+
+    @property
+    def passed(self) -> bool:
+        """True if everything that could be compared was compared, and nothing is wrong."""
+        return self.verdict == "pass"
+
+    def __bool__(self) -> bool:
+        """Return ``passed``, so that ``assert check_training(...)`` works."""
+        return self.passed
+
+    def __repr__(self) -> str:
+        return f"<Report {self.verdict}: {headline(self)} (str(report) shows all)>"
+
+    @property
+    def expected_end(self) -> str | None:
+        """Cause and reason of a crash or hang that ``expect=`` declares and that ended the run before a comparison."""
+        ends = [(f, why) for f, why in self.expected if f.symptom in (Symptom.CRASH.value, Symptom.HANG.value)]
+        return f"{ends[0][0].cause}: {ends[0][1]}" if ends and not self.findings else None
+
+    @property
+    def program_reasons(self) -> tuple[str, ...]:
+        """Reasons for a missing verdict that lie in the program. They make a test fail."""
+        undecided = [r for r in self.results if r.outcome is Outcome.INCONCLUSIVE and r.in_program]
+        return tuple(f"{r.check}: {r.reason}" for r in undecided) if self.verdict == "inconclusive" else ()
+
+    @property
+    def comparable(self) -> bool:
+        """False if the program fails or records nothing on one device, so that there is nothing to compare with."""
+        reference = self.reference
+        return reference is not None and not reference.errors and reference.num_steps > 0 and bool(reference.variables)
+
+    def result(self, check: str) -> CheckResult | None:
+        """Return the result of a check, or ``None`` if it was not run."""
+        return next((result for result in self.results if result.check == check), None)
+
+    def merged(self, again: Report, check: str, what: str) -> Report:
+        """Add the verdict of a repeated comparison, under the name of the check that it was repeated for.
+
+        Findings, tolerated findings and reasons for doubt of the repeated comparison are all added. The check gets the
+        worse of both outcomes.
+
+        :param what: how the programs were run.
+        """
+        declared: dict[str | None, str] = {finding.cause: why for finding, why in self.expected}
+        declared.update(self.unused_expectations)
+        tolerated = {finding.cause for finding in self.approximations}
+
+        def told(finding: Finding) -> Finding:
+            return replace(finding, check=check, message=f"{what}: {finding.message}")
+
+        found = [told(finding) for finding in again.findings]
+        excused = [(finding, declared[finding.cause]) for finding in found if finding.cause in declared]
+        excused += [(told(finding), why) for finding, why in again.expected]
+        findings = [finding for finding in found if finding.cause not in declared]
+        approximations = [told(finding) for finding in again.approximations if finding.cause not in tolerated]
+        doubts = [f"{check}, {what}: {why.removeprefix(f'{check}: ')}" for why in again.inconclusive]
+        used = {finding.cause for finding, _why in excused}
+        known = {finding.cause for finding, _why in self.expected}
+        own = again.result(check)
+        outcome = Outcome.FAIL if findings else Outcome.INCONCLUSIVE if doubts else None
+        outcome = outcome or (own.outcome if own and not own.findings else Outcome.PASS)
+        reason = own.reason if own else again.verdict
+        if findings or doubts:
+            reason = findings[0].message.removeprefix(f"{what}: ") if findings else again.inconclusive[0]
+        result = CheckResult(check, outcome, f"{what}: {reason}", (*found, *approximations))
+        return replace(
+            self,
+            results=tuple(_worse(known, result) if known.check == check else known for known in self.results),
+            findings=[*self.findings, *findings],
+            approximations=(*self.approximations, *approximations),
+            expected=(*self.expected, *(pair for pair in excused if pair[0].cause not in known)),
+            unused_expectations={
+                cause: why
+                for cause, why in self.unused_expectations.items()
+                if cause in again.unused_expectations and cause not in used
+            },
+            inconclusive=(*self.inconclusive, *doubts),
+            seconds=self.seconds + again.seconds,
+        )
+
+    def __str__(self) -> str:
+        return render_report(self)
+
+
+def _worse(plain: CheckResult, again: CheckResult) -> CheckResult:
+    """Merge both results of a check that was run twice."""
+    outcome = min(plain.outcome, again.outcome, key=WORST_FIRST.index)
+    told = plain.outcome is not Outcome.NOT_APPLICABLE
+    reason = f"{again.reason}; {plain.reason}" if told else again.reason
+    return replace(plain, outcome=outcome, reason=reason, findings=(*plain.findings, *again.findings))
+
+
+class DivergenceError(AssertionError):
+    """Distributed training does not match single-device training. ``report`` explains the difference."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+# pytest prints the module of an exception in front of every failure: show the public name.
+DivergenceError.__module__ = "pytest_ddl"

@@ -1,0 +1,1 @@
+"""Run a training function on one device and under a strategy, and compare the records."""

@@ -1,0 +1,185 @@
+"""Make two runs comparable whose global batches hold the same data in another order.
+
+A program may shard before it shuffles, or draw at random. It then trains on other global batches on one device than
+under the strategy, and is right in both cases. So the reference is run again on the batches that the strategy consumed,
+and weights are compared with that run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pytest_ddl.equivalence.checks.resume import data_shift
+from pytest_ddl.equivalence.evidence.calls import data_calls
+from pytest_ddl.equivalence.evidence.coverage import (
+    Order,
+    contents_are_known,
+    contents_by_step,
+    coverage,
+    repeats_are_no_chance,
+)
+from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.messages import summary
+from pytest_ddl.records import TrainingRecord
+from pytest_ddl.training.settings import RunSettings
+
+FURTHER_STEPS = 200
+"""Number of steps beyond the limit of a check that are run to see whether a pass over the data is complete."""
+_NEEDS_THE_SAME_DATA = (
+    "STEP-EQ",
+    "UNEVEN-EQ",
+    "LOSS-EQ",
+    "OPT-STATE",
+    "STATE-EQ",
+    "METRIC-EQ",
+    "MOVES",
+    "CLIP",
+    "ACCUM",
+)
+
+_REFUSED = re.compile(r"(ReplayError|UnknownExampleError): (.*)")
+"""Error of the replay, inside the message of the ``tf.data`` operation that raised it."""
+
+Runner = Callable[[RunSettings], TrainingRecord]
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Two runs to judge, with notes about what was done to make them comparable."""
+
+    reference: TrainingRecord
+    distributed: TrainingRecord
+    settings: RunSettings
+    notes: tuple[str, ...] = ()
+    undecided: str | None = None
+    """Reason why weights cannot be compared, or ``None`` if they can."""
+    in_program: bool = False
+    """True if that reason lies in the program."""
+
+    def told(self, report: Report) -> Report:
+        """Add the notes to the report of these two runs, and remove what cannot be compared."""
+        if self.undecided is not None:
+            report = _without_numbers(report, self.undecided, self.in_program)
+        return replace(report, notes=(*self.notes, *report.notes)) if self.notes else report
+
+
+def align(
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    settings: RunSettings,
+    run_reference: Runner,
+    run_distributed: Runner,
+    run_reference_anew: Runner,
+) -> Aligned:
+    """Return two runs on the same global batches, if the data allows it and no example is lost or repeated."""
+    reference, distributed = data_calls(reference, distributed)
+    runs = Aligned(reference, distributed, settings)
+    if not _are_comparable(reference, distributed) or _same_contents(reference, distributed):
+        return runs
+    found = coverage(reference, distributed)
+    if found is None or found.order is Order.REPEATED or data_shift(reference, distributed) is not None:
+        return runs
+    wrong = found.order is Order.WRONG
+    known = contents_are_known(reference, distributed)
+    if settings.steps is not None and reference.num_steps >= settings.steps and found.ours != found.theirs:
+        longer = replace(settings, steps=settings.steps + FURTHER_STEPS)
+        ours, theirs = data_calls(run_reference(longer), run_distributed(longer))
+        if not ours.errors and not theirs.errors:
+            whole = coverage(ours, theirs)
+            wrong = whole is not None and whole.order in (Order.WRONG, Order.REPEATED)
+            known = contents_are_known(ours, theirs)
+            if wrong and known:
+                note = f"run for {ours.num_steps} steps, to see whether each pass covers the data"
+                return Aligned(ours, theirs, longer, (note,))
+            if whole is not None and whole.order is Order.WRONG and not known:
+                again, _theirs = data_calls(run_reference_anew(longer), theirs)
+                if not again.errors and repeats_are_no_chance((ours, again), theirs, whole.by):
+                    note = f"run for {ours.num_steps} steps, in which workers consume the same examples"
+                    return Aligned(ours, theirs, longer, (note,))
+    if not known and not _same_contents(reference, run_reference_anew(settings)):
+        why = "the program consumes other examples each time that it runs on one device: give its data a seed"
+        return replace(runs, undecided=why, in_program=True)
+    if not known and _follow_batch_size(runs, run_reference):
+        why = (
+            "the examples depend on the size of the batches in which they are drawn: make them first, batch afterwards"
+        )
+        return replace(runs, undecided=why, in_program=True)
+    return runs if wrong else _replayed(runs, run_reference, found.drawn)
+
+
+def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
+    batches = contents_by_step(runs.distributed)
+    if batches is None:
+        return replace(runs, undecided="global batches are composed differently, and their contents were not observed")
+    settings = replace(runs.settings, replay=batches)
+    replayed = run_reference(settings)
+    if replayed.errors:
+        error = replayed.errors[0][1]
+        refused = _REFUSED.search(error.message)
+        told = refused[2] if refused else summary(error.type, error.message)
+        if refused and refused[1] == "UnknownExampleError" and not drawn:
+            return runs
+        why = f"global batches are composed differently, and cannot be replayed on one device: {told}"
+        return replace(runs, undecided=why)
+    if not _same_contents(*data_calls(replayed, runs.distributed)):
+        why = "global batches are composed differently, and replaying them on one device gave other batches"
+        return replace(runs, undecided=why)
+    note = (
+        "global batches are composed differently than on one device, and no example is lost or repeated: one device "
+        "was run again on the global batches that the strategy consumed"
+    )
+    return replace(runs, reference=replayed, settings=settings, notes=(note,))
+
+
+def _follow_batch_size(runs: Aligned, run_reference: Runner) -> bool:
+    """Return whether one device consumes the strategy's examples if its batches have the size of a replica's."""
+    given, replicas = runs.settings, runs.distributed.num_replicas
+    if replicas < 2 or given.global_batch_size is None or given.global_batch_size % replicas:
+        return False
+    steps = None if given.steps is None else given.steps * replicas
+    smaller = run_reference(replace(given, global_batch_size=given.global_batch_size // replicas, steps=steps))
+    return not smaller.errors and contents_are_known(smaller, runs.distributed)
+
+
+def _are_comparable(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+    """Return whether both runs ended without an error, in as many steps of the same size, one after another."""
+    if reference.errors or distributed.errors or reference.num_steps != distributed.num_steps:
+        return False
+    if any(rank.asynchronous for rank in distributed.ranks):
+        return False
+    steps = range(1, shared_steps(reference, distributed) + 1)
+    return all(sum(sizes(reference, at).values()) == sum(sizes(distributed, at).values()) for at in steps)
+
+
+def _same_contents(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+    ours, theirs = contents_by_step(reference), contents_by_step(distributed)
+    if ours is None or theirs is None:
+        return True
+    return all(Counter(left) == Counter(right) for left, right in zip(ours, theirs, strict=False))
+
+
+def _without_numbers(report: Report, why: str, in_program: bool) -> Report:
+    """Remove from a report all comparisons of numbers that other examples led to."""
+
+    def concerns(finding: Finding) -> bool:
+        return finding.check in _NEEDS_THE_SAME_DATA or (finding.check == "DATA-COVER" and finding.cause is None)
+
+    def less(result: CheckResult) -> CheckResult:
+        if not any(concerns(finding) for finding in result.findings):
+            return result
+        left = tuple(finding for finding in result.findings if not concerns(finding))
+        outcome = Outcome.FAIL if left else Outcome.INCONCLUSIVE
+        return replace(result, outcome=outcome, reason=why, findings=left, in_program=in_program)
+
+    return replace(
+        report,
+        results=tuple(less(result) for result in report.results),
+        findings=[finding for finding in report.findings if not concerns(finding)],
+        approximations=tuple(finding for finding in report.approximations if not concerns(finding)),
+        inconclusive=(*report.inconclusive, f"DATA-COVER: {why}"),
+    )

@@ -1,0 +1,58 @@
+"""Select parts of a global batch to train on separately, so that a guessed cause can be recomputed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.records import BatchRecord, TrainingRecord
+
+_RECOMPUTABLE = ("STEP-EQ", "UNEVEN-EQ", "OPT-STATE", "REPLICA-EQ", "STATE-EQ")
+
+
+def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[int, ...]]]]:
+    """Return at most one ``(step, {replica: rows})``: the first step whose difference was not recomputed.
+
+    ``rows`` are positions in the global batch of the reference. The list is empty if every cause is exact, if the
+    examples of the replicas were not observed, or if a replica consumed none.
+    """
+    reference, distributed = report.reference, report.distributed
+    told = (*report.findings, *report.approximations, *(finding for finding, _reason in report.expected))
+    open_steps = [finding.step for finding in told if finding.step and _is_guessed(finding)]
+    if not open_steps or reference is None or distributed is None:
+        return []
+    step = min(open_steps)
+    rows = _rows_by_replica(reference, distributed, step)
+    return [(step, rows)] if rows and all(rows.values()) else []
+
+
+def _is_guessed(finding: Finding) -> bool:
+    return finding.check in _RECOMPUTABLE and (finding.cause is None or not finding.exact)
+
+
+def _rows_by_replica(
+    reference: TrainingRecord, distributed: TrainingRecord, step: int
+) -> dict[int, tuple[int, ...]] | None:
+    """Return the rows of the reference's batch that each replica consumed, by the examples' contents or ids."""
+    ours, theirs = _batches(reference, step), _batches(distributed, step)
+    if len(ours) != 1 or len(theirs) != distributed.num_replicas or distributed.num_replicas < 2:
+        return None
+    places: dict[int | str, list[int]] = {}
+    for row, example in enumerate(_examples(ours[0])):
+        places.setdefault(example, []).append(row)
+    rows: dict[int, tuple[int, ...]] = {}
+    for batch in theirs:
+        found = [places[example].pop(0) for example in _examples(batch) if places.get(example)]
+        if len(found) != batch.size:
+            return None
+        rows[batch.replica] = tuple(sorted(found))
+    return rows
+
+
+def _examples(batch: BatchRecord) -> tuple[int | str, ...]:
+    return batch.fingerprints or batch.example_ids or ()
+
+
+def _batches(record: TrainingRecord, step: int) -> tuple[BatchRecord, ...]:
+    return record.batches(step) if step <= record.num_steps else ()

@@ -1,0 +1,190 @@
+"""Render a report as plain text: the verdict in the first line, then each finding with its cause and its fix."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.report import Report
+
+WIDTH = 100
+HEADLINE = 200
+"""Maximum length of the first line. pytest shows that line as its summary, so it needs space for the cause."""
+
+_LABELS = {
+    Outcome.PASS: "pass",
+    Outcome.FAIL: "FAIL",
+    Outcome.INCONCLUSIVE: "inconclusive",
+    Outcome.NOT_APPLICABLE: "n.a.",
+}
+
+
+def render_report(report: Report) -> str:
+    """Return the report for a terminal; its first line can be understood without the rest."""
+    lines = [headline(report)]
+    for position, finding in enumerate(report.findings):
+        lines.append("")
+        lines.extend(_in_full(finding) if position == 0 else _in_short(finding))
+    for result in report.results:
+        if result.details:
+            lines.extend(["", *_wrapped(f"{result.check}: {result.reason}", indent=""), *_indented(result.details)])
+    lines.extend(["", *_table(report)])
+    for finding, reason in report.expected:
+        lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}: {reason}"))
+    for finding in report.approximations:
+        told = f"{_place(finding)}{_cause(finding)}: {finding.message} ({_numbers(finding)})"
+        lines.extend(_wrapped(f"approximation: {told}; fails with strict=True"))
+    for cause, reason in report.unused_expectations.items():
+        lines.extend(_wrapped(f"unused expectation: {cause} did not occur ({reason}); remove it from expect="))
+    for note in report.notes:
+        lines.extend(_wrapped(f"note: {note}"))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def headline(report: Report) -> str:
+    """Return one line with cause, strategy and step; the cause is first, since narrow terminals cut the line."""
+    if report.findings:
+        return _shortened(_failure(report.strategy, report.findings[0]), HEADLINE)
+    if report.verdict == "pass":
+        steps = report.distributed.num_steps if report.distributed else 0
+        compared = [r.check for r in report.results if r.outcome is Outcome.PASS]
+        told = f"{report.strategy} {_agreement(report)}: {steps} step(s), {len(compared)} checks passed"
+        tolerated = len(report.expected) + len(report.approximations)
+        return told + (f", {tolerated} tolerated difference(s)" if tolerated else "")
+    if report.expected_end is not None:
+        return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}", HEADLINE)
+    reason = report.inconclusive[0] if report.inconclusive else "no check could compare anything"
+    return _shortened(f"{report.strategy} is inconclusive: {reason}", HEADLINE)
+
+
+def _agreement(report: Report) -> str:
+    """Return what a pass means: after concurrent steps, no weight is compared with one device."""
+    ranks = report.distributed.ranks if report.distributed else ()
+    return "applies its updates" if any(rank.asynchronous for rank in ranks) else "matches one device"
+
+
+def _failure(strategy: str, finding: Finding) -> str:
+    cause = finding.cause or "cause not known"
+    if finding.symptom == Symptom.HANG.value:
+        return f"{cause}: {strategy} hangs at step {finding.step} ({finding.observed or finding.message})"
+    if finding.check == "RUN":
+        return f"{cause}: {strategy} fails at step {finding.step} ({finding.observed or finding.message})"
+    if finding.symptom == Symptom.SLOW.value:
+        return f"{cause}: {strategy} is slower than it needs to be ({finding.message})"
+    when = "before the first step" if finding.step == 0 else f"at step {finding.step}"
+    parts = [finding.variable or finding.message]
+    if finding.ratio is not None and finding.variable is not None:
+        parts.append(f"{finding.ratio:.2f}x the {'loss' if finding.variable == 'loss' else 'update'}")
+    elif finding.error is not None and finding.variable is not None:
+        parts.append(f"max difference {finding.error:.3g}")
+    return f"{cause}: {strategy} differs from one device {when} ({', '.join(parts)})"
+
+
+def _in_full(finding: Finding) -> Iterator[str]:
+    yield from _wrapped(f"{finding.check}: {finding.message}", indent="")
+    where = [
+        f"step {finding.step}" if finding.step is not None else "",
+        f"variable {finding.variable}" if finding.variable else "",
+        f"replica {finding.replica}" if finding.replica is not None else "",
+        f"worker {finding.worker}" if finding.worker is not None else "",
+    ]
+    if any(where):
+        yield from _field("where", ", ".join(part for part in where if part))
+    yield from _field("waits in" if finding.symptom == Symptom.HANG.value else "raised in", finding.source)
+    yield from _field("ACTUAL", finding.observed)
+    yield from _field("DESIRED", finding.expected)
+    if finding.error is not None:
+        yield from _field("difference", _numbers(finding))
+    if finding.ratio is not None:
+        yield from _field("ratio", f"{finding.ratio:.6g}x the single-device {_unit(finding)}")
+    yield from _field("bound from", finding.origin)
+    cause = CAUSES.get(finding.cause or "")
+    yield from _field("cause", f"{finding.cause}: {cause.title}" if cause else finding.cause or "not known")
+    yield from _field("evidence", finding.evidence)
+    if finding.also:
+        yield from _field("also fits", ", ".join(finding.also))
+    yield from _field("fix", finding.fix)
+    if finding.details:
+        yield "  details:"
+        yield from _indented(finding.details)
+
+
+def _indented(text: str) -> Iterator[str]:
+    """Indent a text and keep its line breaks, so that editors can follow tracebacks."""
+    yield from (f"    {line}" for line in text.splitlines())
+
+
+def _in_short(finding: Finding) -> Iterator[str]:
+    yield from _wrapped(f"{finding.check}: {_place(finding)}{_cause(finding)}: {finding.message}", indent="")
+    numbers = _numbers(finding)
+    if numbers:
+        yield from _field("difference", numbers)
+    yield from _field("fix", finding.fix)
+
+
+def _unit(finding: Finding) -> str:
+    return "loss" if finding.variable == "loss" else "update"
+
+
+def _numbers(finding: Finding) -> str:
+    if finding.error is None:
+        return ""
+    told = f"max absolute difference {finding.error:.4g}"
+    return told if finding.tolerance is None else f"{told}, bound {finding.tolerance:.4g}"
+
+
+def _place(finding: Finding) -> str:
+    return f"step {finding.step}, " if finding.step is not None else ""
+
+
+def _cause(finding: Finding) -> str:
+    return finding.cause or "cause not known"
+
+
+def _table(report: Report) -> Iterator[str]:
+    tolerated = [*(finding for finding, _reason in report.expected), *report.approximations]
+    idle = [result.check for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
+    for result in report.results:
+        if result.check in idle:
+            continue
+        label = _label(result, report, tolerated)
+        reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result)
+        yield _shortened(f"{result.check:<11} {label:<13} {reason}")
+    if idle:
+        # Most checks do not apply to most programs, so one line names them all.
+        yield from _wrapped(f"not applicable: {', '.join(idle)} (reasons: report.results)")
+
+
+def _label(result: CheckResult, report: Report, tolerated: list[Finding]) -> str:
+    """Return the label of a check. A FAIL is "tolerated" if the report tolerates its findings or their cause."""
+    if result.outcome is Outcome.FAIL and not report.findings and tolerated:
+        return "tolerated"
+    return _LABELS[result.outcome]
+
+
+def _first_cause(result: CheckResult) -> str:
+    first = result.findings[0]
+    return f"{_place(first)}{_cause(first)}: {first.message}"
+
+
+def _field(name: str, text: str | None) -> Iterator[str]:
+    if text:
+        yield from _wrapped(f"  {name + ':':<12} {text}", indent=" " * 15)
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    flat = text if text.startswith(" ") else " ".join(text.split())
+    wrapped = textwrap.wrap(
+        flat, WIDTH, subsequent_indent=indent or "  ", break_long_words=False, break_on_hyphens=False
+    )
+    return wrapped or [""]
+
+
+def _shortened(text: str, width: int = WIDTH) -> str:
+    flat = " ".join(text.split()) if "\n" in text else text
+    return flat if len(flat) <= width else flat[: width - 3] + "..."

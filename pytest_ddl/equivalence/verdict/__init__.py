@@ -1,0 +1,1 @@
+"""Make one report of the results of all checks."""

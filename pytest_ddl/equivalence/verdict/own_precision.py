@@ -1,0 +1,50 @@
+"""Judge a program with half precision policies twice: in a wider type, and in its own precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.records import TrainingRecord
+
+
+def replaced_policies(record: TrainingRecord) -> list[str]:
+    """Return the half precision policies of Keras that a run replaced."""
+    return sorted({name for rank in record.ranks for name in rank.facts.get("widened", ())})
+
+
+def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report:
+    """Complete the report of a comparison in a wider type by that of the program's own precision.
+
+    float64 shows whether the program is right, to a single example. float32 shows it too, and is used if Keras casts to
+    it under the strategy. Only the program's own precision shows what goes wrong in it: an overflow, a loss scale, a
+    sum in the wrong type. A program passes if both comparisons agree with one device.
+
+    :param run: compares in the program's own precision; not called if the first comparison shows a difference.
+    """
+    assert report.reference is not None
+    names, wide = " and ".join(replaced_policies(report.reference)), report.reference.precision
+    if report.findings:
+        return replace(report, notes=(f"compared in {wide}, in place of the dtype policy {names}", *report.notes))
+    own = run()
+    if own.findings:
+        note = f"the difference is one of {names}: in {wide}, in its place, " + (
+            "there is none" if report.passed else "nothing could be decided"
+        )
+        return replace(own, notes=(note, *own.notes))
+    note = f"compared in {wide}, in place of the dtype policy {names}, and in {names} as far as its rounding allows"
+    known = {finding.cause for finding, _reason in report.expected}
+    return replace(
+        report,
+        expected=(*report.expected, *((f, reason) for f, reason in own.expected if f.cause not in known)),
+        unused_expectations={
+            cause: reason for cause, reason in report.unused_expectations.items() if cause in own.unused_expectations
+        },
+        inconclusive=(
+            *report.inconclusive,
+            *(f"in {names}: {why}" for why in own.inconclusive if why not in report.inconclusive),
+        ),
+        notes=tuple(dict.fromkeys((note, *report.notes, *own.notes))),
+        seconds=report.seconds + own.seconds,
+    )

@@ -1,0 +1,82 @@
+"""Steps after which one device took over the strategy's values: each is judged by what it did itself.
+
+Such a step ends with the same values in both runs, so that the steps after it can be compared. That says nothing
+about the step. It is judged in records that end with what it left behind itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Finding, Outcome
+from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord
+
+MOST = 20
+"""Steps that are judged so, the first ones; each takes as long as judging the whole run."""
+_JUDGED = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE", "STATE-EQ")
+
+Cut = Callable[[TrainingRecord], TrainingRecord]
+
+
+def step_by_step(taken_over: Sequence[int], judged: Callable[[Cut], Sequence[CheckResult]]) -> tuple[CheckResult, ...]:
+    """Return the results of checks, with what the steps did themselves that ended with values taken over.
+
+    :param judged: a function that gives the results of checks for changed records.
+    """
+    results = judged(partial(without_losses, steps=taken_over))
+    own = {step: judged(partial(up_to, step=step, taken_over=taken_over)) for step in taken_over[:MOST]}
+    left = f"step {taken_over[MOST]} and later uneven ones by themselves" if len(taken_over) > MOST else None
+    joined = []
+    for position, result in enumerate(results):
+        if result.check in _JUDGED:
+            for step, others in own.items():
+                result = _joined(result, _of_step(others[position], step))
+            if left is not None:
+                result = replace(result, unjudged=(*result.unjudged, left))
+        joined.append(result)
+    return tuple(joined)
+
+
+def without_losses(record: TrainingRecord, steps: Sequence[int]) -> TrainingRecord:
+    """Return a record without the losses of some steps: the first loss that differs would be the only one told."""
+    if not steps:
+        return record
+
+    def silent(rank: RankRecord) -> RankRecord:
+        return replace(rank, steps=tuple(replace(s, loss=None) if s.index in steps else s for s in rank.steps))
+
+    return replace(record, ranks=tuple(silent(rank) for rank in record.ranks))
+
+
+def up_to(record: TrainingRecord, step: int, taken_over: Sequence[int] = ()) -> TrainingRecord:
+    """Return a record that ends with a step, and with what that step itself left behind."""
+
+    def ended(last: StepRecord) -> StepRecord:
+        return last if last.own is None else replace(last, snapshot=last.own)
+
+    def cut(rank: RankRecord) -> RankRecord:
+        kept = (*rank.steps[: step - 1], *map(ended, rank.steps[step - 1 : step]))
+        return replace(rank, steps=kept, final=None, cut_off=(), results={}, result_steps={})
+
+    told = without_losses(record, [other for other in taken_over if other < step])
+    return replace(told, ranks=tuple(cut(rank) for rank in told.ranks))
+
+
+def _of_step(result: CheckResult, step: int) -> CheckResult:
+    """Return what a check says of the last step alone."""
+    kept = tuple(_with_nothing_behind(finding) for finding in result.findings if finding.step == step)
+    doubtful = result.outcome is Outcome.INCONCLUSIVE and not result.follows
+    outcome = Outcome.FAIL if kept else Outcome.INCONCLUSIVE if doubtful else Outcome.NOT_APPLICABLE
+    return replace(result, outcome=outcome, findings=kept)
+
+
+def _with_nothing_behind(finding: Finding) -> Finding:
+    """What is tolerated in this step hides nothing: the steps after it began with equal values."""
+    return replace(finding, verified=True) if finding.approximation else finding
+
+
+def _joined(whole: CheckResult, own: CheckResult) -> CheckResult:
+    worse = min(whole, own, key=lambda result: WORST_FIRST.index(result.outcome))
+    return replace(whole, outcome=worse.outcome, reason=worse.reason, findings=(*whole.findings, *own.findings))
