@@ -172,6 +172,8 @@ class Settings:
         return pytest.UsageError(f"--ddl-{name}={setting.value!r} (from {setting.origin}): {problem}")
 
 
+UsageError = pytest.UsageError
+"""Error for a wrong option, under a name for modules that do not import pytest."""
 SETTINGS = pytest.StashKey[Settings]()
 
 

@@ -13,10 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_ddl.cluster.surroundings import Snapshot
-from pytest_ddl.config import Settings
+from pytest_ddl.config import Settings, UsageError
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, count_devices, look_around, tensorflow_version
@@ -24,11 +22,12 @@ from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyErro
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_ddl.cluster.cluster import Cluster
     from pytest_ddl.cluster.launcher import Launcher
     from pytest_ddl.cluster.pool import Pool
 
-HARNESS = pytest.StashKey["Harness"]()
 CPU_SLOTS_PER_CORE = 2
 """Maximum number of ranks per core that run at once. A rank that traces uses one core; one that waits uses none."""
 START_TIMEOUT = 120.0
@@ -90,7 +89,7 @@ class Harness:
         """
         if self._machine is None:
             if tensorflow_version() is None:
-                raise pytest.UsageError(MISSING_TENSORFLOW)
+                raise UsageError(MISSING_TENSORFLOW)
             self._machine = look_around(self._probe)
             if "pool" in self.__dict__:
                 # The probe ran in this pool, whose ledger was made when the number of GPUs was unknown.

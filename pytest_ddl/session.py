@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_ddl.config import SETTINGS
-from pytest_ddl.harness import HARNESS, Harness, built_in_launchers
+from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
 
+HARNESS = pytest.StashKey[Harness]()
 _RUNNER = pytest.StashKey[Any]()
 TOLERATED = "ddl_tolerated"
 """Name of a report property that describes an approximation with which a test passed."""

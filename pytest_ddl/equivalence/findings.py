@@ -68,6 +68,17 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Diagnosis:
+    """Cause of a difference; without one, the evidence lists what was tried."""
+
+    cause: str | None
+    evidence: str
+    also: tuple[str, ...] = ()
+    approximation: bool = False
+    exact: bool = False
+
+
+@dataclass(frozen=True)
 class CheckResult:
     """The outcome of one check with its findings, or the reason why there are none."""
 

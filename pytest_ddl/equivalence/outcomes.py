@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.diagnosis.diagnose import Diagnosis
 from pytest_ddl.equivalence.evidence.observe import Place, of_kind, shared_steps
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Outcome
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 

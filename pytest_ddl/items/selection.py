@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import StrategySpec
+
+if TYPE_CHECKING:
+    import pytest
 
 SPEC_FIXTURE = "_ddl_spec"
 SINGLE_STRATEGY_FIXTURES = {

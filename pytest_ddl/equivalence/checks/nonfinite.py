@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.diagnose import Diagnosis
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, same
 from pytest_ddl.equivalence.evidence.observe import (
     Place,
@@ -19,7 +18,7 @@ from pytest_ddl.equivalence.evidence.observe import (
     shared_steps,
 )
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
-from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, not_observed, passed
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 

@@ -6,13 +6,13 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.case import Case
-from pytest_ddl.equivalence.diagnosis.diagnose import Diagnosis, diagnose
+from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
 from pytest_ddl.equivalence.evidence.effective import settings_of
 from pytest_ddl.equivalence.evidence.observe import Place, compare, shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.used_rate import outdated
-from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import (
     failed,
     finding_at,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.case import Case
-from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING, Diagnosis, diagnose
+from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING, diagnose
 from pytest_ddl.equivalence.evidence.arrays import difference, same
 from pytest_ddl.equivalence.evidence.observe import Place, is_loss_scale, read_locally
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
-from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, not_applicable, passed
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 

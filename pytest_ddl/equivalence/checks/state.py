@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
-from pytest_ddl.equivalence.diagnosis.diagnose import Diagnosis
 from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric, same
 from pytest_ddl.equivalence.evidence.observe import (
     Place,
@@ -21,7 +20,7 @@ from pytest_ddl.equivalence.evidence.observe import (
 )
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance
-from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import (
     failed,
     finding_at,

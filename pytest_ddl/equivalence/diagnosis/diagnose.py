@@ -8,26 +8,16 @@ mentioned. One number is never enough for a conclusion.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import is_possible
 from pytest_ddl.equivalence.diagnosis.candidates import CANDIDATES
 from pytest_ddl.equivalence.diagnosis.case import Candidate, Case
 from pytest_ddl.equivalence.evidence.arrays import magnitude, ratio_of_norms
+from pytest_ddl.equivalence.findings import Diagnosis
 
 DIVERGING = ("gradient-not-aggregated", "non-finite-not-synchronised", "sparse-gradient-mismatch")
 """Causes that make replicas differ from each other, so that they explain REPLICA-EQ too."""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Cause of a difference; without one, the evidence lists what was tried."""
-
-    cause: str | None
-    evidence: str
-    also: tuple[str, ...] = ()
-    approximation: bool = False
-    exact: bool = False
 
 
 def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagnosis:
