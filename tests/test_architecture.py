@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -14,15 +16,17 @@ import pytest
 import pytest_ddl
 
 ROOT = Path(pytest_ddl.__file__).parent
+PACKAGE = "pytest_ddl"
 MODULES = {
-    "pytest_ddl." + ".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))
+    ".".join((PACKAGE, *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
 }
 HEAVY = ("tensorflow", "keras", "tf_keras", "numpy", "hypothesis", "cloudpickle")
 MAX_LINES = 450
 
 
 def imports(path: Path, *, whole: bool) -> Iterator[str]:
-    """Names that a module imports: everywhere in it, or only when it is loaded; never for type checkers alone."""
+    """Names that a module imports, in the whole module or only when it is loaded. Imports for types do not count."""
 
     def visit(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
         for node in nodes:
@@ -41,48 +45,83 @@ def imports(path: Path, *, whole: bool) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = resolve_name("." * node.level + (node.module or ""), "pytest_ddl") if node.level else node.module
-            yield str(module)
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            names = [f"{module}.{alias.name}" for alias in node.names]
+            yield from names
+            if not all(name in MODULES for name in names):
+                yield str(module)
+
+
+def named_in_strings(path: Path) -> Iterator[str]:
+    """Modules of the package that a module names in a string, for example to load them later."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in MODULES:
+            yield node.value
 
 
 def under(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
 
-@pytest.mark.parametrize(
-    ("layer", "forbidden"),
-    [
-        ("pytest_ddl", ("pytest_ddl.plugin",)),
-        (
-            "pytest_ddl.checks",
-            ("pytest", "_pytest", "tensorflow", "keras", "pytest_ddl.cluster", "pytest_ddl.training"),
-        ),
-        ("pytest_ddl.records", ("pytest", "tensorflow", "keras", "pytest_ddl.cluster", "pytest_ddl.checks")),
-        (
-            "pytest_ddl.cluster",
-            ("pytest_ddl.checks", "pytest_ddl.training", "pytest_ddl.session", "pytest_ddl.harness"),
-        ),
-        ("pytest_ddl.items", ("pytest_ddl.checks", "pytest_ddl.training", "pytest_ddl.comparison")),
-        ("pytest_ddl.comparison", ("pytest", "tensorflow", "keras", "pytest_ddl.session", "pytest_ddl.items.spmd")),
-        ("pytest_ddl.training", ("pytest", "pytest_ddl.cluster", "pytest_ddl.checks", "pytest_ddl.session")),
-        ("pytest_ddl.strategies", ("pytest", "pytest_ddl.cluster", "pytest_ddl.checks", "pytest_ddl.training")),
-        ("pytest_ddl.bench", ("pytest", "pytest_ddl.session", "pytest_ddl.items.spmd", "pytest_ddl.report")),
-        *[
-            (f"pytest_ddl.{layer}", ("pytest_ddl.bench", "pytest_ddl.cli"))
-            for layer in ("records", "strategies", "cluster", "training", "checks", "comparison", "items", "report")
-        ],
-        ("pytest_ddl.cluster.zygote", ("pytest", "numpy", "cloudpickle")),
-    ],
-)
-def test_imports_point_one_way(layer: str, forbidden: tuple[str, ...]) -> None:
-    found = [
+def edges() -> dict[str, set[str]]:
+    """Module -> modules that it imports or names. The package itself only passes on public names."""
+    found = {}
+    for name, path in MODULES.items():
+        used = {*imports(path, whole=True), *named_in_strings(path)}
+        found[name] = {other for other in used if other in MODULES and other not in (name, PACKAGE)}
+    return {name: used for name, used in found.items() if name != PACKAGE}
+
+
+def layers() -> list[tuple[str, tuple[str, ...]]]:
+    """Parts of the package from the lowest to the highest, each with what it must not import: the table of the docs."""
+    text = (ROOT.parent / "docs" / "how-it-works.md").read_text()
+    rows = re.findall(r"^\| ((?:`[\w.]+`(?:, )?)+) \|[^|]*\|([^|]*)\|$", text, re.MULTILINE)
+    return [
+        (f"{PACKAGE}.{part}", tuple(re.findall(r"`(\w+)`", forbidden)))
+        for parts, forbidden in rows
+        for part in re.findall(r"`([\w.]+)`", parts)
+    ]
+
+
+def layer_of(name: str, names: list[str]) -> int:
+    """Position of the most exact layer that holds a module."""
+    return max((len(layer), position) for position, layer in enumerate(names) if under(name, layer))[1]
+
+
+def test_every_module_is_in_a_layer_of_the_docs() -> None:
+    names = [name for name, _forbidden in layers()]
+    assert [name for name in MODULES if name != PACKAGE and not under(name, *names)] == []
+    assert [name for name in names if not any(under(module, name) for module in MODULES)] == []
+
+
+def test_imports_point_to_lower_layers() -> None:
+    names = [name for name, _forbidden in layers()]
+    wrong = [
+        f"{name} imports {other}"
+        for name, used in edges().items()
+        for other in used
+        if layer_of(other, names) > layer_of(name, names)
+    ]
+    assert sorted(wrong) == []
+
+
+def test_layers_do_without_what_the_docs_say() -> None:
+    wrong = [
         f"{name} imports {imported}"
+        for layer, forbidden in layers()
         for name, path in MODULES.items()
         if under(name, layer)
         for imported in imports(path, whole=True)
         if under(imported, *forbidden)
     ]
-    assert not found
+    assert sorted(wrong) == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    sorter = TopologicalSorter(edges())
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        pytest.fail(f"a cycle of imports: {' <- '.join(error.args[1])}")
 
 
 def test_strategies_import_tensorflow_only_inside_functions() -> None:
