@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
+
+
+class Doubt(NamedTuple):
+    """Reason why a verdict is missing."""
+
+    check: str
+    """Name of the check that could not decide."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.reason}"
 
 
 class Symptom(str, Enum):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.checks.registry import ROLES
+from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Doubt, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.roles import Roles
 from pytest_ddl.equivalence.text import headline, render_report
 from pytest_ddl.records import TrainingRecord
 
@@ -26,14 +28,16 @@ class Report:
     """Everything that ``expect=`` declares: cause id -> reason."""
     approximations: tuple[Finding, ...] = ()
     unused_expectations: Mapping[str, str] = field(default_factory=dict)
-    inconclusive: tuple[str, ...] = ()
-    """Reasons why there is no verdict; empty for a pass or a fail."""
+    doubts: tuple[Doubt, ...] = ()
+    """Reasons why there is no verdict; empty for a pass."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     strict: bool = False
     """True if approximations count as findings."""
     neutralised: tuple[str, ...] = ()
     """Things that were switched off to make the two runs comparable; see :mod:`pytest_ddl.training.neutral`."""
+    roles: Roles = field(default_factory=lambda: ROLES, repr=False)
+    """Roles of the checks that judged the runs, in the order in which the checks explain each other."""
 
     @property
     def verdict(self) -> str:
@@ -41,7 +45,12 @@ class Report:
         if self.findings:
             return "fail"
         compared = any(r.outcome is Outcome.PASS for r in self.results) and self.expected_end is None
-        return "pass" if compared and not self.inconclusive else "inconclusive"
+        return "pass" if compared and not self.doubts else "inconclusive"
+
+    @property
+    def inconclusive(self) -> tuple[str, ...]:
+        """Reasons why there is no verdict, as printed."""
+        return tuple(map(str, self.doubts))
 
     @property
     def passed(self) -> bool:
@@ -77,6 +86,39 @@ class Report:
         """Return the result of a check, or ``None`` if it was not run."""
         return next((result for result in self.results if result.check == check), None)
 
+    @property
+    def excused(self) -> tuple[Finding, ...]:
+        """Findings that do not make the report fail: the declared ones, and approximations."""
+        return (*(finding for finding, _reason in self.expected), *self.approximations)
+
+    def noted(self, *notes: str) -> Report:
+        """Return the report with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def without(self, concerns: Callable[[Finding], bool], doubt: Doubt, *, in_program: bool = False) -> Report:
+        """Return the report with a doubt in place of some findings.
+
+        :param in_program: True if the program has to change before anything can be decided.
+        """
+
+        def left(findings: Iterable[Finding]) -> Iterator[Finding]:
+            return (finding for finding in findings if not concerns(finding))
+
+        def less(result: CheckResult) -> CheckResult:
+            kept = tuple(left(result.findings))
+            if len(kept) == len(result.findings):
+                return result
+            outcome = Outcome.FAIL if kept else Outcome.INCONCLUSIVE
+            return replace(result, outcome=outcome, reason=doubt.reason, findings=kept, in_program=in_program)
+
+        return replace(
+            self,
+            results=tuple(map(less, self.results)),
+            findings=list(left(self.findings)),
+            approximations=tuple(left(self.approximations)),
+            doubts=(*self.doubts, doubt),
+        )
+
     def merged(self, again: Report, check: str, what: str) -> Report:
         """Add the verdict of a repeated comparison, under the name of the check that it was repeated for.
 
@@ -97,7 +139,7 @@ class Report:
         excused += [(told(finding), why) for finding, why in again.expected]
         findings = [finding for finding in found if finding.cause not in declared]
         approximations = [told(finding) for finding in again.approximations if finding.cause not in tolerated]
-        doubts = [f"{check}, {what}: {why.removeprefix(f'{check}: ')}" for why in again.inconclusive]
+        doubts = [Doubt(check, f"{what}: {doubt.reason if doubt.check == check else doubt}") for doubt in again.doubts]
         used = {finding.cause for finding, _why in excused}
         known = {finding.cause for finding, _why in self.expected}
         own = again.result(check)
@@ -105,7 +147,7 @@ class Report:
         outcome = outcome or (own.outcome if own and not own.findings else Outcome.PASS)
         reason = own.reason if own else again.verdict
         if findings or doubts:
-            reason = findings[0].message.removeprefix(f"{what}: ") if findings else again.inconclusive[0]
+            reason = str(again.doubts[0]) if not findings else findings[0].message.removeprefix(f"{what}: ")
         result = CheckResult(check, outcome, f"{what}: {reason}", (*found, *approximations))
         return replace(
             self,
@@ -118,7 +160,7 @@ class Report:
                 for cause, why in self.unused_expectations.items()
                 if cause in again.unused_expectations and cause not in used
             },
-            inconclusive=(*self.inconclusive, *doubts),
+            doubts=(*self.doubts, *doubts),
             seconds=self.seconds + again.seconds,
         )
 

@@ -58,7 +58,7 @@ def headline(report: Report) -> str:
         return told + (f", {tolerated} tolerated difference(s)" if tolerated else "")
     if report.expected_end is not None:
         return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}", HEADLINE)
-    reason = report.inconclusive[0] if report.inconclusive else "no check could compare anything"
+    reason = str(report.doubts[0]) if report.doubts else "no check could compare anything"
     return _shortened(f"{report.strategy} is inconclusive: {reason}", HEADLINE)
 
 

@@ -10,6 +10,7 @@ from simulated_training import Program, pair, simulate
 
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision, longest_chain
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
+from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.outcomes import passed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
@@ -108,8 +109,8 @@ def test_the_own_precision_is_judged_where_float64_finds_nothing() -> None:
     found = judged_in_own_precision(right, lambda: wrong)
     assert found.findings == wrong.findings
     assert "in float64, in its place, there is none" in found.notes[0]
-    undecided = judged_in_own_precision(right, lambda: replace(right, inconclusive=("STEP-EQ: wide",)))
-    assert undecided.inconclusive == ("in mixed_float16: STEP-EQ: wide",)
+    undecided = judged_in_own_precision(right, lambda: replace(right, doubts=(Doubt("STEP-EQ", "wide"),)))
+    assert undecided.inconclusive == ("STEP-EQ: in mixed_float16: wide",)
     assert judged_in_own_precision(wrong, lambda: pytest.fail("float64 has decided")).verdict == "fail"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.probes import growth as growth_probe
 from pytest_ddl.equivalence.probes import nonfinite as nonfinite_probe
 from pytest_ddl.equivalence.probes import registry as probes
@@ -227,10 +227,12 @@ def some(**fields: object) -> Report:
 
 
 def test_merging_drops_nothing() -> None:
-    again = some(findings=[FINDING], inconclusive=("STEP-EQ: too wide",), approximations=(replace(FINDING, cause="x"),))
+    again = some(
+        findings=[FINDING], doubts=(Doubt("STEP-EQ", "too wide"),), approximations=(replace(FINDING, cause="x"),)
+    )
     report = some().merged(again, "METRIC-EQ", "run again")
     assert [(f.check, f.message) for f in report.findings] == [("METRIC-EQ", "run again: differs")]
-    assert report.inconclusive == ("METRIC-EQ, run again: STEP-EQ: too wide",)
+    assert report.inconclusive == ("METRIC-EQ: run again: STEP-EQ: too wide",)
     assert [finding.cause for finding in report.approximations] == ["x"]
     assert report.results[0].outcome is Outcome.FAIL
 
@@ -244,7 +246,9 @@ def test_merging_respects_what_is_expected() -> None:
 
 
 def test_merging_keeps_the_worse_outcome() -> None:
-    undecided = some(results=(CheckResult("METRIC-EQ", Outcome.INCONCLUSIVE, "wide"),), inconclusive=("wide",))
+    undecided = some(
+        results=(CheckResult("METRIC-EQ", Outcome.INCONCLUSIVE, "wide"),), doubts=(Doubt("METRIC-EQ", "wide"),)
+    )
     assert undecided.merged(some(), "METRIC-EQ", "again").results[0].outcome is Outcome.INCONCLUSIVE
     idle = some(results=(CheckResult("METRIC-EQ", Outcome.NOT_APPLICABLE, "nothing"),))
     assert idle.merged(some(), "METRIC-EQ", "again").results[0] == CheckResult(
@@ -255,7 +259,7 @@ def test_merging_keeps_the_worse_outcome() -> None:
 def test_a_report_is_true_only_if_it_passed() -> None:
     assert some()
     assert not some(findings=[FINDING])
-    assert not some(inconclusive=("wide",))
+    assert not some(doubts=(Doubt("METRIC-EQ", "wide"),))
     assert "gradient-not-aggregated" in repr(some(findings=[FINDING]))
 
 

@@ -16,9 +16,6 @@ from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable
 from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "PS"
-ORDERED = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "METRIC-EQ", "OPT-STATE", "STATE-EQ", "CLIP", "ACCUM", "NONFINITE")
-"""Checks that compare state step by step, which asynchronous steps do not have."""
-
 _BY_KERAS = (VariableKind.ITERATIONS, VariableKind.METRIC)
 _READ_MODIFY_WRITE = (
     "Keras 3 writes its own counters as assign(value + 1), which loses updates of workers that read at the same time "

@@ -36,6 +36,7 @@ from pytest_ddl.equivalence.checks.uneven import check_uneven
 from pytest_ddl.equivalence.checks.write import check_write
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult
+from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 from pytest_ddl.records import TrainingRecord
 
 CheckFunction = Callable[[TrainingRecord, TrainingRecord, Tolerance], CheckResult]
@@ -49,85 +50,119 @@ class Check:
     function: CheckFunction
     title: str
     needs: str
+    role: Role = NO_ROLE
+    """Part of a run that the check judges. It decides which findings explain those of the check, and which follow."""
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("RUN", check_run, "every rank runs the training function to its end", "nothing"),
-    Check("LIVENESS", check_liveness, "every step, save, evaluation and exit ends", "nothing"),
+    Check("RUN", check_run, "every rank runs the training function to its end", "nothing", Role.RUN),
+    Check("LIVENESS", check_liveness, "every step, save, evaluation and exit ends", "nothing", Role.LIVENESS),
     Check(
         "COLL-LOG",
         check_collective_log,
         "all ranks execute the same collectives in the same order",
         "a log of every rank",
+        Role.COLLECTIVES,
     ),
     Check(
         "LINT",
         check_lint,
         "the strategy spans the cluster, and what is trained was made in its scope",
         "facts about the set-up",
+        Role.SETUP,
+    ),
+    Check("LAYOUT", check_layout, "sharded variables lie over the mesh as declared", "layouts"),
+    Check("BATCH", check_batch, "per-replica batches add up to the global batch", "batch sizes", Role.BATCHES),
+    Check(
+        "DATA-COVER",
+        check_data_cover,
+        "the replicas consume what one device consumes",
+        "example ids or contents",
+        Role.EXAMPLES,
+    ),
+    Check("WRITE", check_write, "no two ranks write the same file", "several ranks", Role.FILES),
+    Check("CKPT", check_checkpoint, "what is read back is complete", "a file saved and read in the same run"),
+    Check(
+        "RESUME",
+        check_resume,
+        "interrupted training goes on where it was",
+        "run.restart() in the program",
+        Role.RESUMPTION,
+    ),
+    Check(
+        "SEED", check_seed, "replicas draw random numbers of their own, and new ones in every step", "draws", Role.DRAWS
+    ),
+    Check(
+        "ACCUM",
+        check_accumulation,
+        "micro-batches add up to one update, and nothing moves in between",
+        "gradients and snapshots",
+        Role.GRADIENTS,
+    ),
+    Check(
+        "CLIP",
+        check_clip,
+        "clipping acts on the whole gradient, and updates obey the limit",
+        "gradients",
+        Role.GRADIENTS,
+    ),
+    Check(
+        "NONFINITE",
+        check_nonfinite,
+        "where a replica's gradient is not finite, all replicas decide as one device does",
+        "gradients and snapshots",
+        Role.NONFINITE,
     ),
     Check(
         "COLL-VALUE",
         check_collective_value,
         "a reduction gives the sum or mean of what the replicas gave",
         "reductions of the program's own",
+        Role.COLLECTIVES,
     ),
-    Check("LAYOUT", check_layout, "sharded variables lie over the mesh as declared", "layouts"),
-    Check("BATCH", check_batch, "per-replica batches add up to the global batch", "batch sizes"),
+    Check("STEP-EQ", check_step_equality, "weights equal one device after every step", "snapshots", Role.UPDATES),
     Check(
-        "DATA-COVER",
-        check_data_cover,
-        "the replicas consume what one device consumes",
-        "example ids or contents",
+        "UNEVEN-EQ",
+        check_uneven,
+        "so they do where batches do not split evenly",
+        "snapshots and batch sizes",
+        Role.UPDATES,
     ),
-    Check("WRITE", check_write, "no two ranks write the same file", "several ranks"),
-    Check("CKPT", check_checkpoint, "what is read back is complete", "a file saved and read in the same run"),
-    Check("RESUME", check_resume, "interrupted training goes on where it was", "run.restart() in the program"),
     Check(
         "REPLICA-EQ",
         check_replica_equality,
         "all components are bit-equal over replicas and workers",
         "snapshots",
+        Role.REPLICAS,
     ),
-    Check("SEED", check_seed, "replicas draw random numbers of their own, and new ones in every step", "draws"),
-    Check("STATE-EQ", check_state, "non-trainable state equals one device, read as it is declared", "snapshots"),
-    Check("STEP-EQ", check_step_equality, "weights equal one device after every step", "snapshots"),
-    Check("UNEVEN-EQ", check_uneven, "so they do where batches do not split evenly", "snapshots and batch sizes"),
     Check(
-        "ACCUM",
-        check_accumulation,
-        "micro-batches add up to one update, and nothing moves in between",
-        "gradients and snapshots",
-    ),
-    Check("CLIP", check_clip, "clipping acts on the whole gradient, and updates obey the limit", "gradients"),
-    Check("LOSS-EQ", check_loss, "the reported loss equals that of one device", "losses"),
-    Check(
-        "METRIC-EQ",
-        check_metric,
-        "metrics, named values, and results of fit, evaluate and predict equal one device",
-        "metrics, named values or results",
+        "STATE-EQ",
+        check_state,
+        "non-trainable state equals one device, read as it is declared",
+        "snapshots",
+        Role.STATE,
     ),
     Check(
         "OPT-STATE",
         check_optimizer_state,
         "slots, update count and learning rate equal one device",
         "a watched optimizer",
+        Role.SLOTS,
     ),
+    Check("MOVES", check_moves, "trainable variables move, frozen ones do not", "snapshots", Role.MOTION),
     Check("PS", check_parameter_server, "asynchronous steps apply every update once", "counters"),
-    Check("MOVES", check_moves, "trainable variables move, frozen ones do not", "snapshots"),
+    Check("LOSS-EQ", check_loss, "the reported loss equals that of one device", "losses", Role.LOSS),
     Check(
-        "NONFINITE",
-        check_nonfinite,
-        "where a replica's gradient is not finite, all replicas decide as one device does",
-        "gradients and snapshots",
+        "METRIC-EQ",
+        check_metric,
+        "metrics, named values, and results of fit, evaluate and predict equal one device",
+        "metrics, named values or results",
+        Role.METRICS,
     ),
-    Check(
-        "PERF",
-        check_performance,
-        "one trace, few collectives, and no eager step",
-        "graphs and several replicas",
-    ),
+    Check("PERF", check_performance, "one trace, few collectives, and no eager step", "graphs and several replicas"),
 )
+"""Checks in the order in which their findings explain each other."""
+ROLES = Roles((check.name, check.role) for check in CHECKS)
 
 
 def select(names: Collection[str] | None, known: Sequence[Check] = CHECKS) -> list[Check]:

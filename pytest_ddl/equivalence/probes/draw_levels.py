@@ -12,7 +12,7 @@ from functools import cached_property
 
 from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.observe import of_kind
-from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.records import VariableKind
 
@@ -60,10 +60,10 @@ def joined(levels: Sequence[Level], check: str) -> CheckResult | None:
     return replace(first, findings=tuple(found), in_program=False)
 
 
-def doubts(level: Level, levels: Sequence[Level]) -> list[str]:
+def doubts(level: Level, levels: Sequence[Level]) -> list[Doubt]:
     """Return why a level gives no verdict, without the checks that another level decides."""
-    settled = {f"{r.check}: {r.reason}" for r in level.report.results if _is_settled(level, r.check, levels)}
-    return [why for why in level.report.inconclusive if why not in settled]
+    settled = {Doubt(r.check, r.reason) for r in level.report.results if _is_settled(level, r.check, levels)}
+    return [doubt for doubt in level.report.doubts if doubt not in settled]
 
 
 def telling(levels: Sequence[Level]) -> Level:

@@ -7,7 +7,7 @@ on with the values that the strategy had then. What differs now is something els
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,9 @@ from pytest_ddl.equivalence.evidence.observe import is_uneven, of_kind, shared_s
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.report import Report
-from pytest_ddl.equivalence.verdict.judge import conclude
+from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.equivalence.verdict.own_steps import up_to
-from pytest_ddl.equivalence.verdict.root_causes import WEIGHTS
 from pytest_ddl.records import Array, TrainingRecord, VariableKind
 from pytest_ddl.training.settings import RunSettings, States
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.probes.repeating import CompareOnce
 
 TOLERATED = "mean-of-replica-means"
-_COMPARED = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE", "STATE-EQ", "METRIC-EQ")
 _TAKEN = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.SLOT, VariableKind.STATE)
 _DTYPES = ("float16", "float32", "float64")
 """Types that NumPy has; only such values are handed over."""
@@ -48,7 +47,8 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
 
 
 def _tolerated(report: Report) -> list[Finding]:
-    return [f for f in report.approximations if f.cause == TOLERATED and f.check in WEIGHTS and not f.verified]
+    roles = report.roles
+    return [f for f in report.approximations if f.cause == TOLERATED and roles.have(f, Role.WEIGHTS) and not f.verified]
 
 
 def uneven_steps(reference: TrainingRecord, distributed: TrainingRecord) -> list[int]:
@@ -81,13 +81,9 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     results = [_result(result, again) for result in report.results]
     verified = tuple(finding for finding in report.approximations if finding.verified)
     understood = CheckResult("", Outcome.PASS, findings=verified)
-
-    def concluded_from(results: Sequence[CheckResult]) -> Report:
-        return conclude(results, ours, distributed, report.expectations, strict=report.strict)
-
-    concluded = concluded_from([*results, understood])
-    of_results = concluded_from(report.results).notes
-    kept = [why for why in report.inconclusive if why.partition(":")[0] not in _COMPARED]
+    concluded = concluded_from(report, [*results, understood], ours)
+    of_results = concluded_from(report, report.results, ours).notes
+    kept = [doubt for doubt in report.doubts if not report.roles.have(doubt, Role.VALUES)]
     note = (
         f"after uneven steps (the first is step {first}) one device went on with the weights of the strategy, so that "
         "later steps are compared from equal weights"
@@ -95,7 +91,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     return replace(
         concluded,
         reference=reference,
-        inconclusive=tuple(dict.fromkeys((*kept, *again.inconclusive))),
+        doubts=tuple(dict.fromkeys((*kept, *again.doubts))),
         notes=(*concluded.notes, *(other for other in report.notes if other not in of_results), note),
         seconds=report.seconds + again.seconds,
         neutralised=report.neutralised,
@@ -105,7 +101,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
 def _result(plain: CheckResult, again: Report) -> CheckResult:
     """Return the result of the repeated comparison if the check compares numbers, else that of both."""
     other = again.result(plain.check)
-    if other is None or plain.check in _COMPARED:
+    if other is None or again.roles.have(plain, Role.VALUES):
         return other or plain
     known = {finding.cause for finding in plain.findings}
     new = tuple(f for f in other.findings if f.cause not in known and f.symptom != Symptom.SLOW.value)

@@ -6,7 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_ddl.equivalence.checks.liveness import CHECK as LIVENESS
 from pytest_ddl.equivalence.checks.metric import CHECK as CHECK
+from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
 from pytest_ddl.equivalence.report import Report
@@ -21,7 +23,7 @@ STEPS = 300
 State that doubles in every step leaves the range of float64 after 1024 steps, and that of float32 after 128. State that
 is summed once too often shows in the second step. State that drifts slowly needs many steps.
 """
-_JUDGED = ("LIVENESS", "STEP-EQ", CHECK)
+_JUDGED = (LIVENESS, STEP_EQ, CHECK)
 
 
 def wanted(report: Report, names: Collection[str]) -> bool:
@@ -41,15 +43,15 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         note = f"{CHECK} is judged by few steps: of {STEPS} steps on one batch one device ran {reference.num_steps}"
         report = replace(report, notes=(*report.notes, note))
     # Weights stand still on purpose here, so that is no doubt. Weights that differ are findings.
-    doubts = tuple(why for why in again.inconclusive if not why.startswith("STEP-EQ: "))
+    doubts = tuple(doubt for doubt in again.doubts if doubt.check != STEP_EQ)
     findings = [_without_cause(finding) for finding in again.findings]
     what = f"run again for {STEPS} steps on one batch, learning rate 0"
-    return report.merged(replace(again, findings=findings, inconclusive=doubts), CHECK, what)
+    return report.merged(replace(again, findings=findings, doubts=doubts), CHECK, what)
 
 
 def _without_cause(finding: Finding) -> Finding:
     """Return a finding on weights without its cause. Causes explain updates, and there are none here."""
-    if finding.check != "STEP-EQ" or not finding.step or finding.variable is None:
+    if finding.check != STEP_EQ or not finding.step or finding.variable is None:
         return finding
     told = "it was changed by something else than the optimizer, whose learning rate is 0"
     return replace(finding, cause=None, fix=None, evidence=told, also=())

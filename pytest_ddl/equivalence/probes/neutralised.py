@@ -14,18 +14,14 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of, is_possible
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined, telling
 from pytest_ddl.equivalence.report import Report
-from pytest_ddl.equivalence.verdict.judge import NOT_COMPARED, conclude
+from pytest_ddl.equivalence.roles import Role, Roles
+from pytest_ddl.equivalence.verdict.judge import NOT_COMPARED, concluded_from
 from pytest_ddl.records import LayerRecord
 from pytest_ddl.training.neutral import LOW, NORMALIZATION, RANDOM, REFUSED, has_levels
 from pytest_ddl.training.settings import RunSettings
-
-COMPARED = (
-    "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE", "STATE-EQ", "METRIC-EQ", "MOVES", "ACCUM", "CLIP",
-)  # fmt: skip
-"""Checks that compare numbers with one device, so that draws and statistics matter."""
 
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
 _DONE = {NORMALIZATION: "batch normalisation synchronised", RANDOM: "every random number replaced by a constant"}
@@ -36,7 +32,8 @@ _BOTH = "every random number replaced by a constant (once by a high one, once by
 def wanted(report: Report, _names: Collection[str]) -> bool:
     """Return whether numbers differ in a program that draws random numbers or normalizes per replica."""
     differs = any(
-        result.check in COMPARED and result.outcome in (Outcome.FAIL, Outcome.INCONCLUSIVE) for result in report.results
+        report.roles.have(result, Role.NUMBERS) and result.outcome in (Outcome.FAIL, Outcome.INCONCLUSIVE)
+        for result in report.results
     )
     return differs and bool(kinds(report))
 
@@ -81,32 +78,29 @@ def probe(
         if _shows_more(report, again):
             break
     told = _told(off, _DONE[RANDOM] if len(levels) == 1 else _BOTH)
-    results = tuple(_result(result, joined(levels, result.check)) for result in report.results)
+    results = tuple(_result(result, joined(levels, result.check), report.roles) for result in report.results)
     open_again = [
-        f"{why} (with {level.told})"
+        Doubt(doubt.check, f"{doubt.reason} (with {level.told})")
         for level in levels
-        for why in doubts(level, levels)
-        if _check_of(why) in COMPARED or why not in report.inconclusive
+        for doubt in doubts(level, levels)
+        if report.roles.have(doubt, Role.NUMBERS) or doubt not in report.doubts
     ]
-    remains = any(finding.check in COMPARED for level in levels for finding in level.report.findings)
+    remains = any(report.roles.have(f, Role.NUMBERS) for level in levels for f in level.report.findings)
     tolerated = [] if remains or open_again else _tolerated(report, off, told)
     understood = CheckResult("", Outcome.PASS, findings=tuple(tolerated))
-
-    def concluded_from(results: Collection[CheckResult]) -> Report:
-        return conclude([*results], reference, distributed, report.expectations, strict=report.strict)
-
-    concluded = concluded_from([*results, understood])
-    others = set(report.inconclusive) - set(concluded_from(report.results).inconclusive)
-    open_still = [why for why in (*concluded.inconclusive, *others) if _check_of(why) not in COMPARED]
+    concluded = concluded_from(report, [*results, understood])
+    plain = concluded_from(report, report.results)
+    others = [doubt for doubt in report.doubts if doubt not in plain.doubts]
+    open_still = [d for d in (*concluded.doubts, *others) if not report.roles.have(d, Role.NUMBERS)]
     return replace(
         report,
         results=results,
         # Keras itself repeats random streams. A difference that remains without them is a mistake of the program.
-        findings=sorted(concluded.findings, key=lambda finding: finding.check == "SEED"),
+        findings=sorted(concluded.findings, key=lambda finding: report.roles.have(finding, Role.DRAWS)),
         approximations=concluded.approximations,
         expected=concluded.expected,
         unused_expectations=concluded.unused_expectations,
-        inconclusive=(*dict.fromkeys(open_still), *open_again),
+        doubts=(*dict.fromkeys(open_still), *open_again),
         notes=(
             *(note for note in report.notes if not note.startswith(NOT_COMPARED)),
             f"weights, state and losses were compared in runs with {told}",
@@ -132,13 +126,10 @@ def _shows_more(report: Report, again: Report) -> bool:
     """Return whether the repeated runs find something new, or something that no random number explains."""
     known = {finding.cause for result in report.results for finding in result.findings}
     return any(
-        finding.check in COMPARED or (finding.cause not in known and finding.symptom != Symptom.SLOW.value)
+        report.roles.have(finding, Role.NUMBERS)
+        or (finding.cause not in known and finding.symptom != Symptom.SLOW.value)
         for finding in again.findings
     )
-
-
-def _check_of(reason: str) -> str:
-    return reason.split(":")[0].split(",")[0]
 
 
 def _refusal(report: Report, again: Report) -> str | None:
@@ -166,36 +157,40 @@ def _refusal(report: Report, again: Report) -> str | None:
 
 def _left_open(report: Report, off: tuple[str, ...], why: str) -> Report:
     """Keep only the findings that no random number explains, and report that the rest was not decided."""
-    differs = [result.check for result in report.results if result.check in COMPARED and result.findings]
-    doubts = (f"{differs[0]}: {why}; what else differs is not known",) if differs else ()
+    differs = [r.check for r in report.results if report.roles.have(r, Role.NUMBERS) and r.findings]
+    doubts = (Doubt(differs[0], f"{why}; what else differs is not known"),) if differs else ()
     return replace(
         report,
-        findings=[finding for finding in report.findings if not _may_be_random(finding, off)],
+        findings=[finding for finding in report.findings if not _may_be_random(finding, off, report.roles)],
         notes=(*report.notes, why),
-        inconclusive=(*report.inconclusive, *doubts),
+        doubts=(*report.doubts, *doubts),
     )
 
 
-def _may_be_random(finding: Finding, off: tuple[str, ...]) -> bool:
+def _may_be_random(finding: Finding, off: tuple[str, ...], roles: Roles) -> bool:
     """Return whether a difference may come from something that could not be switched off, and needs no declaration."""
-    if not _is_understood(finding) or not is_possible(finding.cause, off):
+    if not _is_understood(finding, roles) or not is_possible(finding.cause, off):
         return False
     recomputed = finding.exact and finding.cause is not None
-    return not recomputed or finding.check in ("LOSS-EQ", "METRIC-EQ", "STATE-EQ")
+    return not recomputed or roles.have(finding, Role.LOSS | Role.METRICS | Role.STATE)
 
 
-def _is_understood(finding: Finding) -> bool:
+def _is_understood(finding: Finding, roles: Roles) -> bool:
     """Return whether the repeated runs judge the same thing. Copies that differ are a defect in both kinds of runs."""
-    return finding.check in COMPARED and finding.cause != "state-not-aggregated"
+    return roles.have(finding, Role.NUMBERS) and finding.cause != "state-not-aggregated"
 
 
 def _tolerated(report: Report, off: tuple[str, ...], told: str) -> list[Finding]:
     """Return the vanished difference, once for each thing that was switched off, unless that thing is a defect."""
-    gone = [f for result in report.results for f in result.findings if _is_understood(f)]
+    roles = report.roles
+    gone = [f for result in report.results for f in result.findings if _is_understood(f, roles)]
     if not gone:
         return []
-    first = min(gone, key=lambda f: (COMPARED.index(f.check), f.step or 0))
-    random_is_wrong = any(f.check == "SEED" for result in report.results for f in result.findings)
+    first = min(
+        gone,
+        key=lambda f: (not roles.have(f, Role.UPDATES), not roles.have(f, Role.VALUES), roles.position(f), f.step or 0),
+    )
+    random_is_wrong = any(roles.have(f, Role.DRAWS) for result in report.results for f in result.findings)
     return [
         replace(
             first,
@@ -212,12 +207,12 @@ def _tolerated(report: Report, off: tuple[str, ...], told: str) -> list[Finding]
     ]
 
 
-def _result(plain: CheckResult, again: CheckResult | None) -> CheckResult:
+def _result(plain: CheckResult, again: CheckResult | None, roles: Roles) -> CheckResult:
     """Return the result of a check, from the repeated runs if it compares numbers with one device."""
     if again is None:
         return plain
-    if plain.check in COMPARED:
-        kept = [f for f in plain.findings if not _is_understood(f)]
+    if roles.have(plain, Role.NUMBERS):
+        kept = [f for f in plain.findings if not _is_understood(f, roles)]
         return replace(plain if kept else again, findings=(*kept, *again.findings))
     # The plain runs judge slowness. Everything else that only the repeated runs show is a defect as well.
     known = {f.cause for f in plain.findings}

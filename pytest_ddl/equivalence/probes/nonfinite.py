@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.checks.liveness import CHECK as LIVENESS
 from pytest_ddl.equivalence.checks.nonfinite import CHECK as CHECK
 from pytest_ddl.equivalence.checks.registry import CHECKS
+from pytest_ddl.equivalence.checks.replica_equality import CHECK as REPLICA_EQ
+from pytest_ddl.equivalence.checks.run import CHECK as RUN
+from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.evidence.observe import of_kind, update
-from pytest_ddl.equivalence.findings import Finding, Outcome
+from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.records import Array, GradientStage, OptimizerRecord, TrainingRecord, VariableKind
 from pytest_ddl.training.settings import Injection, RunSettings
 
@@ -24,8 +29,8 @@ if TYPE_CHECKING:
 
 _DECIDES = ("IsFinite", "IsInf", "IsNan")
 """Operations of programs that test whether their gradients are finite."""
-_ENDS = ("RUN", "LIVENESS")
-_ENOUGH = (*_ENDS, CHECK, "REPLICA-EQ", "STEP-EQ")
+_ENOUGH = (RUN, LIVENESS, CHECK, REPLICA_EQ, STEP_EQ)
+_ENDS = Role.RUN | Role.LIVENESS
 _RUNS = 8
 """Maximum number of pairs of runs if ``checks=`` names the check. Each pair plants in two places."""
 
@@ -64,7 +69,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
             again = replace(again, findings=[unscaled, *again.findings])
         report = report.merged(again, CHECK, f"run again with {_described(planted, halved, record)}")
         result = again.result(CHECK)
-        if again.findings or again.inconclusive or result is None or result.outcome is not Outcome.PASS:
+        if again.findings or again.doubts or result is None or result.outcome is not Outcome.PASS:
             break
     return report
 
@@ -76,9 +81,9 @@ def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
     assert result is not None
     if refused is not None:
         alike = again.distributed is not None and again.distributed.errors
-        doubts = () if alike or not planted else (f"{CHECK}: {refused}, and the strategy goes on",)
+        doubts = () if alike or not planted else (Doubt(CHECK, f"{refused}, and the strategy goes on"),)
         told = not_applicable(CHECK, f"the program cannot go on with it: {refused}")
-        return replace(again, results=(told,), findings=[], inconclusive=doubts)
+        return replace(again, results=(told,), findings=[], doubts=doubts)
     if not planted:
         why = "nothing is planted: Keras 3's LossScaleOptimizer decides by one replica; name the check to see it"
         result = not_applicable(CHECK, why)
@@ -87,12 +92,12 @@ def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
     if not findings:
         judged = planted and result.outcome is Outcome.PASS
         # If weights are not finite on one device either, they are no measure for those under the strategy.
-        findings = [finding for finding in again.findings if judged or finding.check in _ENDS]
+        findings = [finding for finding in again.findings if judged or again.roles.have(finding, _ENDS)]
     return replace(
         again,
         results=(result,),
         findings=findings,
-        inconclusive=tuple(why for why in again.inconclusive if why.partition(":")[0] in (*_ENDS, CHECK)),
+        doubts=tuple(d for d in again.doubts if d.check == CHECK or again.roles.have(d, _ENDS)),
     )
 
 
@@ -143,7 +148,7 @@ def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[Injection, 
     replicas, indices = range(record.num_replicas), _indices(record)
     places = [(indices[0], replicas[-1]), (indices[-1], 0)][: len(chosen)]
     checks = {result.check for result in report.results}
-    if checks <= {"RUN", CHECK}:
+    if checks <= {RUN, CHECK}:
         places += [place for place in ((i, r) for i in indices for r in replicas) if place not in places]
     elif _decided_by_keras(record) and checks >= {check.name for check in CHECKS}:
         places = []  # with fewer checks, the caller named this one

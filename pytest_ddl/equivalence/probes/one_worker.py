@@ -15,6 +15,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.checks.parameter_server import CHECK as CHECK
 from pytest_ddl.equivalence.checks.parameter_server import is_asynchronous
+from pytest_ddl.equivalence.checks.run import CHECK as RUN
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, is_numeric, norm
 from pytest_ddl.equivalence.evidence.observe import of_kind
@@ -47,7 +48,7 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
     """Add to PS whether one worker moves the weights as one device does."""
-    again = timed(report, compare_once(replace(settings, one_by_one=True), ("RUN",)))
+    again = timed(report, compare_once(replace(settings, one_by_one=True), (RUN,)))
     reference, distributed = again.reference, again.distributed
     if reference is None or distributed is None:
         return report

@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from pytest_ddl.equivalence.checks.liveness import CHECK as LIVENESS
+from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
+from pytest_ddl.equivalence.checks.replica_equality import CHECK as REPLICA_EQ
+from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
+from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
 from pytest_ddl.equivalence.probes import follow, growth, neutralised, nonfinite, one_worker, stale
 from pytest_ddl.equivalence.probes.repeating import CompareOnce as CompareOnce
 from pytest_ddl.equivalence.probes.repeating import timed
@@ -32,8 +37,7 @@ def named(check: str) -> Callable[[Report, Collection[str]], bool]:
     return lambda _report, names: check in names
 
 
-UNEVEN = "UNEVEN-EQ"
-_NEEDED = ("LIVENESS", "STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "REPLICA-EQ")
+_NEEDED = (LIVENESS, STEP_EQ, UNEVEN, LOSS_EQ, REPLICA_EQ)
 
 
 def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
@@ -51,9 +55,9 @@ def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnc
 
 PROBES: tuple[Probe, ...] = (
     # This probe comes first, because what it switches off stays off for the others.
-    Probe("STEP-EQ", neutralised.wanted, neutralised.probe),
-    Probe("STEP-EQ", follow.wanted, follow.probe),
-    Probe("STEP-EQ", stale.wanted, stale.probe),
+    Probe(STEP_EQ, neutralised.wanted, neutralised.probe),
+    Probe(STEP_EQ, follow.wanted, follow.probe),
+    Probe(STEP_EQ, stale.wanted, stale.probe),
     Probe(one_worker.CHECK, one_worker.wanted, one_worker.probe),
     Probe(UNEVEN, named(UNEVEN), probe_uneven),
     Probe(nonfinite.CHECK, nonfinite.wanted, nonfinite.probe),

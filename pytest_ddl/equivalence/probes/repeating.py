@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_ddl.equivalence.checks.run import CHECK as RUN
+from pytest_ddl.equivalence.findings import Doubt
+from pytest_ddl.equivalence.roles import Role
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
@@ -18,7 +20,6 @@ PATIENCE = 3.0
 
 A run that did not end hangs if it had this much time. Otherwise it had too little time.
 """
-_ENDS = (RUN, "LIVENESS")
 
 
 class CompareOnce(Protocol):
@@ -47,12 +48,9 @@ def timed(plain: Report, again: Report) -> Report:
             f"the {distributed.seconds:.0f} s that were left are too few to tell a slow run from one that hangs "
             f"(about {expected:.0f} s are likely)"
         )
-    return replace(
-        again,
-        results=tuple(replace(result, findings=()) if result.check in _ENDS else result for result in again.results),
-        findings=[finding for finding in again.findings if finding.check not in _ENDS],
-        inconclusive=(f"{RUN}: {why}: set a longer timeout=",),
-    )
+    doubt = Doubt(RUN, f"{why}: set a longer timeout=")
+    left = again.without(lambda finding: again.roles.have(finding, Role.RUN | Role.LIVENESS), doubt)
+    return replace(left, doubts=(doubt,))
 
 
 def fails_on_one_device(again: Report) -> str | None:

@@ -17,6 +17,7 @@ from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 from pytest_ddl.training.settings import RunSettings
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.probes.registry import CompareOnce
 
 CAUSE = "staleness-exceeded"
-_FOLLOWS = (CHECK, "UNEVEN-EQ", "LOSS-EQ", "METRIC-EQ", "STATE-EQ", "OPT-STATE")
 _VAGUE = (None, "reported-loss-wrong", "optimizer-state-mismatch")
 
 
@@ -34,7 +34,7 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
     if step is None or step < 2 or report.distributed is None or is_asynchronous(report.distributed):
         return False
     first = all((finding.step or 0) >= step for finding in report.findings)
-    return first and all(f.cause in _VAGUE and f.check in _FOLLOWS for f in report.findings)
+    return first and all(f.cause in _VAGUE and report.roles.have(f, Role.VALUES) for f in report.findings)
 
 
 def _step(report: Report) -> int | None:
@@ -52,7 +52,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         found = stale_update(reference, distributed, held, hold, step) if held is not None else None
         if found is None:
             continue
-        rest = [f for f in report.findings if f.check not in _FOLLOWS or (f.step or 0) < step]
+        rest = [f for f in report.findings if not report.roles.have(f, Role.VALUES) or (f.step or 0) < step]
         results = tuple(replace(r, findings=(found,)) if r.check == CHECK else r for r in report.results)
         unused = dict(report.unused_expectations)
         why = unused.pop(found.cause or "", None)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from pytest_ddl.equivalence.checks.data_cover import CHECK as DATA_COVER
 from pytest_ddl.equivalence.checks.resume import data_shift
 from pytest_ddl.equivalence.evidence.calls import data_calls
 from pytest_ddl.equivalence.evidence.coverage import (
@@ -22,26 +23,15 @@ from pytest_ddl.equivalence.evidence.coverage import (
     repeats_are_no_chance,
 )
 from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.messages import summary
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 
 FURTHER_STEPS = 200
 """Number of steps beyond the limit of a check that are run to see whether a pass over the data is complete."""
-_NEEDS_THE_SAME_DATA = (
-    "STEP-EQ",
-    "UNEVEN-EQ",
-    "LOSS-EQ",
-    "OPT-STATE",
-    "STATE-EQ",
-    "METRIC-EQ",
-    "MOVES",
-    "CLIP",
-    "ACCUM",
-)
-
 _REFUSED = re.compile(r"(ReplayError|UnknownExampleError): (.*)")
 """Error of the replay, inside the message of the ``tf.data`` operation that raised it."""
 
@@ -167,19 +157,7 @@ def _without_numbers(report: Report, why: str, in_program: bool) -> Report:
     """Remove from a report all comparisons of numbers that other examples led to."""
 
     def concerns(finding: Finding) -> bool:
-        return finding.check in _NEEDS_THE_SAME_DATA or (finding.check == "DATA-COVER" and finding.cause is None)
+        roles = report.roles
+        return roles.have(finding, Role.NUMBERS) or (roles.have(finding, Role.EXAMPLES) and finding.cause is None)
 
-    def less(result: CheckResult) -> CheckResult:
-        if not any(concerns(finding) for finding in result.findings):
-            return result
-        left = tuple(finding for finding in result.findings if not concerns(finding))
-        outcome = Outcome.FAIL if left else Outcome.INCONCLUSIVE
-        return replace(result, outcome=outcome, reason=why, findings=left, in_program=in_program)
-
-    return replace(
-        report,
-        results=tuple(less(result) for result in report.results),
-        findings=[finding for finding in report.findings if not concerns(finding)],
-        approximations=tuple(finding for finding in report.approximations if not concerns(finding)),
-        inconclusive=(*report.inconclusive, f"DATA-COVER: {why}"),
-    )
+    return report.without(concerns, Doubt(DATA_COVER, why), in_program=in_program)

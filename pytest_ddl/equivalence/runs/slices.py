@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.records import BatchRecord, TrainingRecord
-
-_RECOMPUTABLE = ("STEP-EQ", "UNEVEN-EQ", "OPT-STATE", "REPLICA-EQ", "STATE-EQ")
 
 
 def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[int, ...]]]]:
@@ -18,8 +17,8 @@ def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[in
     examples of the replicas were not observed, or if a replica consumed none.
     """
     reference, distributed = report.reference, report.distributed
-    told = (*report.findings, *report.approximations, *(finding for finding, _reason in report.expected))
-    open_steps = [finding.step for finding in told if finding.step and _is_guessed(finding)]
+    findings = (*report.findings, *report.excused)
+    open_steps = [finding.step for finding in findings if finding.step and _is_guessed(finding, report.roles)]
     if not open_steps or reference is None or distributed is None:
         return []
     step = min(open_steps)
@@ -27,8 +26,8 @@ def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[in
     return [(step, rows)] if rows and all(rows.values()) else []
 
 
-def _is_guessed(finding: Finding) -> bool:
-    return finding.check in _RECOMPUTABLE and (finding.cause is None or not finding.exact)
+def _is_guessed(finding: Finding, roles: Roles) -> bool:
+    return roles.have(finding, Role.WEIGHTS | Role.STATE) and (finding.cause is None or not finding.exact)
 
 
 def _rows_by_replica(

@@ -8,19 +8,21 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_ddl.equivalence.causes import CAUSES, is_possible
-from pytest_ddl.equivalence.checks.parameter_server import ORDERED, is_asynchronous, schedules_itself
-from pytest_ddl.equivalence.checks.registry import CHECKS, Check, select
+from pytest_ddl.equivalence.checks.parameter_server import is_asynchronous, schedules_itself
+from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
+from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
 from pytest_ddl.equivalence.evidence.consumed import without_repeats
 from pytest_ddl.equivalence.evidence.observe import sizes
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.behind import behind
 from pytest_ddl.equivalence.verdict.later_steps import unlike_before
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
-from pytest_ddl.equivalence.verdict.root_causes import DATA, WEIGHTS, root_causes
+from pytest_ddl.equivalence.verdict.root_causes import root_causes
 from pytest_ddl.records import TrainingRecord
 
 _NO_STEPS = (
@@ -67,12 +69,13 @@ def judge(
         bounds = Tolerance(ours, [cut(run) for run in perturbed], parts, slice_step, decided)
         return tuple(_run(check, ours, theirs, bounds) for check in selected)
 
-    results = step_by_step(reference.taken_over, judged)
-    report = conclude(results, reference, distributed, expected, strict=strict)
-    excused = [*(finding for finding, _reason in report.expected), *report.approximations]
+    roles = Roles((check.name, check.role) for check in known)
+    results = step_by_step(reference.taken_over, judged, roles)
+    report = conclude(results, reference, distributed, expected, strict=strict, roles=roles)
     tolerance = Tolerance(reference, perturbed, slices, slice_step, decided)
-    later = unlike_before(reference, distributed, tolerance, [f for f in excused if not f.verified])
-    return replace(report, inconclusive=(*report.inconclusive, *later))
+    hidden = [finding for finding in report.excused if not finding.verified]
+    later = unlike_before(reference, distributed, tolerance, hidden, roles)
+    return replace(report, doubts=(*report.doubts, *later))
 
 
 def conclude(
@@ -82,6 +85,7 @@ def conclude(
     expected: Mapping[str, str],
     *,
     strict: bool = False,
+    roles: Roles = ROLES,
 ) -> Report:
     """Make a report of the results of checks. Sort out root causes and declared or approximate findings."""
     found = [finding for result in results for finding in result.findings]
@@ -89,13 +93,14 @@ def conclude(
     def is_excused(finding: Finding) -> bool:
         return finding.cause in expected or (finding.approximation and not strict)
 
-    roots = root_causes(found, is_excused)
+    roots = root_causes(found, is_excused, roles)
     declared = tuple((f, expected[f.cause]) for f in roots if f.cause is not None and f.cause in expected)
     left = [f for f in roots if f.cause not in expected]
     approximations = tuple(f for f in left if f.approximation and not strict)
     findings = [f for f in left if f not in approximations]
     excused = [*(f for f, _ in declared), *approximations]
     unverified = [f for f in excused if not f.verified]
+    hiding = [f for f in found if f.cause in expected and not f.verified]
     used = {f.cause for f in found}
     return Report(
         strategy=distributed.strategy,
@@ -107,24 +112,36 @@ def conclude(
         expectations=expected,
         approximations=approximations,
         unused_expectations={cause: reason for cause, reason in expected.items() if cause not in used},
-        inconclusive=(
-            *_undecided(results, unverified, distributed),
-            *_unseen(distributed, [f for f in unverified if f in approximations and f.check in WEIGHTS]),
-            *behind(found, [f for f in found if f.cause in expected and not f.verified]),
-            *_computed_later(results, [f for f in found if f.cause in expected and not f.verified]),
+        doubts=(
+            *_undecided(results, unverified, distributed, roles),
+            *_unseen(distributed, [f for f in unverified if f in approximations and roles.have(f, Role.WEIGHTS)]),
+            *behind(found, hiding, roles),
+            *_computed_later(results, hiding, roles),
         ),
-        notes=(*_notes(reference, distributed, unverified, roots, found), *_unjudged(results)),
+        notes=(*_notes(reference, distributed, unverified, roots, found, roles), *_unjudged(results)),
         seconds=reference.seconds + distributed.seconds,
         strict=strict,
+        roles=roles,
     )
 
 
+def concluded_from(report: Report, results: Sequence[CheckResult], reference: TrainingRecord | None = None) -> Report:
+    """Conclude again, from other results of the same runs.
+
+    :param reference: another run on one device that the results compare with.
+    """
+    ours, theirs = reference or report.reference, report.distributed
+    assert ours is not None
+    assert theirs is not None
+    return conclude(results, ours, theirs, report.expectations, strict=report.strict, roles=report.roles)
+
+
 def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    if check.name in ORDERED and is_asynchronous(distributed):
+    if check.role & Role.ORDERED and is_asynchronous(distributed):
         return not_applicable(check.name, "steps ran concurrently, so that none has a state of its own: see PS")
-    if check.name in DATA and any(rank.facts.get("epochs_as_steps") for rank in distributed.ranks):
+    if check.role & Role.DATA and any(rank.facts.get("epochs_as_steps") for rank in distributed.ranks):
         return not_applicable(check.name, "Model.fit under a parameter server strategy tells epochs alone, not batches")
-    if check.name in DATA and schedules_itself(distributed):
+    if check.role & Role.DATA and schedules_itself(distributed):
         return not_applicable(check.name, "the program gives every worker data of its own, and schedules its own steps")
     result = check.function(reference, distributed, tolerance)
     # A part of the program that was switched off in both runs explains no difference between them.
@@ -142,8 +159,8 @@ def needs_noise(report: Report) -> bool:
     It may if a numeric difference exceeds a bound that was not measured. Measuring a wide bound only makes it wider.
     A difference that is tolerated and verified was measured before.
     """
-    told = (*report.findings, *report.approximations, *(finding for finding, _reason in report.expected))
-    return any((finding.origin or "").startswith(UNMEASURED) for finding in told if not finding.verified)
+    findings = (*report.findings, *report.excused)
+    return any((finding.origin or "").startswith(UNMEASURED) for finding in findings if not finding.verified)
 
 
 def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str, str]:
@@ -166,42 +183,42 @@ def require(report: Report, names: Collection[str]) -> Report:
     if any(record.errors for record in records):
         return report
     idle = [
-        f"{result.check}: checks= names it, and it does not apply: {result.reason}"
+        Doubt(result.check, f"checks= names it, and it does not apply: {result.reason}")
         for result in report.results
         if result.check in names and result.outcome is Outcome.NOT_APPLICABLE
     ]
-    return replace(report, inconclusive=(*report.inconclusive, *idle))
+    return replace(report, doubts=(*report.doubts, *idle))
 
 
 def _undecided(
-    results: Sequence[CheckResult], excused: Sequence[Finding], distributed: TrainingRecord
-) -> tuple[str, ...]:
+    results: Sequence[CheckResult], excused: Sequence[Finding], distributed: TrainingRecord, roles: Roles
+) -> tuple[Doubt, ...]:
     """Return why a verdict is missing, without the doubts that follow from a tolerated finding.
 
     A check is excused only if weights differ or the run failed earlier. Its own doubts stay.
     """
-    failed = {result.check for result in results if result.outcome is Outcome.FAIL}
-    crashed = any(finding.check == "RUN" for finding in excused)
+    weights_differ = any(result.outcome is Outcome.FAIL and roles.have(result, Role.UPDATES) for result in results)
+    crashed = any(roles.have(finding, Role.RUN) for finding in excused)
 
     def follows(result: CheckResult) -> bool:
         if crashed and (result.follows or distributed.num_steps == 0):
             return True
-        return result.follows and bool(excused) and bool(failed & {"STEP-EQ", "UNEVEN-EQ"})
+        return result.follows and bool(excused) and weights_differ
 
     return tuple(
-        f"{result.check}: {result.reason}"
+        Doubt(result.check, result.reason)
         for result in results
         if result.outcome is Outcome.INCONCLUSIVE and not follows(result)
     )
 
 
-def _computed_later(results: Sequence[CheckResult], declared: Sequence[Finding]) -> Iterator[str]:
+def _computed_later(results: Sequence[CheckResult], declared: Sequence[Finding], roles: Roles) -> Iterator[Doubt]:
     """Report values that a declared difference of weights leaves open, because another defect may compute them."""
-    if any(finding.check in WEIGHTS for finding in declared):
+    if any(roles.have(finding, Role.WEIGHTS) for finding in declared):
         for result in results:
             later = [text for text in result.unjudged if "the weights differ" in text]
             if later:
-                yield f"{result.check}: not compared: {', '.join(later[:3])}"
+                yield Doubt(result.check, f"not compared: {', '.join(later[:3])}")
 
 
 def _unjudged(results: Sequence[CheckResult]) -> Iterator[str]:
@@ -211,14 +228,15 @@ def _unjudged(results: Sequence[CheckResult]) -> Iterator[str]:
             yield f"{result.check} did not compare {', '.join(result.unjudged[:3])}{more}"
 
 
-def _unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> Iterator[str]:
+def _unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> Iterator[Doubt]:
     """Report empty replicas after an approximation, because their known defect cannot be judged there."""
     first = min((finding.step or 0 for finding in approximations), default=None)
     for step in range((first or 0) + 1, distributed.num_steps + 1):
         if first is not None and 0 in sizes(distributed, step).values():
-            yield (
-                f"UNEVEN-EQ: step {step} leaves a replica empty, and weights are not comparable after the "
-                f"approximation in step {first}; check a batch smaller than the replicas on its own"
+            yield Doubt(
+                UNEVEN,
+                f"step {step} leaves a replica empty, and weights are not comparable after the approximation in step "
+                f"{first}; check a batch smaller than the replicas on its own",
             )
             return
 
@@ -229,9 +247,10 @@ def _notes(
     excused: Sequence[Finding],
     roots: Sequence[Finding],
     found: Sequence[Finding],
+    roles: Roles,
 ) -> tuple[str, ...]:
     notes = list(dict.fromkeys(note for rank in distributed.ranks for note in rank.notes))
-    of_weights = [f for f in excused if f.check in WEIGHTS and f.cause != "state-not-aggregated"]
+    of_weights = [f for f in excused if roles.have(f, Role.WEIGHTS) and f.cause != "state-not-aggregated"]
     numeric = [f.step for f in of_weights if f.step is not None]
     if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
         notes.append(f"{NOT_COMPARED} {min(numeric)}, where the tolerated difference begins")

@@ -14,22 +14,25 @@ from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.used_rate import is_of_slots
-from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.findings import Doubt, Finding
+from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.behind import is_recomputed
 from pytest_ddl.records import TrainingRecord, VariableKind
 
-_OF_WEIGHTS = ("STEP-EQ", "UNEVEN-EQ")
-
 
 def unlike_before(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, excused: Sequence[Finding]
-) -> Iterator[str]:
+    reference: TrainingRecord,
+    distributed: TrainingRecord,
+    tolerance: Tolerance,
+    excused: Sequence[Finding],
+    roles: Roles,
+) -> Iterator[Doubt]:
     """Yield a reason if steps after an excused difference of weights cannot be judged, or differ by something else.
 
     After a tolerated approximation, only steps that show something else are a reason.
     """
     last = shared_steps(reference, distributed)
-    differing = [finding for finding in excused if finding.check in _OF_WEIGHTS and is_recomputed(finding)]
+    differing = [finding for finding in excused if roles.have(finding, Role.UPDATES) and is_recomputed(finding)]
     finding = min(differing, key=lambda f: f.step or 0, default=None)
     if finding is None or not finding.step or finding.step >= last:
         return
@@ -48,9 +51,10 @@ def unlike_before(
     usual = share(first)
     if usual is None:
         if not finding.approximation:
-            yield (
-                f"STEP-EQ: {cause} is excused in step {first}, and the steps after it cannot be compared: the update "
-                "is not a plain sum of the gradients of the replicas"
+            yield Doubt(
+                finding.check,
+                f"{cause} is excused in step {first}, and the steps after it cannot be compared: the update is not a "
+                "plain sum of the gradients of the replicas",
             )
         return
     later = range(first + 1, last + 1)
@@ -59,7 +63,8 @@ def unlike_before(
     else:
         odd = next((step for step in later if share(step) != usual), None)
     if odd is not None:
-        yield (
-            f"STEP-EQ: {cause} is excused in step {first}, and step {odd} differs by something else: its update is "
-            "not made of the gradients of the replicas as before"
+        yield Doubt(
+            finding.check,
+            f"{cause} is excused in step {first}, and step {odd} differs by something else: its update is not made of "
+            "the gradients of the replicas as before",
         )

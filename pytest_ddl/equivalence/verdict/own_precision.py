@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.records import TrainingRecord
 
@@ -41,9 +42,9 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
         unused_expectations={
             cause: reason for cause, reason in report.unused_expectations.items() if cause in own.unused_expectations
         },
-        inconclusive=(
-            *report.inconclusive,
-            *(f"in {names}: {why}" for why in own.inconclusive if why not in report.inconclusive),
+        doubts=(
+            *report.doubts,
+            *(Doubt(doubt.check, f"in {names}: {doubt.reason}") for doubt in own.doubts if doubt not in report.doubts),
         ),
         notes=tuple(dict.fromkeys((note, *report.notes, *own.notes))),
         seconds=report.seconds + own.seconds,

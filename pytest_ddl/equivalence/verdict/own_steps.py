@@ -10,17 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from pytest_ddl.equivalence.checks.registry import ROLES
 from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord
 
 MOST = 20
 """Steps that are judged so, the first ones; each takes as long as judging the whole run."""
-_JUDGED = ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ", "OPT-STATE", "STATE-EQ")
-
 Cut = Callable[[TrainingRecord], TrainingRecord]
 
 
-def step_by_step(taken_over: Sequence[int], judged: Callable[[Cut], Sequence[CheckResult]]) -> tuple[CheckResult, ...]:
+def step_by_step(
+    taken_over: Sequence[int], judged: Callable[[Cut], Sequence[CheckResult]], roles: Roles = ROLES
+) -> tuple[CheckResult, ...]:
     """Return the results of checks, with what the steps did themselves that ended with values taken over.
 
     :param judged: a function that gives the results of checks for changed records.
@@ -30,7 +32,7 @@ def step_by_step(taken_over: Sequence[int], judged: Callable[[Cut], Sequence[Che
     left = f"step {taken_over[MOST]} and later uneven ones by themselves" if len(taken_over) > MOST else None
     joined = []
     for position, result in enumerate(results):
-        if result.check in _JUDGED:
+        if roles.have(result, Role.BY_STEP):
             for step, others in own.items():
                 result = _joined(result, _of_step(others[position], step))
             if left is not None:

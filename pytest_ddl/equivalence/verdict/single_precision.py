@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.diagnosis.afterwards import CAUSE as CHANGED_AFTERWARDS
 from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, compared_with_reference, of_kind, update
 from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.records import TrainingRecord
 
 _ROUNDINGS = 8
@@ -21,7 +23,7 @@ def is_of_single_precision(report: Report) -> bool:
     update. Such a program is compared in its own precision, like one that refuses float64.
     """
     reference, distributed = report.reference, report.distributed
-    found = [finding for finding in report.findings if finding.check in ("STEP-EQ", "UNEVEN-EQ", "LOSS-EQ")]
+    found = [finding for finding in report.findings if report.roles.have(finding, Role.UPDATES | Role.LOSS)]
     if reference is None or distributed is None or reference.errors or distributed.errors:
         return False
     return bool(found) and all(_is_rounding(reference, distributed, finding) for finding in found)
@@ -34,7 +36,7 @@ def _is_rounding(reference: TrainingRecord, distributed: TrainingRecord, finding
     relative = _ROUNDINGS * unit_roundoff("float32")
     if finding.cause == CHANGED_AFTERWARDS:
         return _is_rounding_of_a_final_value(reference, finding, relative)
-    if finding.check == "LOSS-EQ":
+    if finding.check == LOSS_EQ:
         losses = [rank.steps[step - 1].loss for record in (reference, distributed) for rank in record.ranks]
         known = [loss for loss in losses if loss is not None]
         return len(known) == len(losses) and max(known) - min(known) <= relative * abs(known[0])

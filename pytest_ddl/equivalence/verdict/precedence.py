@@ -1,0 +1,182 @@
+"""Precedence of findings: a table of what an earlier finding explains, and what follows from it in any case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING
+from pytest_ddl.equivalence.findings import Finding, Symptom
+from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
+
+UNSPECIFIC = (
+    None,
+    "replicas-diverged",
+    "workers-diverged",
+    "optimizer-state-mismatch",
+    "reported-loss-wrong",
+    "metric-wrong",
+)
+"""Causes that are named if nothing more specific is known. A specific one at the same step or before explains them."""
+_CHANGES_THE_FORWARD_PASS = (
+    "per-replica-normalization",
+    "random-stream-differs-across-replicas",
+    "random-stream-repeated-across-replicas",
+    "batch-coupled-loss",
+)
+"""Causes that make the loss differ in the same step."""
+_ANY = ~NO_ROLE
+Condition = Callable[[Finding, Finding], bool]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Row of a table of precedence, for an earlier and a later finding of checks with the given roles."""
+
+    earlier: Role
+    later: Role
+    explains: Condition
+    """Whether the earlier finding explains the later one, if the row applies."""
+    if_: Condition = lambda _earlier, _later: True
+    """Whether the row applies. If not, the next rows decide."""
+
+
+def decided(rules: Sequence[Rule], earlier: Finding, later: Finding, roles: Roles) -> bool:
+    """Return what the first row that applies decides. Without such a row, nothing is explained."""
+    for rule in rules:
+        fits = (rule.earlier == _ANY or roles.have(earlier, rule.earlier)) and (
+            rule.later == _ANY or roles.have(later, rule.later)
+        )
+        if fits and rule.if_(earlier, later):
+            return rule.explains(earlier, later)
+    return False
+
+
+def _always(_earlier: Finding, _later: Finding) -> bool:
+    return True
+
+
+def _never(_earlier: Finding, _later: Finding) -> bool:
+    return False
+
+
+def _from_its_step_on(earlier: Finding, later: Finding) -> bool:
+    return (later.step or 0) >= (earlier.step or 0)
+
+
+def _after_its_step(earlier: Finding, later: Finding) -> bool:
+    return (later.step or 0) > (earlier.step or 0)
+
+
+def _up_to_its_step(earlier: Finding, later: Finding) -> bool:
+    return (later.step or 0) <= (earlier.step or 0)
+
+
+def _crashes(earlier: Finding, _later: Finding) -> bool:
+    return earlier.symptom == Symptom.CRASH.value
+
+
+def _stops(earlier: Finding, _later: Finding) -> bool:
+    return earlier.symptom in (Symptom.CRASH.value, Symptom.HANG.value)
+
+
+def _ends_steps(_earlier: Finding, later: Finding) -> bool:
+    return later.cause in ("unequal-steps", "rank-did-not-run")
+
+
+def _is_tolerated_more(earlier: Finding, later: Finding) -> bool:
+    return earlier.approximation > later.approximation
+
+
+def _has_the_same_cause(earlier: Finding, later: Finding) -> bool:
+    return earlier.cause is not None and earlier.cause == later.cause
+
+
+def _changes_the_loss(earlier: Finding, later: Finding) -> bool:
+    if earlier.step == later.step:
+        return earlier.cause in later.also or earlier.cause in _CHANGES_THE_FORWARD_PASS
+    return _after_its_step(earlier, later)
+
+
+def _makes_replicas_differ(earlier: Finding, later: Finding) -> bool:
+    return later.cause != "state-not-aggregated" and earlier.cause in (*DIVERGING, "initial-weights-differ")
+
+
+def _is_the_same_formula(earlier: Finding, later: Finding) -> bool:
+    return later.cause in earlier.also
+
+
+def _changes_state(earlier: Finding, later: Finding) -> bool:
+    return _from_its_step_on(earlier, later) and later.cause in UNSPECIFIC
+
+
+def _changes_later_or_vague(earlier: Finding, later: Finding) -> bool:
+    return _after_its_step(earlier, later) or later.cause in UNSPECIFIC
+
+
+def _changes_later_or_guessed(earlier: Finding, later: Finding) -> bool:
+    return _changes_later_or_vague(earlier, later) or not later.exact
+
+
+def _is_of_weights(earlier: Finding, _later: Finding) -> bool:
+    return earlier.cause != "state-not-aggregated"
+
+
+def _is_verified(earlier: Finding, _later: Finding) -> bool:
+    return earlier.verified
+
+
+_BY_STEP = Role.WEIGHTS | Role.LOSS
+
+EXPLAINED: tuple[Rule, ...] = (
+    # A tolerated value that fit shows within an epoch does not excuse a wrong result.
+    Rule(Role.LOSS | Role.METRICS, Role.METRICS, _never, if_=_is_tolerated_more),
+    Rule(_ANY, _ANY, _always, if_=_has_the_same_cause),
+    # Without the strategy, data, weights and numbers all differ.
+    Rule(Role.SETUP, Role.RUN, _never),
+    Rule(Role.SETUP, _ANY, _always),
+    # A run that stopped early explains missing steps, not wrong numbers before.
+    Rule(Role.RUN, _ANY, _ends_steps),
+    Rule(Role.FILES, Role.STOPPING, _always, if_=_crashes),
+    Rule(Role.FILES, _ANY, _never, if_=_crashes),
+    # If a collective gives wrong numbers, all later numbers are wrong.
+    Rule(Role.COLLECTIVES, Role.FOLLOWING, _from_its_step_on),
+    Rule(Role.COLLECTIVES, _ANY, _never),
+    # Training that continued from another point is compared with training that did not.
+    Rule(Role.RESUMPTION, _ANY, _after_its_step),
+    # Wrong data does not depend on the weights. A wrong batch size explains its duplicates.
+    Rule(Role.BATCHES, Role.EXAMPLES, _always),
+    Rule(_ANY, Role.DATA, _never),
+    # It is the loss of other examples.
+    Rule(Role.EXAMPLES, Role.LOSS, _always, if_=_from_its_step_on),
+    # The loss of the step in which weights begin to differ is a defect of its own,
+    # unless it is off by the same formula.
+    Rule(Role.UPDATES | Role.SLOTS, Role.LOSS, _changes_the_loss),
+    # The replicas that skipped or updated determine all later values of the run.
+    Rule(Role.NONFINITE, _ANY, _from_its_step_on),
+    # An error that is the same on all replicas (and perhaps declared) does not explain why they differ.
+    Rule(_ANY, Role.REPLICAS, _makes_replicas_differ),
+    # Metrics are compared if they were computed with equal weights, so that only wrong data explains them.
+    Rule(Role.WEIGHTS | Role.DATA | Role.DRAWS | Role.STATE, Role.METRICS, _always),
+    Rule(Role.LOSS, Role.METRICS, _is_the_same_formula),
+    # State after a step follows from the weights before it, unless its own rule is known to be wrong.
+    Rule(Role.DATA, Role.STATE, _always),
+    Rule(Role.WEIGHTS, Role.STATE, _changes_state),
+    Rule(Role.REPLICAS, _BY_STEP, _always),
+    Rule(Role.WEIGHTS, _BY_STEP, _changes_later_or_vague),
+    Rule(Role.DATA, _BY_STEP, _changes_later_or_guessed),
+)
+"""What an earlier finding explains. The first row that applies decides."""
+
+MUST_FOLLOW: tuple[Rule, ...] = (
+    Rule(_ANY, _ANY, _always, if_=_stops),
+    # What came after a verified finding began with equal values.
+    Rule(_ANY, _BY_STEP | Role.STATE | Role.MOTION, _up_to_its_step, if_=_is_verified),
+    Rule(_ANY, _ANY, _never, if_=_is_verified),
+    Rule(Role.BATCHES, Role.EXAMPLES, _always),
+    Rule(_ANY, Role.EXAMPLES, _never),
+    Rule(Role.UPDATES | Role.DATA | Role.RESUMPTION | Role.NONFINITE, Role.FOLLOWING, _always),
+    # A declared difference of a counter, a slot, state or a loss does not change the weights.
+    Rule(Role.REPLICAS, _BY_STEP, _after_its_step, if_=_is_of_weights),
+)
+"""What follows from an excused finding, whatever else is wrong. The first row that applies decides."""
