@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -39,16 +39,28 @@ def shuffled(seed: int, data: np.ndarray, workers: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).permutation(data)[: BATCH * MANY // workers]
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """Program whose runs are known."""
+
+    of_one_device: TrainingRecord
+    of_strategy: TrainingRecord
+    of_another_run: TrainingRecord
+
+    def reference(self, settings: RunSettings) -> TrainingRecord:
+        return cut(self.of_one_device, settings)
+
+    def distributed(self, settings: RunSettings) -> TrainingRecord:
+        return cut(self.of_strategy, settings)
+
+    def anew(self, settings: RunSettings) -> TrainingRecord:
+        return cut(self.of_another_run, settings)
+
+
 def judged(reference: TrainingRecord, anew: TrainingRecord, distributed: TrainingRecord) -> tuple[str, set[str | None]]:
-    runs = align(
-        cut(reference, SETTINGS),
-        cut(distributed, SETTINGS),
-        SETTINGS,
-        lambda settings: cut(reference, settings),
-        lambda settings: cut(distributed, settings),
-        lambda settings: cut(anew, settings),
-    )
-    report = runs.told(judge(runs.reference, runs.distributed))
+    program = Recorded(reference, distributed, anew)
+    runs = align(program.reference(SETTINGS), program.distributed(SETTINGS), SETTINGS, program)
+    report = runs.explained(judge(runs.reference, runs.distributed))
     return report.verdict, {finding.cause for finding in report.findings if finding.check == "DATA-COVER"}
 
 

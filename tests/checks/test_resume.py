@@ -12,6 +12,7 @@ from simulated_training import Program, simulate
 from pytest_ddl.equivalence.checks.resume import check_resume
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import BatchRecord, RankRecord, Snapshot, TrainingRecord, VariableKind
 
@@ -109,3 +110,14 @@ def test_nothing_to_compare_is_not_a_pass(resumed: dict[int, Snapshot]) -> None:
     ranks = tuple(replace(rank, resumed=resumed) for rank in distributed.ranks)
     result = check_resume(reference, replace(distributed, ranks=ranks), Tolerance(reference))
     assert result.outcome is Outcome.NOT_APPLICABLE
+
+
+def test_more_than_two_attempts_are_joined_into_one_run() -> None:
+    whole = simulate(PROGRAM).ranks[0]
+    parts = [
+        replace(whole, steps=whole.steps[first:last], resumed={first: {}} if first else {})
+        for first, last in ((0, 1), (1, 2), (2, 4))
+    ]
+    rank = joined(joined(parts[0], parts[1], 1), parts[2], 2)
+    assert [step.index for step in rank.steps] == [1, 2, 3, 4]
+    assert sorted(rank.resumed) == [1, 2]

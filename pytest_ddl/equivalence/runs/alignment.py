@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from pytest_ddl.equivalence.checks.data_cover import CHECK as DATA_COVER
 from pytest_ddl.equivalence.checks.resume import data_shift
@@ -35,7 +35,21 @@ FURTHER_STEPS = 200
 _REFUSED = re.compile(r"(ReplayError|UnknownExampleError): (.*)")
 """Error of the replay, inside the message of the ``tf.data`` operation that raised it."""
 
-Runner = Callable[[RunSettings], TrainingRecord]
+
+class Runner(Protocol):
+    """Program that can be run again with other settings."""
+
+    def reference(self, settings: RunSettings) -> TrainingRecord:
+        """Run on one device, or return the record of such a run with equal settings."""
+        ...
+
+    def distributed(self, settings: RunSettings) -> TrainingRecord:
+        """Run under the strategy."""
+        ...
+
+    def anew(self, settings: RunSettings) -> TrainingRecord:
+        """Run on one device, even if there is a record of such a run."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,21 +65,14 @@ class Aligned:
     in_program: bool = False
     """True if that reason lies in the program."""
 
-    def told(self, report: Report) -> Report:
+    def explained(self, report: Report) -> Report:
         """Add the notes to the report of these two runs, and remove what cannot be compared."""
         if self.undecided is not None:
             report = _without_numbers(report, self.undecided, self.in_program)
         return replace(report, notes=(*self.notes, *report.notes)) if self.notes else report
 
 
-def align(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    settings: RunSettings,
-    run_reference: Runner,
-    run_distributed: Runner,
-    run_reference_anew: Runner,
-) -> Aligned:
+def align(reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings, program: Runner) -> Aligned:
     """Return two runs on the same global batches, if the data allows it and no example is lost or repeated."""
     reference, distributed = data_calls(reference, distributed)
     runs = Aligned(reference, distributed, settings)
@@ -78,7 +85,7 @@ def align(
     known = contents_are_known(reference, distributed)
     if settings.steps is not None and reference.num_steps >= settings.steps and found.ours != found.theirs:
         longer = replace(settings, steps=settings.steps + FURTHER_STEPS)
-        ours, theirs = data_calls(run_reference(longer), run_distributed(longer))
+        ours, theirs = data_calls(program.reference(longer), program.distributed(longer))
         if not ours.errors and not theirs.errors:
             whole = coverage(ours, theirs)
             wrong = whole is not None and whole.order in (Order.WRONG, Order.REPEATED)
@@ -87,27 +94,27 @@ def align(
                 note = f"run for {ours.num_steps} steps, to see whether each pass covers the data"
                 return Aligned(ours, theirs, longer, (note,))
             if whole is not None and whole.order is Order.WRONG and not known:
-                again, _theirs = data_calls(run_reference_anew(longer), theirs)
+                again, _theirs = data_calls(program.anew(longer), theirs)
                 if not again.errors and repeats_are_no_chance((ours, again), theirs, whole.by):
                     note = f"run for {ours.num_steps} steps, in which workers consume the same examples"
                     return Aligned(ours, theirs, longer, (note,))
-    if not known and not _same_contents(reference, run_reference_anew(settings)):
+    if not known and not _same_contents(reference, program.anew(settings)):
         why = "the program consumes other examples each time that it runs on one device: give its data a seed"
         return replace(runs, undecided=why, in_program=True)
-    if not known and _follow_batch_size(runs, run_reference):
+    if not known and _follow_batch_size(runs, program):
         why = (
             "the examples depend on the size of the batches in which they are drawn: make them first, batch afterwards"
         )
         return replace(runs, undecided=why, in_program=True)
-    return runs if wrong else _replayed(runs, run_reference, found.drawn)
+    return runs if wrong else _replayed(runs, program, found.drawn)
 
 
-def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
+def _replayed(runs: Aligned, program: Runner, drawn: bool) -> Aligned:
     batches = contents_by_step(runs.distributed)
     if batches is None:
         return replace(runs, undecided="global batches are composed differently, and their contents were not observed")
     settings = replace(runs.settings, replay=batches)
-    replayed = run_reference(settings)
+    replayed = program.reference(settings)
     if replayed.errors:
         error = replayed.errors[0][1]
         refused = _REFUSED.search(error.message)
@@ -126,13 +133,13 @@ def _replayed(runs: Aligned, run_reference: Runner, drawn: bool) -> Aligned:
     return replace(runs, reference=replayed, settings=settings, notes=(note,))
 
 
-def _follow_batch_size(runs: Aligned, run_reference: Runner) -> bool:
+def _follow_batch_size(runs: Aligned, program: Runner) -> bool:
     """Return whether one device consumes the strategy's examples if its batches have the size of a replica's."""
     given, replicas = runs.settings, runs.distributed.num_replicas
     if replicas < 2 or given.global_batch_size is None or given.global_batch_size % replicas:
         return False
     steps = None if given.steps is None else given.steps * replicas
-    smaller = run_reference(replace(given, global_batch_size=given.global_batch_size // replicas, steps=steps))
+    smaller = program.reference(replace(given, global_batch_size=given.global_batch_size // replicas, steps=steps))
     return not smaller.errors and contents_are_known(smaller, runs.distributed)
 
 

@@ -1,4 +1,4 @@
-"""Join the two attempts of one rank into one record: the interrupted attempt and the one that continued."""
+"""Join two attempts of one rank into one record: an interrupted attempt and the one that continued."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ Value = TypeVar("Value")
 
 
 def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
-    """Return one record with the steps of both attempts. The first attempt was interrupted after ``step``."""
+    """Return one record with the steps of both attempts.
+
+    :param first: an attempt, or several joined ones, interrupted after ``step``.
+    """
     places = _places(first.variables, second.variables)
     if places is not None:
         second = _moved(second, first.variables, places)
-    resumed: Mapping[int, Snapshot] = second.resumed or {step: {}}
+    resumed: Mapping[int, Snapshot] = {**first.resumed, **(second.resumed or {step: {}})}
     initial = first.initial or second.initial
     return replace(
         second,

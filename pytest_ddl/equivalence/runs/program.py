@@ -1,0 +1,146 @@
+"""Run one training function on one device and under a strategy, on the clusters of a harness."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.cluster import GRACE, Answer, Fate
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.equivalence.runs.references import ReferenceStore
+from pytest_ddl.equivalence.runs.remote import run_training
+from pytest_ddl.equivalence.runs.resuming import joined
+from pytest_ddl.equivalence.runs.watchdog import Watchdog
+from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
+from pytest_ddl.tracebacks import own_frame_of_stacks, own_frame_of_traceback
+from pytest_ddl.training import collective_log
+from pytest_ddl.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pytest_ddl.harness import Harness
+    from pytest_ddl.items.selection import DdlMark
+    from pytest_ddl.strategies.spec import StrategySpec
+
+TrainFunction = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Training function under test, with everything that its runs share."""
+
+    harness: Harness
+    references: ReferenceStore
+    train: TrainFunction
+    spec: StrategySpec
+    """The strategy that is compared with one device."""
+    mark: DdlMark
+    test: str
+    """Name of the test. Runs on one device are shared only by the comparisons of one test."""
+    deadline: float
+    """End of the time for all runs, on the clock of :func:`time.monotonic`."""
+
+    def reference(self, settings: RunSettings) -> TrainingRecord:
+        """Run on one device, or return the record of such a run with equal settings."""
+        settings = replace(settings, is_reference=True, one_by_one=False)
+        spec = self.harness.registry.default("one_device")
+        key = ship.pack(self.train), settings, self.harness.device_for(spec, self.mark), self.test
+        return self.references.get(key, lambda: self.anew(settings))
+
+    def anew(self, settings: RunSettings) -> TrainingRecord:
+        """Run on one device, even if there is a record of such a run."""
+        spec = self.harness.registry.default("one_device")
+        return self._run(spec, replace(settings, is_reference=True))
+
+    def distributed(self, settings: RunSettings) -> TrainingRecord:
+        """Run under the strategy."""
+        return self._run(self.spec, settings)
+
+    def _run(self, spec: StrategySpec, settings: RunSettings) -> TrainingRecord:
+        """Run the function on a cluster. Errors there become part of the record."""
+        started = time.monotonic()
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.harness.folder))
+        plain = settings.is_reference and settings.without_strategy
+        settings = replace(settings, tmp_path=str(folder), without_strategy=plain)
+        if settings.one_by_one and "workers" in spec.shape:
+            spec = replace(spec, shape={**spec.shape, "workers": 1})
+        try:
+            ranks, num_replicas = self._attempts(spec, settings)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return TrainingRecord(
+            strategy=str(spec),
+            num_replicas=num_replicas,
+            ranks=tuple(ranks),
+            global_batch_size=settings.global_batch_size,
+            precision=settings.precision,
+            seed=settings.seed,
+            perturbation=settings.perturbation,
+            seconds=time.monotonic() - started,
+            neutralised=settings.neutralise,
+            taken_over=tuple(settings.states.values) if settings.states else (),
+        )
+
+    def _attempts(self, spec: StrategySpec, settings: RunSettings) -> tuple[list[RankRecord], int]:
+        """Call the function, and again in a fresh cluster for as long as all ranks ask for a restart."""
+        ranks, num_replicas = self._attempt(spec, settings)
+        latest = ranks
+        while restarting := [rank.rank for rank in latest if rank.results.get("restart")]:
+            if len(restarting) < len(ranks):
+                return [_alone(rank) if rank.rank in restarting else rank for rank in ranks], num_replicas
+            first_step = min(rank.num_steps for rank in ranks)
+            settings = replace(settings, attempt=settings.attempt + 1, first_step=first_step)
+            latest, num_replicas = self._attempt(spec, settings, fresh=True)
+            ranks = [joined(first, second, first_step) for first, second in zip(ranks, latest, strict=True)]
+        return ranks, num_replicas
+
+    def _attempt(self, spec: StrategySpec, settings: RunSettings, fresh: bool = False) -> tuple[list[RankRecord], int]:
+        job = ship.pack(run_training, (self.train, settings))
+        with self.harness.cluster(spec, self.mark, fresh=fresh) as cluster:
+            several = cluster.num_ranks > 1
+            stuck = Watchdog(settings.tmp_path, settings.attempt, cluster.num_ranks) if several else None
+            answers = cluster.ask(Kind.CALL, job, deadline=self.deadline, patience=_patience, stuck=stuck)
+            ranks = [_rank_record(answer, settings) for answer in answers]
+            if any(rank.failed for rank in ranks):
+                cluster.retired = cluster.retired or "the training function failed in it"
+            return ranks, cluster.num_replicas
+
+
+def _alone(rank: RankRecord) -> RankRecord:
+    """Return the record of a rank that called ``run.restart()`` while others continued, which is an error."""
+    message = "run.restart() was called on this rank and not on all; interrupt the program on every rank or on none"
+    return replace(rank, error=ErrorRecord("RuntimeError", message, "", rank.num_steps))
+
+
+def _patience(body: ship.Shipped) -> float | None:
+    return GRACE if body.failed else None
+
+
+def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
+    if answer.ok:
+        record = ship.unpack(answer.body)
+        assert isinstance(record, RankRecord)
+        output = answer.stdout + answer.stderr
+        return replace(record, error=replace(record.error, output=output[-4000:])) if record.error else record
+    failure = answer.failure
+    # The log of executed collectives is all that is left of a rank that gave no answer.
+    executed = collective_log.read(collective_log.path_of(settings.tmp_path, settings.attempt, answer.rank))
+    fates = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped", Fate.STUCK: "stuck"}
+    kind = fates.get(answer.fate)
+    traces = failure.traceback if failure else answer.stacks
+    frame = own_frame_of_traceback(traces) if failure else own_frame_of_stacks(traces)
+    error = ErrorRecord(
+        type=kind or (failure.type if failure else "unknown"),
+        message=failure.message if failure else answer.describe_end(),
+        traceback=traces,
+        step=executed[-1].step if executed else 0,
+        output=(answer.stdout + answer.stderr)[-4000:],
+    )
+    if frame is not None:
+        error = replace(error, file=frame.file, line=frame.line, function=frame.function, source=frame.source)
+    return RankRecord(rank=answer.rank, task=answer.task, replicas=(), error=error, collectives=executed)
