@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,10 +10,15 @@ from typing import Any
 from pytest_ddl.bench.launching.pinning import cores_per_replica, pinned, thread_environ
 from pytest_ddl.bench.launching.stopwatch import synchronise
 from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.bench.metrics.absent import NoNumberError
-from pytest_ddl.bench.metrics.bandwidth import algorithm_bandwidth, bus_bandwidth
-from pytest_ddl.bench.records import Launch
+from pytest_ddl.bench.metrics.communication import (
+    algorithm_bandwidth,
+    bus_bandwidth,
+    collective_time,
+    replayed_communication_time,
+)
 from pytest_ddl.cluster.worker import current_rank
+
+__all__ = ["CollectiveTiming", "measure_collectives", "replayed_communication_time"]
 
 KINDS = ("all_reduce", "all_gather")
 """Collectives that a program can request directly through ``tf.distribute``."""
@@ -47,16 +51,16 @@ class CollectiveTiming:
     @property
     def seconds(self) -> float:
         """Seconds of one collective: the median of the samples."""
-        return statistics.median(self.samples)
+        return collective_time(self.samples)
 
     @property
     def algorithm_bandwidth(self) -> float:
-        """Algorithm bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.bandwidth.algorithm_bandwidth`."""
+        """Algorithm bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.communication.algorithm_bandwidth`."""
         return algorithm_bandwidth(self.size, self.seconds)
 
     @property
     def bus_bandwidth(self) -> float:
-        """Bus bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.bandwidth.bus_bandwidth`."""
+        """Bus bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.communication.bus_bandwidth`."""
         return bus_bandwidth(self.kind, self.size, self.seconds, self.replicas)
 
     def as_json(self) -> dict[str, Any]:
@@ -239,40 +243,3 @@ def _validate(sizes: Sequence[int], kinds: Sequence[str], samples: int) -> None:
         raise ValueError(f"sizes={list(sizes)!r} must be whole numbers of bytes, at least 1")
     if samples < 1:
         raise ValueError(f"samples={samples!r} must be at least 1")
-
-
-def replayed_communication_time(launch: Launch, timings: Sequence[CollectiveTiming]) -> float:
-    """Estimate the seconds per step of a launch's all-reduces from collectives that were timed separately.
-
-    The estimate is the number of all-reduces times the time of one. The mean bytes of one are ``reduced_bytes /
-    all-reduces``, as counted in the graph. Their time is interpolated (log-log) between the measured sizes.
-
-    This is a second proxy for communication, in addition to ``communication_time``. It is too high if transfers overlap
-    with computation. It is too low in that it omits waiting for the slowest rank, packing, and contention for memory.
-    ``communication_time`` errs in the opposite directions.
-
-    Source: tf_cnn_benchmarks, all_reduce_benchmark.py (it times the reductions of a model separately).
-
-    :param timings: timings of all-reduces with the same number of replicas and the same device.
-    :raises NoNumberError: if no all-reduce was counted, or the sizes do not enclose those of the launch.
-    """
-    count = launch.counters.collectives.get("all_reduce", 0)
-    if not count or not launch.counters.reduced_bytes:
-        raise NoNumberError(f"no all-reduce was counted in a step of {launch.strategy}")
-    wanted = launch.counters.reduced_bytes / count
-    known = {
-        each.size: each.seconds
-        for each in timings
-        if (each.kind, each.replicas, each.device) == ("all_reduce", launch.replicas, launch.device)
-    }
-    if not known or not min(known) <= wanted <= max(known):
-        told = f"{min(known)} to {max(known)} B" if known else "none"
-        raise NoNumberError(
-            f"an all-reduce of {wanted:.0f} B over {launch.replicas} replicas on {launch.device} is not among the "
-            f"measured sizes ({told}): measure_collectives({launch.strategy!r}, sizes=…)"
-        )
-    import numpy as np
-
-    sizes = sorted(known)
-    times = np.log([known[size] for size in sizes])
-    return count * float(np.exp(np.interp(np.log(wanted), np.log(sizes), times)))

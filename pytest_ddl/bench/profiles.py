@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.communication import exposed_communication_time
 from pytest_ddl.training.adapter import read_xspace
 
 Span = tuple[float, float]
@@ -72,15 +73,14 @@ def exposed_communication(folder: Path, steps: int) -> ExposedCommunication:
                 span for name, span in kernels if not COMMUNICATION.search(name) and not COPY.search(name)
             )
             together = length(merged([*communication, *computation]))
-            exposed = together - length(computation)
-            found.append((exposed, length(communication), together))
+            exposed = exposed_communication_time(together, length(computation), steps)
+            found.append((exposed, length(communication) / steps, together / steps))
     if not found:
         raise NoNumberError(
             f"the profile in {folder} has no GPU: on CPUs the profiler does not tell how long a collective takes; "
             "use communication_time"
         )
-    exposed, communicated, busy = max(found)
-    return ExposedCommunication(exposed / steps, communicated / steps, busy / steps, len(found))
+    return ExposedCommunication(*max(found), len(found))
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from pytest_ddl.bench.matrix import Matrix
-from pytest_ddl.bench.metrics.absent import NoNumberError
-from pytest_ddl.bench.metrics.estimates import Estimate, baseline_of, estimate, scaling_names
+from pytest_ddl.bench.metrics.estimates import Estimate, estimate
+from pytest_ddl.bench.metrics.registry import METRICS, Column
+
+if TYPE_CHECKING:
+    from pytest_ddl.bench.matrix import Matrix
 
 WIDTH = 100
 NAME = 25
@@ -16,56 +18,64 @@ OVERLOAD = 2.0
 
 
 def summary(matrix: Matrix) -> str:
-    """Return a table of variants and metrics, at most 100 columns wide, with reasons for missing numbers below it."""
+    """Return a table of variants and metrics, at most 100 columns wide, with reasons for missing numbers below it.
+
+    Metrics that do not fit beside each other are in a second block of lines.
+    """
     if not matrix.launches:
         return "\n".join(["nothing was measured", *_not_measured(matrix)])
-    efficiency, overhead = scaling_names(matrix)
-    try:
-        baseline = baseline_of(matrix)
-    except NoNumberError:
-        baseline = ""
-    columns: tuple[tuple[str, str, int, Callable[[Estimate], str]], ...] = (
-        ("step ms", "step_time", 13, lambda e: f"{_digits(1e3 * (e.value or 0))}{_spread(e)}"),
-        ("examples/s", "throughput", 10, lambda e: _digits(e.value or 0)),
-        ("efficiency", efficiency, 12, lambda e: f"{e.value or 0:.3f}{_spread(e)}"),
-        ("overhead", overhead, 8, lambda e: f"{e.value or 0:.3f}"),
-        ("comm.", "communication_share", 5, lambda e: f"{e.value or 0:.0%}"),
-        ("MiB", "peak_memory", 6, lambda e: f"{e.value or 0:.0f}"),
-        ("J/step", "energy_per_step", 7, lambda e: _digits(e.value or 0)),
-    )
-    lines = ["  ".join([f"{'variant':{NAME}}", *(f"{title:>{width}}" for title, _name, width, _show in columns)])]
+    lines: list[str] = []
     notes: dict[str, int] = {}
     remarks: list[str] = []
     unsure = ""
-    for variant in matrix.variants:
-        first, *rest = _wrapped(variant)
-        cells = []
-        for _title, name, width, show in columns:
-            found = estimate(name, matrix, variant)
-            if variant == baseline and found.baseline is not None:
-                cells.append(f"{'-' if name == 'communication_share' else 'baseline' if width > 7 else '1':>{width}}")
-            elif found.value is None:
-                number = notes.setdefault(found.note, len(notes) + 1)
-                cells.append(f"{f'[{number}]':>{width}}")
-            else:
-                cells.append(f"{show(found):>{width}}")
-                if len(found.samples) > 1 and found.low is None:
-                    unsure = found.note.partition(";")[0]
-                if found.baseline is not None:
-                    remarks += [part for part in found.note.split("; ") if "no interval" not in part]
-        lines += ["  ".join([f"{first:{NAME}}", *cells]), *rest]
-    told = [f"[{number}] {note}" for note, number in notes.items()]
-    told += [remark for remark in dict.fromkeys(remarks) if remark]
-    told += [
+    for metrics in _blocks(matrix):
+        lines.append("  ".join([f"{'variant':{NAME}}", *(f"{column.title:>{column.width}}" for _, column in metrics)]))
+        for variant in matrix.variants:
+            first, *rest = _wrapped(variant)
+            cells = []
+            for name, column in metrics:
+                found = estimate(name, matrix, variant)
+                if variant == found.baseline:
+                    text = column.of_baseline
+                elif found.value is None:
+                    text = f"[{notes.setdefault(found.note, len(notes) + 1)}]"
+                else:
+                    text = f"{column.text(found.value)}{_spread(found) if column.interval else ''}"
+                    if len(found.samples) > 1 and found.low is None:
+                        unsure = found.note.partition(";")[0]
+                    if found.baseline is not None:
+                        remarks += [part for part in found.note.split("; ") if "no interval" not in part]
+                cells.append(f"{text:>{column.width}}")
+            lines += ["  ".join([f"{first:{NAME}}", *cells]), *rest]
+    below = [f"[{number}] {note}" for note, number in notes.items()]
+    below += [remark for remark in dict.fromkeys(remarks) if remark]
+    below += [
         unsure or _uncertainty(matrix),
         *_warnings(matrix),
         *_not_measured(matrix),
         _measuring(matrix),
         _machine(matrix),
     ]
-    for text in told:
+    for text in below:
         lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ")
     return "\n".join(lines)
+
+
+def _blocks(matrix: Matrix) -> list[list[tuple[str, Column]]]:
+    """Return the metrics of the table with their columns, in blocks that fit into its width."""
+    rule = "strong" if matrix.scaling == "strong" else "weak"
+    blocks: list[list[tuple[str, Column]]] = []
+    left = 0
+    for metric in METRICS.values():
+        column = metric.column
+        if column is None or column.scaling not in ("", rule):
+            continue
+        if left < column.width + 2:
+            blocks.append([])
+            left = WIDTH - NAME
+        blocks[-1].append((metric.name, column))
+        left -= column.width + 2
+    return blocks
 
 
 def _wrapped(variant: str) -> list[str]:
@@ -75,13 +85,6 @@ def _wrapped(variant: str) -> list[str]:
     name, bracket, shape = variant.partition("[")
     parts = (bracket + shape).replace(",", ", ")
     return [name, *textwrap.wrap(parts, NAME, initial_indent="  ", subsequent_indent="   ")]
-
-
-def _digits(value: float) -> str:
-    """Format four significant digits; a whole number from 1000 on; three digits and an exponent from 10 million on."""
-    if value >= 1000:
-        return f"{value:.0f}" if value < 1e7 else f"{value:.3g}"
-    return f"{value:.4g}"
 
 
 def _spread(found: Estimate) -> str:
@@ -115,12 +118,14 @@ def _eager(matrix: Matrix) -> list[str]:
 
 def _remarks(matrix: Matrix) -> list[str]:
     """Return each remark once, without variants if all of them share it. Remarks on the program's loops often do."""
-    told: dict[str, dict[str, None]] = {}
+    variants: dict[str, dict[str, None]] = {}
     for item in matrix.launches:
         for remark in (remark for rank in item.ranks for remark in rank.remarks):
-            told.setdefault(remark, {})[item.strategy] = None
+            variants.setdefault(remark, {})[item.strategy] = None
     everywhere = len(matrix.variants)
-    return [remark if len(found) == everywhere else f"{', '.join(found)}: {remark}" for remark, found in told.items()]
+    return [
+        remark if len(found) == everywhere else f"{', '.join(found)}: {remark}" for remark, found in variants.items()
+    ]
 
 
 def _overload(matrix: Matrix) -> list[str]:

@@ -13,13 +13,13 @@ from pytest_ddl.bench.metrics import (
     METRICS,
     NoNumberError,
     baseline_of,
+    costs,
     estimate,
     interval,
-    metric,
-    of_launch,
+    metric_named,
     of_pair,
     scaling,
-    scaling_names,
+    speed,
 )
 from pytest_ddl.bench.records import EnergyReading, RankTiming
 from tests.bench.made import launch, matrix
@@ -32,13 +32,15 @@ ONE, TWO = 109.5, 78.6
 
 def test_published_efficiency() -> None:
     assert round(100 * scaling.strong_scaling_efficiency(ONE, TWO, 2), 2) == 69.66
-    assert scaling.strong_scaling_overhead(ONE, TWO, 2) == pytest.approx(1.4356, abs=1e-4)
+    one, two = launch("one_device", ONE, 1, 32), launch("mirrored", TWO, 2, 32)
+    assert of_pair.strong_scaling_overhead(one, two) == pytest.approx(1.4356, abs=1e-4)
     assert scaling.speed_up(ONE, TWO) == pytest.approx(1.3931, abs=1e-4)
 
 
 def test_published_run_seen_step_by_step() -> None:
     # Two replicas take half of the steps, so that a step takes twice the share of the run.
-    assert scaling.weak_scaling_efficiency(ONE / 1000, TWO / 500) == pytest.approx(0.6966, abs=1e-4)
+    one, two = launch("one_device", ONE / 1000, 1, 32), launch("mirrored", TWO / 500, 2, 64)
+    assert of_pair.weak_scaling_efficiency(one, two) == pytest.approx(0.6966, abs=1e-4)
 
 
 def test_published_serial_fraction() -> None:
@@ -71,32 +73,32 @@ def test_step_is_that_of_the_slowest_rank() -> None:
         return RankTiming(number, f"worker {number}", blocks, 1.0, 2.0 + number, 0.0, 2**20)
 
     found = launch("multi_worker_mirrored", 1.0, ranks=(rank(0, (20.0, 40.0, 60.0)), rank(1, (30.0, 20.0, 20.0))))
-    assert of_launch.step_time(found) == 2.0
-    assert of_launch.time_to_first_step(found) == 4.0
-    assert of_launch.peak_memory(found) == 1.0
+    assert speed.step_time(found) == 2.0
+    assert costs.time_to_first_step(found) == 4.0
+    assert costs.peak_memory(found) == 1.0
 
 
 def test_throughput_and_its_dual() -> None:
     found = launch("mirrored", 0.25, 2, 64)
-    assert of_launch.throughput(found) == 256
-    assert of_launch.seconds_per_1k_examples(found) == pytest.approx(1000 / 256)
+    assert speed.throughput(found) == 256
+    assert speed.seconds_per_1k_examples(found) == pytest.approx(1000 / 256)
 
 
 def test_energy_of_a_step() -> None:
     found = launch("mirrored", 0.1, 2, 64, energy=EnergyReading(400.0, 20.0, "nvml: 2 GPUs"))
-    assert of_launch.energy_per_step(found) == 2.0
-    assert of_launch.examples_per_joule(found) == 32.0
-    assert of_launch.joules_per_example(found) == 1 / 32
+    assert costs.energy_per_step(found) == 2.0
+    assert costs.examples_per_joule(found) == 32.0
+    assert costs.joules_per_example(found) == 1 / 32
 
 
 def test_energy_is_of_the_steps_that_were_taken() -> None:
     counters = Counters(steady_steps=400)
     found = launch("mirrored", 0.1, energy=EnergyReading(400.0, 20.0, "nvml: 1 GPU"), counters=counters)
-    assert of_launch.energy_per_step(found) == 1.0
+    assert costs.energy_per_step(found) == 1.0
 
 
 def test_measured_share() -> None:
-    assert of_launch.measured_share(launch("mirrored", 0.1, wall_seconds=80.0)) == pytest.approx(0.25)
+    assert costs.measured_share(launch("mirrored", 0.1, wall_seconds=80.0)) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_measured_share() -> None:
 )
 def test_no_number_says_why(name: str, given: dict[str, object], words: str) -> None:
     with pytest.raises(NoNumberError, match=words):
-        getattr(of_launch, name)(launch("mirrored", 0.1, **given))
+        metric_named(name).compute(launch("mirrored", 0.1, **given))
 
 
 # -- against one replica -----------------------------------------------------------------------------
@@ -191,12 +193,12 @@ def test_every_metric_says_what_it_is(name: str) -> None:
     assert found.summary
     assert found.formula
     assert found.source
-    assert found.docstring
+    assert found.compute.__doc__
 
 
 @pytest.mark.parametrize("name", [name for name, found in METRICS.items() if found.dual and found.of])
 def test_dual_can_be_gated_and_is_the_reciprocal(name: str) -> None:
-    dual = metric(METRICS[name].dual or "")
+    dual = metric_named(METRICS[name].dual or "")
     assert METRICS[name].higher_is_better
     assert dual.gated
     reading = EnergyReading(10.0, 1.0, "rapl: 1 package")
@@ -226,7 +228,7 @@ def test_metric_of_no_variant_says_where_it_is() -> None:
 
 def test_unknown_metric_names_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"no metric 'speed'; there are step_time, throughput"):
-        metric("speed")
+        metric_named("speed")
 
 
 # -- estimates ---------------------------------------------------------------------------------------
@@ -262,7 +264,9 @@ def test_number_without_scipy_has_no_interval(monkeypatch: pytest.MonkeyPatch) -
 
 def test_metric_and_dual_have_the_same_interval() -> None:
     made = matrix({"one_device": [0.10, 0.12, 0.11], "mirrored[replicas=2]": [0.15, 0.13, 0.15]})
-    good, dual = (estimate(name, made, "mirrored[replicas=2]") for name in scaling_names(made))
+    good, dual = (
+        estimate(name, made, "mirrored[replicas=2]") for name in ("weak_scaling_efficiency", "weak_scaling_overhead")
+    )
     assert (good.value or 0) * (dual.value or 0) == pytest.approx(1)
     assert (good.low or 0) * (dual.high or 0) == pytest.approx(1)
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pytest_ddl.bench.metrics import NoNumberError
-from pytest_ddl.bench.metrics.bandwidth import algorithm_bandwidth, bus_bandwidth
+from pytest_ddl.bench.metrics.communication import algorithm_bandwidth, bus_bandwidth
 from pytest_ddl.bench.metrics.usl import fit_usl, usl_of
 from tests.bench.made import matrix
 

@@ -237,7 +237,7 @@ def _place(values: Sequence[float]) -> tuple[int, int]:
 
 def _exact(series: Series) -> list[Change]:
     found = []
-    by_chance = BY_CHANCE.search(leaf(series.benchmark))
+    by_chance = leaf(series.benchmark) in BY_CHANCE
     levels = [min(point.value, 1.0) if by_chance else point.value for point in series.points]
     for (before, old), (after, new) in itertools.pairwise(zip(series.points, levels, strict=True)):
         if old == new:

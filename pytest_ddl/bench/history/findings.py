@@ -110,11 +110,8 @@ def _group(group: Sequence[Change], report: Report) -> str:
 
 def _sizes(changes: Sequence[Change]) -> str:
     """Return the changes of one variant: the main metric with its levels, the others only with their size."""
-    order = [one.name for one in FAMILIES]
-    first, *others = sorted(
-        changes,
-        key=lambda one: (family(one.series.benchmark).name != "step", order.index(family(one.series.benchmark).name)),
-    )
+    order = {name: index for index, name in enumerate(("step", *(one.name for one in FAMILIES if one.name != "step")))}
+    first, *others = sorted(changes, key=lambda one: order.get(family(one.series.benchmark).name, len(order)))
     unit, share = first.series.benchmark.unit, is_share(first.series)
     levels = f"{quantity(first.old, unit, share=share)} → {quantity(first.new, unit, share=share)}"
     also = ", ".join(_size(one) for one in others)

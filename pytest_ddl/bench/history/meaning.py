@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from pytest_ddl.bench.history.model import Benchmark, Series
 from pytest_ddl.bench.history.units import TIMES
-from pytest_ddl.bench.metrics.registry import METRICS
+from pytest_ddl.bench.metrics import METRICS, Metric
+from pytest_ddl.bench.metrics.counts import COUNTS
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Family:
     name: str
     title: str
     pattern: str
-    """Pattern for the names of benchmarks. A benchmark belongs to the first family that matches."""
+    """Pattern for the names of benchmarks that are no metrics of ours. They belong to the first family that matches."""
     higher_is_better: bool | None
     """Default for benchmarks that do not say it; ``None`` if neither direction is better."""
     explanation: str
@@ -75,7 +76,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "counters",
         "Counters",
-        r"collectives|reduced_bytes|reductions|packs|unpacked|traces|nodes|copies|misplaced|eager|counter",
+        "|".join((*COUNTS, "reductions", "packs", "counter")),
         False,
         "Counted in the graphs that ran: the same on every machine, so that every change is real.",
         exact=True,
@@ -91,9 +92,10 @@ FAMILIES: tuple[Family, ...] = (
     Family("other", "Other benchmarks", r"", False, "Benchmarks that are not about one training step."),
 )
 MORE_IS_BETTER = re.compile(r"bandwidth|busbw|algbw|per_second|per_joule|speed_?up|accuracy")
-NEUTRAL = re.compile(r"^(packs|nodes|traces|parameter_bytes)$")
+_NAMED = {one.name: one for one in FAMILIES}
+NEUTRAL = {"packs", *(name for name, count in COUNTS.items() if not count.judged)}
 """Counters that are reported but not judged, as in the gate: more of them can be better or worse."""
-BY_CHANCE = re.compile(r"^retraces$")
+BY_CHANCE = {name for name, count in COUNTS.items() if not count.exact}
 """Counters that differ from run to run if batches are ragged. Only zero or not zero is exact."""
 STRATEGY, REPLICAS = ("strategy", "variant"), ("replicas", "n_replicas", "num_replicas", "workers")
 
@@ -104,14 +106,29 @@ def leaf(benchmark: Benchmark) -> str:
 
 
 def family(benchmark: Benchmark) -> Family:
-    """Return the family by the benchmark's attribute ``metric`` if that is one of our names, else by its name."""
+    """Return the family of a benchmark.
+
+    The sources are, in this order: the benchmark's attribute ``metric`` if it is the name of a family, our metric or
+    count of the same name, and the name itself. A metric without a family has one of its own.
+    """
     said = benchmark.attributes.get("metric")
-    for one in FAMILIES:
-        if said == one.name:
-            return one
+    if isinstance(said, str) and said in _NAMED:
+        return _NAMED[said]
+    name = leaf(benchmark)
     if benchmark.name.rsplit(".", 1)[-1].startswith(("peakmem_", "mem_")):
-        return next(one for one in FAMILIES if one.name == "memory")
-    return next(one for one in FAMILIES if re.search(one.pattern, leaf(benchmark)))
+        return _NAMED["memory"]
+    if name in COUNTS:
+        return _NAMED["counters"]
+    metric = METRICS.get(name)
+    if metric is None:
+        return next(one for one in FAMILIES if re.search(one.pattern, name))
+    return _NAMED[metric.family] if metric.family else _own_family(metric)
+
+
+def _own_family(metric: Metric) -> Family:
+    title = metric.name.replace("_", " ").capitalize()
+    explanation = f"{metric.summary[:1].upper()}{metric.summary[1:]}."
+    return Family(metric.name, title, "", metric.higher_is_better, explanation)
 
 
 def higher_is_better(benchmark: Benchmark) -> bool | None:
@@ -121,7 +138,7 @@ def higher_is_better(benchmark: Benchmark) -> bool | None:
     itself. asv 0.6.6 copies the attribute into ``benchmarks.json``, but treats every metric as lower-is-better.
     """
     name = leaf(benchmark)
-    if NEUTRAL.search(name):
+    if name in NEUTRAL:
         return None
     said = benchmark.attributes.get("higher_is_better")
     if isinstance(said, bool):

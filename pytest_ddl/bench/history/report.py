@@ -96,7 +96,7 @@ def causes(changes: Sequence[Change]) -> list[list[Change]]:
             found.append([one])
 
     def importance(one: Change) -> tuple[int, float, tuple[str, ...]]:
-        return (order[family(one.series.benchmark).name], -abs(one.effect), one.series.key)
+        return (order.get(family(one.series.benchmark).name, len(order)), -abs(one.effect), one.series.key)
 
     ranked = [sorted(group, key=importance) for group in found]
     return sorted(ranked, key=lambda group: importance(group[0]))

@@ -65,22 +65,23 @@ def series_title(series: Series) -> str:
 
 def view_section(view: View, report: Report) -> str:
     machine = report.history.machines[view.machine]
-    by_family: dict[str, list[Series]] = defaultdict(list)
+    by_family: dict[Family, list[Series]] = defaultdict(list)
     for one in view.series:
-        by_family[family(one.benchmark).name].append(one)
-    named = {one.name: one for one in FAMILIES}
+        by_family[family(one.benchmark)].append(one)
     head = (
         f'<section class="view" id="{view.id}" aria-labelledby="{view.id}-title">'
         f'<h2 id="{view.id}-title">{escape(view.workload)}</h2>'
         f'<p class="where">Measured on <b>{escape(view.machine)}</b> ({escape(machine.summary)}), '
         f"environment <code>{escape(view.environment)}</code></p>"
     )
-    parts = [head, _scaling(by_family.get("throughput", []))]
-    for name in (*ORDER, *(one.name for one in FAMILIES if one.name not in ORDER)):
-        if name == "counters" and by_family.get(name):
-            parts.append(_counters(named[name], by_family[name], report))
-        elif by_family.get(name):
-            parts.append(_metric(named[name], by_family[name], view, report))
+    parts = [head, _scaling([one for one in view.series if family(one.benchmark).name == "throughput"])]
+    names = [*ORDER, *(one.name for one in FAMILIES if one.name not in ORDER)]
+    names += sorted(one.name for one in by_family if one.name not in names)
+    for kind in sorted(by_family, key=lambda one: names.index(one.name)):
+        if kind.name == "counters":
+            parts.append(_counters(kind, by_family[kind], report))
+        else:
+            parts.append(_metric(kind, by_family[kind], view, report))
     return "".join(parts) + "</section>"
 
 

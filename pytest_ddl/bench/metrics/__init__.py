@@ -1,4 +1,4 @@
-"""Metrics of launches: formulas with their sources, listed in one registry.
+"""Metrics of launches: functions with their formulas and sources, listed in one registry.
 
 >>> from pytest_ddl.bench.metrics import METRICS, estimate
 >>> METRICS["throughput"].dual
@@ -7,12 +7,18 @@
 
 from __future__ import annotations
 
+# Each module registers its metrics when it is imported. Tables list them in this order.
+# isort: off
+from pytest_ddl.bench.metrics import speed, of_pair, costs, communication, usl, batch_size, convergence  # noqa: F401
+
+# isort: on
 from pytest_ddl.bench.metrics.absent import NoNumberError
-from pytest_ddl.bench.metrics.estimates import Estimate, baseline_of, estimate, interval, scaling_names
-from pytest_ddl.bench.metrics.registry import METRICS, Metric, metric
+from pytest_ddl.bench.metrics.estimates import Estimate, baseline_of, estimate, interval
+from pytest_ddl.bench.metrics.registry import METRICS, Column, Metric, metric, metric_named
 
 __all__ = [
     "METRICS",
+    "Column",
     "Estimate",
     "Metric",
     "NoNumberError",
@@ -20,5 +26,5 @@ __all__ = [
     "estimate",
     "interval",
     "metric",
-    "scaling_names",
+    "metric_named",
 ]

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
+from pytest_ddl.bench.metrics.registry import metric
 
 FEWEST_BATCHES = 3
 PERFECT = -0.9
@@ -67,6 +68,14 @@ class BatchScaling:
         )
 
 
+@metric(
+    "steps",
+    "lower",
+    scope="training",
+    name="steps_to_target",
+    summary="steps until the loss reaches a target, against the global batch size",
+    measured_by="training_to_target:steps_to_target",
+)
 def batch_regimes(points: Sequence[tuple[int, float]]) -> BatchScaling:
     """Determine in which of the three regimes each batch size is.
 
@@ -78,8 +87,10 @@ def batch_regimes(points: Sequence[tuple[int, float]]) -> BatchScaling:
     The steps of a batch size are only meaningful if the learning rate (and momentum) were tuned for it. With a rate
     that is scaled by a rule, perfect scaling ends early because of the rule.
 
-    Source: Shallue et al. 2019, JMLR 20(112); the curve: McCandlish et al. 2018, arXiv 1812.06162.
+    The curve is from McCandlish et al. 2018, arXiv 1812.06162.
 
+    :formula: first step with smoothed loss <= target, best of the learning rates; regimes from S (1 + B_crit / B)
+    :source: Shallue et al. 2019, JMLR 20(112)
     :param points: global batch sizes, each with its steps to the target.
     :raises NoNumberError: for fewer than 3 different batch sizes.
     :raises ValueError: if a size or a number of steps is not positive.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
+from pytest_ddl.bench.metrics.registry import metric
 
 ALPHA = 0.05
 """Level of each one-sided test, as in MLPerf."""
@@ -134,6 +135,14 @@ def interpolated(points: Sequence[ConvergencePoint], batch: int) -> ConvergenceP
     )
 
 
+@metric(
+    "epochs",
+    "lower",
+    scope="training",
+    name="epochs_to_target",
+    summary="too fast, too slow or as the reference, by a t test each way",
+    ratio_scale=False,
+)
 def convergence_guard(
     points: Sequence[ConvergencePoint], batch: int, epochs: Sequence[float], *, alpha: float = ALPHA
 ) -> ConvergenceResult:
@@ -144,8 +153,8 @@ def convergence_guard(
     only that no difference was shown, which is likely with few or noisy runs. :func:`convergence_equivalence` shows
     that there is none beyond a margin.
 
-    Source: MLPerf training rules, section on reference convergence points; mlcommons/logging, rcp_checker.
-
+    :formula: olympic mean within mean +- t(0.95, n+m-2) s sqrt(1/n + 1/m)
+    :source: MLPerf: mlcommons/logging, rcp_checker
     :param points: reference points of one or more batch sizes.
     :param epochs: epochs (or steps) to the target of each run; ``inf`` for a run that never reached it.
     :raises NoNumberError: if the batch size is outside those of the reference.

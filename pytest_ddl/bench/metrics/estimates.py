@@ -11,11 +11,14 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.absent import MissingPackageError, NoNumberError, statistics_package
 from pytest_ddl.bench.metrics.of_pair import UNSCALED
-from pytest_ddl.bench.metrics.registry import METRICS, metric
+from pytest_ddl.bench.metrics.registry import METRICS, metric_named
+
+if TYPE_CHECKING:
+    from pytest_ddl.bench.matrix import Matrix
 
 LEVEL = 0.95
 
@@ -63,7 +66,7 @@ def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = 
     :raises KeyError: if the variant was not measured.
     :raises ValueError: if the metric does not exist or is not one of a variant, or the level is invalid.
     """
-    found = metric(name)
+    found = metric_named(name)
     if found.of is None:
         raise ValueError(f"{name} is not a number of one variant (its scope is {found.scope}): see {found.function}")
     if not 0 < level < 1:
@@ -139,12 +142,6 @@ def baseline_of(matrix: Matrix) -> str:
         if launch.replicas == 1 and launch.strategy.split("[")[0] not in UNSCALED:
             return launch.strategy
     raise NoNumberError("no variant on one replica was measured: add one_device to the variants")
-
-
-def scaling_names(matrix: Matrix) -> tuple[str, str]:
-    """Return the names of the efficiency and the overhead for the matrix's batch rule (weak if it has none)."""
-    rule = "strong" if matrix.scaling == "strong" else "weak"
-    return f"{rule}_scaling_efficiency", f"{rule}_scaling_overhead"
 
 
 def _shared_cores(matrix: Matrix, variant: str, baseline: str) -> str:

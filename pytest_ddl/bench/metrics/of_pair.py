@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.metrics import of_launch, scaling
+from pytest_ddl.bench.metrics import scaling
 from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.registry import Column, metric
+from pytest_ddl.bench.metrics.speed import seconds_per_1k_examples, step_time
 from pytest_ddl.bench.records import Launch
+from pytest_ddl.bench.spec import BenchSpec
 
 UNSCALED = {
     "parameter_server": "its workers do not take a step together: compare throughput",
@@ -13,9 +16,38 @@ UNSCALED = {
 """Strategy without a scaling efficiency -> the reason."""
 
 
-def weak_scaling_efficiency(one: Launch, many: Launch) -> float:
-    """Return :func:`~pytest_ddl.bench.metrics.scaling.weak_scaling_efficiency` of the step times.
+def _efficiency(rule: str) -> Column:
+    return Column("efficiency", 12, "{:.3f}".format, interval=True, scaling=rule)
 
+
+def _overhead(rule: str) -> Column:
+    return Column("overhead", 8, "{:.3f}".format, scaling=rule)
+
+
+def _scales_weakly(spec: BenchSpec) -> bool:
+    return spec.scaling == "weak"
+
+
+def _scales_strongly(spec: BenchSpec) -> bool:
+    return spec.scaling == "strong"
+
+
+@metric(
+    "",
+    "higher",
+    scope="pair",
+    dual="weak_scaling_overhead",
+    tracked=_scales_weakly,
+    column=_efficiency("weak"),
+    family="efficiency",
+)
+def weak_scaling_efficiency(one: Launch, many: Launch) -> float:
+    """Return the share of N replicas' worth of work that is got.
+
+    It is the scaled speed-up ``N * t_1 / t_N`` of the source, divided by N.
+
+    :formula: t_1 / t_N, batch per replica fixed
+    :source: Gustafson 1988, CACM 31(5)
     :raises NoNumberError: if the batch per replica was not kept, or the strategy has no replicas to scale with.
     """
     _check(one, many)
@@ -23,42 +55,76 @@ def weak_scaling_efficiency(one: Launch, many: Launch) -> float:
         raise NoNumberError(
             f"the batch per replica was not kept ({_batches(one, many)}): measure with batch_per_replica="
         )
-    return scaling.weak_scaling_efficiency(of_launch.step_time(one), of_launch.step_time(many))
+    return step_time(one) / step_time(many)
 
 
+@metric("", "lower", scope="pair", tracked=_scales_weakly, column=_overhead("weak"), family="overhead")
 def weak_scaling_overhead(one: Launch, many: Launch) -> float:
-    """Return ``t_N / t_1``: the reciprocal of :func:`weak_scaling_efficiency`, with the same errors."""
+    """Return the time of a step against one replica's; 1 is ideal.
+
+    :formula: t_N / t_1, batch per replica fixed
+    :source: reciprocal of weak scaling efficiency
+    :raises NoNumberError: as weak scaling efficiency.
+    """
     return 1.0 / weak_scaling_efficiency(one, many)
 
 
+@metric(
+    "",
+    "higher",
+    scope="pair",
+    dual="strong_scaling_overhead",
+    tracked=_scales_strongly,
+    column=_efficiency("strong"),
+    family="efficiency",
+)
 def strong_scaling_efficiency(one: Launch, many: Launch) -> float:
-    """Return :func:`~pytest_ddl.bench.metrics.scaling.strong_scaling_efficiency` of the step times.
+    """Return the share of N replicas' worth of work that is got.
 
+    :formula: t_1 / (N t_N), global batch fixed; or run times over the same data set
+    :source: Kumar et al. 1994, section 4.1
     :raises NoNumberError: if the global batch was not kept, or the strategy has no replicas to scale with.
     """
     _check(one, many)
     if not _same_global(one, many):
         raise NoNumberError(f"the global batch was not kept ({_batches(one, many)}): measure with global_batch_size=")
-    return scaling.strong_scaling_efficiency(of_launch.step_time(one), of_launch.step_time(many), many.replicas)
+    return scaling.strong_scaling_efficiency(step_time(one), step_time(many), many.replicas)
 
 
+@metric("", "lower", scope="pair", tracked=_scales_strongly, column=_overhead("strong"), family="overhead")
 def strong_scaling_overhead(one: Launch, many: Launch) -> float:
-    """Return ``N * t_N / t_1``: the reciprocal of :func:`strong_scaling_efficiency`, with the same errors."""
+    """Return the replica-seconds paid for one of work; 1 is ideal.
+
+    A gate compares the overhead because it is positive, on a ratio scale, and worse when larger. A difference such as
+    1 - E may be negative and is not on a ratio scale.
+
+    :formula: N t_N / t_1, global batch fixed
+    :source: reciprocal of strong scaling efficiency
+    :raises NoNumberError: as strong scaling efficiency.
+    """
     return 1.0 / strong_scaling_efficiency(one, many)
 
 
+@metric("", "higher", scope="pair")
 def speed_up(one: Launch, many: Launch) -> float:
-    """Return :func:`~pytest_ddl.bench.metrics.scaling.speed_up` of the times per example: the ratio of throughputs.
+    """Return the throughput against one replica's; N is ideal.
 
+    :formula: (t_1 / B_1) / (t_N / B_N)
+    :source: Amdahl 1967; scaled: Gustafson 1988
     :raises NoNumberError: if one of them has no throughput, or the strategy has no replicas to scale with.
     """
     _check(one, many)
-    return scaling.speed_up(of_launch.seconds_per_1k_examples(one), of_launch.seconds_per_1k_examples(many))
+    return scaling.speed_up(seconds_per_1k_examples(one), seconds_per_1k_examples(many))
 
 
+@metric("", "lower", scope="pair", ratio_scale=False)
 def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
-    """Return :func:`~pytest_ddl.bench.metrics.scaling.karp_flatt_serial_fraction` of :func:`speed_up`.
+    """Return the share of the work that behaves as if serial; 0 is ideal.
 
+    S is the speed-up; see :func:`~pytest_ddl.bench.metrics.scaling.karp_flatt_serial_fraction`.
+
+    :formula: (1/S - 1/N) / (1 - 1/N)
+    :source: Karp & Flatt 1990, CACM 33(5)
     :raises NoNumberError: for one replica, or if there is no speed-up.
     """
     if many.replicas < 2:
@@ -66,17 +132,20 @@ def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
     return scaling.karp_flatt_serial_fraction(speed_up(one, many), many.replicas)
 
 
+@metric("seconds", "lower", scope="pair", ratio_scale=False, tracked=_scales_weakly, family="communication")
 def communication_time(one: Launch, many: Launch) -> float:
-    """Return the extra seconds per step of N replicas over one, with the same batch per replica: ``t_N - t_1``.
+    """Return the time per step that distribution costs: a proxy for exposed communication.
 
-    This is a proxy for exposed communication that uses only measured times and no assumptions. It includes more than
-    transfers: waiting for the slowest replica, packing, dispatch, and contention of replicas for cores, caches or
-    memory bandwidth (pin them to reduce it). It excludes transfers that overlap with computation, because they cost no
-    time. Timing only the collectives (:mod:`pytest_ddl.bench.collectives`) errs in the opposite direction in both
-    respects. The value is negative if noise is larger than the cost; the interval shows this.
+    It uses only measured times and no assumptions. It includes more than transfers: waiting for the slowest replica,
+    packing, dispatch, and contention of replicas for cores, caches or memory bandwidth (pin them to reduce it). It
+    excludes transfers that overlap with computation, because they cost no time. Timing only the collectives
+    (:mod:`pytest_ddl.bench.collectives`) errs in the opposite direction in both respects. The value is negative if
+    noise is larger than the cost; the interval shows this.
 
-    Source: the definition of parallel overhead, ``T_o = N T_N - T_1`` (Kumar et al. 1994), per replica.
+    The source defines the overhead of all replicas, ``T_o = N T_N - T_1``; this is the part of one replica.
 
+    :formula: t_N - t_1, batch per replica fixed
+    :source: Kumar et al. 1994 (overhead)
     :raises NoNumberError: if the batch per replica was not kept, or there is only one replica.
     """
     _check(one, many)
@@ -86,12 +155,28 @@ def communication_time(one: Launch, many: Launch) -> float:
         raise NoNumberError(
             f"t_N - t_1 needs equal batches per replica ({_batches(one, many)}): measure with batch_per_replica="
         )
-    return of_launch.step_time(many) - of_launch.step_time(one)
+    return step_time(many) - step_time(one)
 
 
+@metric(
+    "",
+    "lower",
+    scope="pair",
+    ratio_scale=False,
+    tracked=_scales_weakly,
+    column=Column("comm.", 5, "{:.0%}".format, of_baseline="-"),
+    family="communication",
+)
 def communication_share(one: Launch, many: Launch) -> float:
-    """Return ``communication time / step time``, 0 for none, with the same errors and limits as the time."""
-    return communication_time(one, many) / of_launch.step_time(many)
+    """Return the share of a step that distribution costs.
+
+    It has the limits of the communication time.
+
+    :formula: (t_N - t_1) / t_N, batch per replica fixed
+    :source: as communication time
+    :raises NoNumberError: as communication time.
+    """
+    return communication_time(one, many) / step_time(many)
 
 
 def _check(one: Launch, many: Launch) -> None:
@@ -127,7 +212,7 @@ def _known_batches(one: Launch, many: Launch) -> list[tuple[int, int]]:
 
 
 def _batches(one: Launch, many: Launch) -> str:
-    told = f"global batch {one.global_batch_size} on 1 replica, {many.global_batch_size} on {many.replicas}"
+    batches = f"global batch {one.global_batch_size} on 1 replica, {many.global_batch_size} on {many.replicas}"
     if one.examples_per_step is None or many.examples_per_step is None:
-        return told
-    return f"{told}, as declared; {one.examples_per_step} and {many.examples_per_step}, as counted"
+        return batches
+    return f"{batches}, as declared; {one.examples_per_step} and {many.examples_per_step}, as counted"

@@ -1,213 +1,149 @@
-"""Registry of all metrics: name, unit, better direction, dual for gates, and source."""
+"""Registry of metrics: the decorator :func:`metric` makes one of a function, and everything else reads ``METRICS``.
+
+The table of the documentation, the benchmarks that asv tracks, the table of a measurement, and the sections of the
+history page follow from the decorator's arguments and from the docstring of the function.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pytest_ddl.bench.metrics import of_launch, of_pair
-from pytest_ddl.bench.metrics.absent import NoNumberError
+if TYPE_CHECKING:
+    from pytest_ddl.bench.spec import BenchSpec
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Column:
+    """Column of the table that is printed after a measurement."""
+
+    title: str
+    width: int
+    text: Callable[[float], str]
+    """Function that formats the value."""
+    interval: bool = False
+    """True if half of the interval is printed after the value."""
+    scaling: str = ""
+    """Batch rule of the matrices that have the column: ``strong``, or ``weak`` (also without a rule); empty: all."""
+    of_baseline: str = "baseline"
+    """Text for the variant that others are compared with."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Metric with its properties. The docstring of its function has the full formula."""
+    """Function that computes a number, with the properties that :func:`metric` gave it."""
 
     name: str
     unit: str
     """``seconds``, ``examples/s``, ``MiB`` ...; empty for a ratio."""
     higher_is_better: bool
-    dual: str | None
-    """Metric to gate on instead: lower is better, positive, on a ratio scale. ``None`` if the metric itself is one, or
-    has no such dual."""
     summary: str
     formula: str
     source: str
     scope: str
     """Subject of the number: ``launch``; ``pair``, a launch against one on a single replica; ``sizes``, several numbers
     of replicas; ``cluster``; ``profile``; ``training``, runs to a target."""
-    function: str
-    """Location of the function, as ``module:name`` under ``pytest_ddl.bench``."""
-    of: Callable[..., float] | None = field(default=None, repr=False)
-    """Function for the scopes ``launch`` and ``pair``. It takes the launch, or the launch on one replica and the other
-    one."""
-    ratio_scale: bool = True
+    dual: str | None
+    """Metric to gate on instead: lower is better, positive, on a ratio scale. ``None`` if the metric itself is one, or
+    has no such dual."""
+    ratio_scale: bool
     """True if it is positive and a factor means the same everywhere; intervals are then computed from logarithms."""
+    tracked: Callable[[BenchSpec], bool] | None
+    """Function that returns True if an asv suite with these settings tracks the metric; ``None`` if no suite does."""
+    by_blocks: bool
+    """True if asv stores several samples of a launch, from consecutive blocks; always true for the scope ``pair``."""
+    column: Column | None
+    """Column of the printed table; ``None`` if the metric is not in it."""
+    family: str
+    """Section of the history page, as in :data:`pytest_ddl.bench.history.meaning.FAMILIES`; empty: its own section."""
+    function: str
+    """Location of the function that users call, as ``module:name`` under ``pytest_ddl.bench``."""
+    compute: Callable[..., Any] = field(repr=False)
+    """Decorated function. It takes the launch (scope ``launch``), or the launch on one replica and the other one
+    (scope ``pair``), or else the parameters in its docstring."""
+
+    @property
+    def of(self) -> Callable[..., float] | None:
+        """Function if the metric is a number of one variant (scope ``launch`` or ``pair``), else ``None``."""
+        return self.compute if self.scope in ("launch", "pair") else None
 
     @property
     def gated(self) -> bool:
         """True if a gate can compare it: lower is better, on a ratio scale."""
         return not self.higher_is_better and self.ratio_scale
 
-    @property
-    def docstring(self) -> str:
-        return inspect.getdoc(self.resolve()) or ""
 
-    def resolve(self) -> Callable[..., Any]:
-        """Return the function that computes the metric."""
-        from importlib import import_module
-
-        module, _, name = self.function.partition(":")
-        found: Callable[..., Any] = getattr(import_module(f"pytest_ddl.bench.{module}"), name)
-        return found
-
-
-def _launch(
-    name: str, unit: str, better: str, dual: str | None, formula: str, summary: str, source: str, **more: Any
-) -> Metric:
-    return Metric(
-        name, unit, better == "higher", dual, summary, formula, source, "launch",
-        f"metrics.of_launch:{name}", getattr(of_launch, name), **more,
-    )  # fmt: skip
-
-
-def _pair(
-    name: str, unit: str, better: str, dual: str | None, formula: str, summary: str, source: str, **more: Any
-) -> Metric:
-    return Metric(
-        name, unit, better == "higher", dual, summary, formula, source, "pair",
-        f"metrics.of_pair:{name}", getattr(of_pair, name), **more,
-    )  # fmt: skip
-
-
-_ALL = (
-    _launch(
-        "step_time", "seconds", "lower", None, "median over blocks of max over ranks of block / steps",
-        "time of a steady step, synchronised", "Kalibera & Jones 2013, arXiv 2007.10899",
-    ),
-    _launch(
-        "throughput", "examples/s", "higher", "seconds_per_1k_examples", "B / t",
-        "examples per second over all replicas", "tf_cnn_benchmarks (images/sec)",
-    ),
-    _launch(
-        "seconds_per_1k_examples", "seconds", "lower", None, "1000 t / B",
-        "time that 1000 examples take", "reciprocal of throughput",
-    ),
-    _pair(
-        "weak_scaling_efficiency", "", "higher", "weak_scaling_overhead", "t_1 / t_N, batch per replica fixed",
-        "share of N replicas' worth of work that is got", "Gustafson 1988, CACM 31(5)",
-    ),
-    _pair(
-        "weak_scaling_overhead", "", "lower", None, "t_N / t_1, batch per replica fixed",
-        "time of a step against one replica's; 1 is ideal", "reciprocal of weak scaling efficiency",
-    ),
-    _pair(
-        "strong_scaling_efficiency", "", "higher", "strong_scaling_overhead",
-        "t_1 / (N t_N), global batch fixed; or run times over the same data set",
-        "share of N replicas' worth of work that is got", "Kumar et al. 1994, section 4.1",
-    ),
-    _pair(
-        "strong_scaling_overhead", "", "lower", None, "N t_N / t_1, global batch fixed",
-        "replica-seconds paid for one of work; 1 is ideal", "reciprocal of strong scaling efficiency",
-    ),
-    _pair(
-        "speed_up", "", "higher", None, "(t_1 / B_1) / (t_N / B_N)",
-        "throughput against one replica's; N is ideal", "Amdahl 1967; scaled: Gustafson 1988",
-    ),
-    _pair(
-        "karp_flatt_serial_fraction", "", "lower", None, "(1/S - 1/N) / (1 - 1/N)",
-        "share of the work that behaves as if serial; 0 is ideal", "Karp & Flatt 1990, CACM 33(5)", ratio_scale=False,
-    ),
-    _pair(
-        "communication_time", "seconds", "lower", None, "t_N - t_1, batch per replica fixed",
-        "time per step that distribution costs: a proxy for exposed communication", "Kumar et al. 1994 (overhead)",
-        ratio_scale=False,
-    ),
-    _pair(
-        "communication_share", "", "lower", None, "(t_N - t_1) / t_N, batch per replica fixed",
-        "share of a step that distribution costs", "as communication time", ratio_scale=False,
-    ),
-    _launch(
-        "time_to_first_step", "seconds", "lower", None, "max over ranks of build + first step",
-        "from the call of train(run) to the end of its first step", "start-up, as left out by MLPerf and PerfZero",
-    ),
-    _launch(
-        "retraces", "traces", "lower", None, "traces at the end - traces before the first steady step",
-        "traces within the steady steps; 0 is right", "tf.function guide: controlling retracing", ratio_scale=False,
-    ),
-    _launch(
-        "peak_memory", "MiB", "lower", None, "max over ranks of VmHWM", "largest resident set of a rank", "proc(5)",
-    ),
-    _launch(
-        "peak_device_memory", "MiB", "lower", None, "max over GPUs of the allocator's peak",
-        "most that TensorFlow allocated on one GPU", "tf.config.experimental.get_memory_info",
-    ),
-    _launch(
-        "energy_per_step", "J", "lower", None, "joules of the window / steps in it",
-        "energy per steady step of all devices that the counter covers", "MLPerf power rules; NVML, RAPL",
-    ),
-    _launch(
-        "examples_per_joule", "examples/J", "higher", "joules_per_example", "B / energy per step",
-        "examples per joule", "MLPerf power rules, per example",
-    ),
-    _launch(
-        "joules_per_example", "J", "lower", None, "energy per step / B",
-        "joules per example", "reciprocal of examples per joule",
-    ),
-    _launch(
-        "measured_share", "", "higher", "cost_of_measuring", "sum of blocks / wall time",
-        "share of the benchmark's wall time in measured steps", "NVIDIA/warp issue 1359",
-    ),
-    _launch(
-        "cost_of_measuring", "", "lower", None, "wall time / sum of blocks",
-        "wall seconds per second of measured steps; 1 is ideal", "reciprocal of measured share",
-    ),
-    Metric(
-        "exposed_communication_time", "seconds", False, None,
-        "time per step in which a GPU communicates and does not compute, where a profiler says",
-        "|union(communication) - union(computation)| / steps, over kernels",
-        "Holistic Trace Analysis; XPlane of tf.profiler",
-        "profile", "profiles:exposed_communication", ratio_scale=False,
-    ),
-    Metric(
-        "replayed_communication_time", "seconds", False, None,
-        "time of the step's own all-reduces where nothing else runs",
-        "count (all-reduces of a step) x time of one of their mean size", "tf_cnn_benchmarks, all_reduce_benchmark.py",
-        "cluster", "collectives:replayed_communication_time",
-    ),
-    Metric(
-        "collective_time", "seconds", False, None, "time of one collective of a size, in a loop within a graph",
-        "median over calls of (call / collectives in it)", "nccl-tests",
-        "cluster", "collectives:measure_collectives",
-    ),
-    Metric(
-        "algorithm_bandwidth", "bytes/s", True, "collective_time", "what a program gets of a collective", "S / t",
-        "nccl-tests, doc/PERFORMANCE.md", "cluster", "metrics.bandwidth:algorithm_bandwidth",
-    ),
-    Metric(
-        "bus_bandwidth", "bytes/s", True, "collective_time", "what the links carry in a collective",
-        "S / t x {all-reduce 2 (n-1)/n; reduce-scatter, all-gather (n-1)/n; broadcast 1}",
-        "nccl-tests, doc/PERFORMANCE.md", "cluster", "metrics.bandwidth:bus_bandwidth",
-    ),
-    Metric(
-        "usl_contention", "", False, None, "share of work that waits for what is shared; from 6 sizes on",
-        "sigma of X(N) = lambda N / (1 + sigma (N-1) + kappa N (N-1))", "Gunther 2007, arXiv 0808.1431",
-        "sizes", "metrics.usl:fit_usl", ratio_scale=False,
-    ),
-    Metric(
-        "usl_coherency", "", False, None, "cost of each pair of replicas; above 0, throughput has a peak",
-        "kappa of the same", "Gunther 2007, arXiv 0808.1431",
-        "sizes", "metrics.usl:fit_usl", ratio_scale=False,
-    ),
-    Metric(
-        "steps_to_target", "steps", False, None, "steps until the loss reaches a target, against the global batch size",
-        "first step with smoothed loss <= target, best of the learning rates; regimes from S (1 + B_crit / B)",
-        "Shallue et al. 2019, JMLR 20(112)", "training", "training_to_target:steps_to_target",
-    ),
-    Metric(
-        "epochs_to_target", "epochs", False, None, "too fast, too slow or as the reference, by a t test each way",
-        "olympic mean within mean +- t(0.95, n+m-2) s sqrt(1/n + 1/m)", "MLPerf: mlcommons/logging, rcp_checker",
-        "training", "metrics.convergence:convergence_guard", ratio_scale=False,
-    ),
-)  # fmt: skip
-
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+METRICS: dict[str, Metric] = {}
 """All metrics by name."""
 
 
-def metric(name: str) -> Metric:
+def metric(
+    unit: str,
+    better: Literal["higher", "lower"],
+    *,
+    scope: str = "launch",
+    name: str = "",
+    summary: str = "",
+    dual: str | None = None,
+    ratio_scale: bool = True,
+    tracked: Callable[[BenchSpec], bool] | None = None,
+    by_blocks: bool = False,
+    column: Column | None = None,
+    family: str = "",
+    measured_by: str = "",
+) -> Callable[[_Function], _Function]:
+    """Register a function as a metric. The parameters are the fields of :class:`Metric`, except for these three.
+
+    The docstring of the function is the documentation of the metric. Its first line, without "Return the", is the
+    summary. Its fields ``:formula:`` and ``:source:`` are required.
+
+    :param name: name of the metric (default: the name of the function).
+    :param summary: summary, if the first line of the docstring is about something else.
+    :param measured_by: location of the function that users call, if it is not the decorated one; as ``module:name``
+        under ``pytest_ddl.bench``.
+    :raises ValueError: if the docstring lacks a field, or there is already a metric of that name.
+    """
+
+    def register(function: _Function) -> _Function:
+        key = name or function.__name__
+        if key in METRICS:
+            raise ValueError(f"there is already a metric {key!r}, in {METRICS[key].function}")
+        document = inspect.getdoc(function) or ""
+        METRICS[key] = Metric(
+            name=key,
+            unit=unit,
+            higher_is_better=better == "higher",
+            summary=summary or re.sub(r"^Return (the )?", "", document.partition("\n")[0]).removesuffix("."),
+            formula=_field("formula", document, key),
+            source=_field("source", document, key),
+            scope=scope,
+            dual=dual,
+            ratio_scale=ratio_scale,
+            tracked=tracked,
+            by_blocks=by_blocks,
+            column=column,
+            family=family,
+            function=measured_by or f"{function.__module__.removeprefix('pytest_ddl.bench.')}:{function.__name__}",
+            compute=function,
+        )
+        return function
+
+    return register
+
+
+def _field(name: str, document: str, key: str) -> str:
+    found = re.search(rf"^:{name}: (.+(?:\n +.+)*)", document, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"metric {key!r}: add a line ':{name}: …' to the docstring of its function")
+    return " ".join(found[1].split())
+
+
+def metric_named(name: str) -> Metric:
     """Return a metric by its name.
 
     :raises ValueError: if there is no such metric; it names those that exist.
@@ -217,4 +153,13 @@ def metric(name: str) -> Metric:
     return METRICS[name]
 
 
-__all__ = ["METRICS", "Metric", "NoNumberError", "metric"]
+def always(spec: BenchSpec) -> bool:
+    """Return True: value of :attr:`Metric.tracked` for metrics that every suite tracks."""
+    return True
+
+
+def digits(value: float) -> str:
+    """Format four significant digits; a whole number from 1000 on; three digits and an exponent from 10 million on."""
+    if value >= 1000:
+        return f"{value:.0f}" if value < 1e7 else f"{value:.3g}"
+    return f"{value:.4g}"

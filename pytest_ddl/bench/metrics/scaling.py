@@ -40,39 +40,6 @@ def strong_scaling_efficiency(seconds_1: float, seconds_n: float, replicas: int)
     return speed_up(seconds_1, seconds_n) / replicas
 
 
-def strong_scaling_overhead(seconds_1: float, seconds_n: float, replicas: int) -> float:
-    """Return ``N * T_N / T_1`` over times of the same work; 1 is ideal, lower is better.
-
-    These are the replica-seconds spent for the work of one, and the reciprocal of :func:`strong_scaling_efficiency`. A
-    gate compares the overhead because it is positive, on a ratio scale, and worse when larger. A difference such as 1 -
-    E may be negative and is not on a ratio scale.
-
-    :raises ValueError: if a time or the number of replicas is not positive.
-    """
-    return 1.0 / strong_scaling_efficiency(seconds_1, seconds_n, replicas)
-
-
-def weak_scaling_efficiency(step_seconds_1: float, step_seconds_n: float) -> float:
-    """Return ``E = t_1 / t_N`` over times of a step with the batch per replica fixed; 1 is ideal.
-
-    Source: Gustafson 1988 (scaled speed-up ``N * t_1 / t_N``, divided by N).
-
-    :raises ValueError: if a time is not positive.
-    """
-    _positive(step_seconds_1=step_seconds_1, step_seconds_n=step_seconds_n)
-    return step_seconds_1 / step_seconds_n
-
-
-def weak_scaling_overhead(step_seconds_1: float, step_seconds_n: float) -> float:
-    """Return ``t_N / t_1`` over times of a step with the batch per replica fixed; 1 is ideal, lower is better.
-
-    It is the reciprocal of :func:`weak_scaling_efficiency`.
-
-    :raises ValueError: if a time is not positive.
-    """
-    return 1.0 / weak_scaling_efficiency(step_seconds_1, step_seconds_n)
-
-
 def karp_flatt_serial_fraction(speed_up: float, replicas: int) -> float:
     """Return ``e = (1/S - 1/N) / (1 - 1/N)``: the share of the work that behaves as if it were serial; 0 is ideal.
 

@@ -6,11 +6,14 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
 from pytest_ddl.bench.metrics.estimates import LEVEL, estimate
+from pytest_ddl.bench.metrics.registry import metric
+
+if TYPE_CHECKING:
+    from pytest_ddl.bench.matrix import Matrix
 
 FEWEST_SIZES = 6
 """Fewest sizes for a fit; with fewer, three parameters follow the noise (Gunther 2007: half a dozen data points)."""
@@ -35,9 +38,9 @@ class UslFit:
     throughput_of_one: Parameter
     """lambda: the throughput of one replica in examples/s."""
     contention: Parameter
-    """sigma: the share of work that waits for shared resources; 0 is ideal."""
+    """sigma, see :func:`usl_contention`; 0 is ideal."""
     coherency: Parameter
-    """kappa: the cost of each pair of replicas that must agree; above 0, throughput has a peak."""
+    """kappa, see :func:`usl_coherency`."""
     sizes: tuple[int, ...]
     level: float
     residual: float
@@ -60,6 +63,26 @@ class UslFit:
             f"USL over {len(self.sizes)} sizes: contention {self.contention}, coherency {self.coherency}, {peak}, "
             f"residual {self.residual:.1%}"
         )
+
+
+@metric("", "lower", scope="sizes", ratio_scale=False, measured_by="metrics.usl:fit_usl")
+def usl_contention(fit: UslFit) -> float:
+    """Return the share of work that waits for what is shared; from 6 sizes on.
+
+    :formula: sigma of X(N) = lambda N / (1 + sigma (N-1) + kappa N (N-1))
+    :source: Gunther 2007, arXiv 0808.1431
+    """
+    return fit.contention.value
+
+
+@metric("", "lower", scope="sizes", ratio_scale=False, measured_by="metrics.usl:fit_usl")
+def usl_coherency(fit: UslFit) -> float:
+    """Return the cost of each pair of replicas; above 0, throughput has a peak.
+
+    :formula: kappa of the same
+    :source: Gunther 2007, arXiv 0808.1431
+    """
+    return fit.coherency.value
 
 
 def fit_usl(replicas: Sequence[int], throughputs: Sequence[float], *, level: float = LEVEL) -> UslFit:
@@ -121,10 +144,10 @@ def usl_of(matrix: Matrix, strategy: str = "mirrored", *, level: float = LEVEL) 
         name, replicas = variant.split("[")[0], matrix.of(variant)[0].replicas
         if name != strategy and not (name == "one_device" and replicas not in found):
             continue
-        told = estimate("throughput", matrix, variant)
-        if told.value is None:
-            raise NoNumberError(told.note)
-        found[replicas] = told.value
+        mean = estimate("throughput", matrix, variant)
+        if mean.value is None:
+            raise NoNumberError(mean.note)
+        found[replicas] = mean.value
     return fit_usl(list(found), list(found.values()), level=level)
 
 

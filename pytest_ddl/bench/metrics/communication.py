@@ -1,0 +1,137 @@
+"""Metrics of communication that no clock in a program sees: collectives by themselves, and profiles of GPUs.
+
+Bandwidths follow the formulas of nccl-tests.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.registry import metric
+from pytest_ddl.bench.records import Launch
+
+if TYPE_CHECKING:
+    from pytest_ddl.bench.collectives import CollectiveTiming
+
+KINDS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+}
+"""Kind of collective -> bus bandwidth divided by algorithm bandwidth on n ranks (nccl-tests, doc/PERFORMANCE.md)."""
+
+
+@metric(
+    "seconds",
+    "lower",
+    scope="profile",
+    ratio_scale=False,
+    family="communication",
+    measured_by="profiles:exposed_communication",
+)
+def exposed_communication_time(busy: float, computing: float, steps: int) -> float:
+    """Return the time per step in which a GPU communicates and does not compute, where a profiler says.
+
+    :formula: |union(communication) - union(computation)| / steps, over kernels
+    :source: Holistic Trace Analysis; XPlane of tf.profiler
+    :param busy: seconds in which the GPU communicated or computed.
+    :param computing: seconds in which it computed.
+    """
+    return (busy - computing) / steps
+
+
+@metric(
+    "seconds",
+    "lower",
+    scope="cluster",
+    family="communication",
+    measured_by="collectives:replayed_communication_time",
+)
+def replayed_communication_time(launch: Launch, timings: Sequence[CollectiveTiming]) -> float:
+    """Return the time of the step's own all-reduces where nothing else runs.
+
+    The mean bytes of one all-reduce are ``reduced_bytes / all-reduces``, as counted in the graph. Their time is
+    interpolated (log-log) between the measured sizes.
+
+    This is a second proxy for communication, in addition to ``communication_time``. It is too high if transfers overlap
+    with computation. It is too low in that it omits waiting for the slowest rank, packing, and contention for memory.
+    ``communication_time`` errs in the opposite directions.
+
+    :formula: count (all-reduces of a step) x time of one of their mean size
+    :source: tf_cnn_benchmarks, all_reduce_benchmark.py
+    :param timings: timings of all-reduces with the same number of replicas and the same device.
+    :raises NoNumberError: if no all-reduce was counted, or the sizes do not enclose those of the launch.
+    """
+    count = launch.counters.collectives.get("all_reduce", 0)
+    if not count or not launch.counters.reduced_bytes:
+        raise NoNumberError(f"no all-reduce was counted in a step of {launch.strategy}")
+    wanted = launch.counters.reduced_bytes / count
+    known = {
+        each.size: each.seconds
+        for each in timings
+        if (each.kind, each.replicas, each.device) == ("all_reduce", launch.replicas, launch.device)
+    }
+    if not known or not min(known) <= wanted <= max(known):
+        measured = f"{min(known)} to {max(known)} B" if known else "none"
+        raise NoNumberError(
+            f"an all-reduce of {wanted:.0f} B over {launch.replicas} replicas on {launch.device} is not among the "
+            f"measured sizes ({measured}): measure_collectives({launch.strategy!r}, sizes=…)"
+        )
+    import numpy as np
+
+    sizes = sorted(known)
+    times = np.log([known[size] for size in sizes])
+    return count * float(np.exp(np.interp(np.log(wanted), np.log(sizes), times)))
+
+
+@metric("seconds", "lower", scope="cluster", family="other", measured_by="collectives:measure_collectives")
+def collective_time(calls: Sequence[float]) -> float:
+    """Return the time of one collective of a size, in a loop within a graph.
+
+    :formula: median over calls of (call / collectives in it)
+    :source: nccl-tests
+    :param calls: seconds of one collective in each call.
+    """
+    return statistics.median(calls)
+
+
+@metric("bytes/s", "higher", scope="cluster", dual="collective_time", family="other")
+def algorithm_bandwidth(size: int, seconds: float) -> float:
+    """Return what a program gets of a collective.
+
+    For small sizes it shows latency, not bandwidth.
+
+    :formula: S / t
+    :source: nccl-tests, doc/PERFORMANCE.md
+    :param size: bytes of the operation. For an all-reduce or broadcast: the tensor of each replica. For an all-gather
+        or reduce-scatter: the whole tensor, of which each replica has a part.
+    :raises ValueError: if the time or the size is not positive.
+    """
+    if not seconds > 0 or not size > 0:
+        raise ValueError(f"size={size!r} and seconds={seconds!r} must be positive")
+    return size / seconds
+
+
+@metric("bytes/s", "higher", scope="cluster", dual="collective_time", family="other")
+def bus_bandwidth(kind: str, size: int, seconds: float, replicas: int) -> float:
+    """Return what the links carry in a collective.
+
+    The factor of a kind counts what the best algorithm must move per rank. An algorithm that moves more (for example a
+    tree without pipelining) shows a lower number. Bus bandwidths can be compared across numbers of replicas, and with
+    the hardware's peak.
+
+    :formula: S / t x {all-reduce 2 (n-1)/n; reduce-scatter, all-gather (n-1)/n; broadcast 1}
+    :source: nccl-tests, doc/PERFORMANCE.md
+    :raises ValueError: if the kind has no factor, or there is a single replica, which moves nothing.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r} has no bus bandwidth; there are {', '.join(KINDS)}")
+    if replicas < 2:
+        raise ValueError(f"replicas={replicas}: a collective of one replica moves nothing")
+    return algorithm_bandwidth(size, seconds) * KINDS[kind](replicas)
