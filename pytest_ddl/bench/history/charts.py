@@ -69,7 +69,7 @@ def is_share(series: Series) -> bool:
 
 
 @dataclass(frozen=True)
-class Frame:
+class PlotArea:
     """Range of values and commits in a chart, with their coordinates."""
 
     low: float
@@ -83,8 +83,8 @@ class Frame:
         return HEIGHT * (1 - (value - self.low) / (self.high - self.low))
 
 
-def frame(series: Series, commits: Sequence[Commit], noise: float | None) -> Frame:
-    """Return a frame with room for all points, their intervals, and the ideal value."""
+def plot_area(series: Series, commits: Sequence[Commit], noise: float | None) -> PlotArea:
+    """Return an area with room for all points, their intervals, and the ideal value."""
     values = [point.value for point in (*series.points, *series.dropped)]
     for point in series.points:
         around = band(point, series, noise)
@@ -97,7 +97,7 @@ def frame(series: Series, commits: Sequence[Commit], noise: float | None) -> Fra
     short = max(LEAST_RANGE * abs(middle) - (high - low), 0.0) or (1.0 if high == low else 0.0)
     pad = 0.06 * (high - low) + short / 2
     floor = 0.0 if low >= 0 else -math.inf
-    return Frame(max(low - pad, floor), high + pad, commits)
+    return PlotArea(max(low - pad, floor), high + pad, commits)
 
 
 def chart(
@@ -114,7 +114,7 @@ def chart(
     :param hue: class of the color.
     """
     noise = relative_noise(series)
-    room = frame(series, commits, noise)
+    room = plot_area(series, commits, noise)
     places = {commit.hash: index for index, commit in enumerate(commits)}
     by, unit = scale(series.benchmark.unit, room.high, share=is_share(series))
     marks, sizes = _marks(series, found, room, places, accepted)
@@ -157,7 +157,7 @@ def _newest(newest: Point | None, series: Series, noise: float | None, by: float
     return f"{number(newest.value / by)}<small>{half} {escape(unit)}</small>"
 
 
-def _drawn(series: Series, room: Frame, places: Mapping[str, int], noise: float | None) -> str:
+def _drawn(series: Series, room: PlotArea, places: Mapping[str, int], noise: float | None) -> str:
     """Draw the band, the line with its points, and a separate line for results of older benchmark versions."""
     upper, lower = [], []
     for point in series.points:
@@ -178,7 +178,7 @@ def _drawn(series: Series, room: Frame, places: Mapping[str, int], noise: float 
 
 
 def _marks(
-    series: Series, found: Sequence[Change], room: Frame, places: Mapping[str, int], accepted: frozenset[str]
+    series: Series, found: Sequence[Change], room: PlotArea, places: Mapping[str, int], accepted: frozenset[str]
 ) -> tuple[str, str]:
     """Mark changes of level: shade the range of commits, draw both levels, and write the size beside them."""
     shapes, words = [], []
