@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -97,7 +98,7 @@ def metric(
     family: str = "",
     measured_by: str = "",
 ) -> Callable[[_Function], _Function]:
-    """Register a function as a metric. The parameters are the fields of :class:`Metric`, except for these three.
+    """Register a function as a metric. The parameters are the fields of :class:`Metric`, except for those below.
 
     The docstring of the function is the documentation of the metric. Its first line, without "Return the", is the
     summary. Its fields ``:formula:`` and ``:source:`` are required.
@@ -138,9 +139,10 @@ def metric(
 
 def _field(name: str, document: str, key: str) -> str:
     found = re.search(rf"^:{name}: (.+(?:\n +.+)*)", document, re.MULTILINE)
-    if found is None:
+    # Python removes all docstrings with -OO.
+    if found is None and sys.flags.optimize < 2:
         raise ValueError(f"metric {key!r}: add a line ':{name}: …' to the docstring of its function")
-    return " ".join(found[1].split())
+    return " ".join(found[1].split()) if found else ""
 
 
 def metric_named(name: str) -> Metric:
