@@ -1,4 +1,4 @@
-"""Registry of metrics: the decorator :func:`metric` makes one of a function, and everything else reads ``METRICS``.
+"""Registry of metrics: the decorator :func:`metric` adds a function, and everything else reads ``METRICS``.
 
 The table of the documentation, the benchmarks that asv tracks, the table of a measurement, and the sections of the
 history page follow from the decorator's arguments and from the docstring of the function.
