@@ -29,7 +29,7 @@ MIRRORED = "mirrored[replicas=2]"
 def toy() -> Iterator[str]:
     """The name of a metric that nothing but the decorator knows."""
 
-    @metric("steps/s", "higher", tracked=lambda spec: spec.energy, column=Column("steps/s", 8, "{:.1f}".format))
+    @metric("steps/s", "higher", tracked="energy", column=Column("steps/s", 8, "{:.1f}".format))
     def pace(launch: Launch) -> float:
         """Return the steps of all blocks per second.
 

@@ -43,7 +43,8 @@ class Tracked:
 
 def tracked(spec: BenchSpec) -> tuple[Tracked, ...]:
     """Return the metrics to track for a training function that is measured with these settings."""
-    metrics = (_of_metric(metric) for metric in METRICS.values() if metric.tracked is not None and metric.tracked(spec))
+    suites = ("always", spec.scaling, *(["energy"] if spec.energy else []))
+    metrics = (_of_metric(metric) for metric in METRICS.values() if metric.tracked in suites)
     return (*metrics, *(_of_count(count) for count in COUNTS.values()))
 
 

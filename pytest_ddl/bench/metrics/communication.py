@@ -47,11 +47,7 @@ def exposed_communication_time(busy: float, computing: float, steps: int) -> flo
 
 
 @metric(
-    "seconds",
-    "lower",
-    scope="cluster",
-    family="communication",
-    measured_by="collectives:replayed_communication_time",
+    "seconds", "lower", scope="cluster", family="communication", measured_by="collectives:replayed_communication_time"
 )
 def replayed_communication_time(launch: Launch, timings: Sequence[CollectiveTiming]) -> float:
     """Return the time of the step's own all-reduces where nothing else runs.

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from pytest_ddl.bench.metrics.absent import NoNumberError
-from pytest_ddl.bench.metrics.registry import Column, always, digits, metric
+from pytest_ddl.bench.metrics.registry import Column, digits, metric
 from pytest_ddl.bench.metrics.speed import global_batch, step_time
 from pytest_ddl.bench.records import EnergyReading, Launch
-from pytest_ddl.bench.spec import BenchSpec
 
 MEBIBYTE = 2**20
 
 
-def _reads_energy(spec: BenchSpec) -> bool:
-    return spec.energy
-
-
-@metric("seconds", "lower", tracked=always, family="first_step")
+@metric("seconds", "lower", tracked="always", family="first_step")
 def time_to_first_step(launch: Launch) -> float:
     """Return the time from the call of train(run) to the end of its first step.
 
@@ -42,7 +37,7 @@ def retraces(launch: Launch) -> float:
     return float(launch.counters.retraces)
 
 
-@metric("MiB", "lower", tracked=always, column=Column("MiB", 6, "{:.0f}".format), family="memory")
+@metric("MiB", "lower", tracked="always", column=Column("MiB", 6, "{:.0f}".format), family="memory")
 def peak_memory(launch: Launch) -> float:
     """Return the largest resident set of a rank.
 
@@ -56,7 +51,7 @@ def peak_memory(launch: Launch) -> float:
     return peak / MEBIBYTE
 
 
-@metric("MiB", "lower", tracked=always, family="memory")
+@metric("MiB", "lower", tracked="always", family="memory")
 def peak_device_memory(launch: Launch) -> float:
     """Return the most that TensorFlow allocated on one GPU.
 
@@ -84,7 +79,7 @@ def energy_per_step(launch: Launch) -> float:
     return _joules(launch) / _steps(launch)
 
 
-@metric("examples/J", "higher", dual="joules_per_example", tracked=_reads_energy, family="energy")
+@metric("examples/J", "higher", dual="joules_per_example", tracked="energy", family="energy")
 def examples_per_joule(launch: Launch) -> float:
     """Return the examples per joule.
 
@@ -95,7 +90,7 @@ def examples_per_joule(launch: Launch) -> float:
     return 1.0 / joules_per_example(launch)
 
 
-@metric("J", "lower", tracked=_reads_energy, family="energy")
+@metric("J", "lower", tracked="energy", family="energy")
 def joules_per_example(launch: Launch) -> float:
     """Return the joules per example.
 

@@ -7,7 +7,6 @@ from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.metrics.registry import Column, metric
 from pytest_ddl.bench.metrics.speed import seconds_per_1k_examples, step_time
 from pytest_ddl.bench.records import Launch
-from pytest_ddl.bench.spec import BenchSpec
 
 UNSCALED = {
     "parameter_server": "its workers do not take a step together: compare throughput",
@@ -24,20 +23,12 @@ def _overhead(rule: str) -> Column:
     return Column("overhead", 8, "{:.3f}".format, scaling=rule)
 
 
-def _scales_weakly(spec: BenchSpec) -> bool:
-    return spec.scaling == "weak"
-
-
-def _scales_strongly(spec: BenchSpec) -> bool:
-    return spec.scaling == "strong"
-
-
 @metric(
     "",
     "higher",
     scope="pair",
     dual="weak_scaling_overhead",
-    tracked=_scales_weakly,
+    tracked="weak",
     column=_efficiency("weak"),
     family="efficiency",
 )
@@ -58,7 +49,7 @@ def weak_scaling_efficiency(one: Launch, many: Launch) -> float:
     return step_time(one) / step_time(many)
 
 
-@metric("", "lower", scope="pair", tracked=_scales_weakly, column=_overhead("weak"), family="overhead")
+@metric("", "lower", scope="pair", tracked="weak", column=_overhead("weak"), family="overhead")
 def weak_scaling_overhead(one: Launch, many: Launch) -> float:
     """Return the time of a step against one replica's; 1 is ideal.
 
@@ -74,7 +65,7 @@ def weak_scaling_overhead(one: Launch, many: Launch) -> float:
     "higher",
     scope="pair",
     dual="strong_scaling_overhead",
-    tracked=_scales_strongly,
+    tracked="strong",
     column=_efficiency("strong"),
     family="efficiency",
 )
@@ -91,7 +82,7 @@ def strong_scaling_efficiency(one: Launch, many: Launch) -> float:
     return scaling.strong_scaling_efficiency(step_time(one), step_time(many), many.replicas)
 
 
-@metric("", "lower", scope="pair", tracked=_scales_strongly, column=_overhead("strong"), family="overhead")
+@metric("", "lower", scope="pair", tracked="strong", column=_overhead("strong"), family="overhead")
 def strong_scaling_overhead(one: Launch, many: Launch) -> float:
     """Return the replica-seconds paid for one of work; 1 is ideal.
 
@@ -132,7 +123,7 @@ def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
     return scaling.karp_flatt_serial_fraction(speed_up(one, many), many.replicas)
 
 
-@metric("seconds", "lower", scope="pair", ratio_scale=False, tracked=_scales_weakly, family="communication")
+@metric("seconds", "lower", scope="pair", ratio_scale=False, tracked="weak", family="communication")
 def communication_time(one: Launch, many: Launch) -> float:
     """Return the time per step that distribution costs: a proxy for exposed communication.
 
@@ -163,7 +154,7 @@ def communication_time(one: Launch, many: Launch) -> float:
     "lower",
     scope="pair",
     ratio_scale=False,
-    tracked=_scales_weakly,
+    tracked="weak",
     column=Column("comm.", 5, "{:.0%}".format, of_baseline="-"),
     family="communication",
 )

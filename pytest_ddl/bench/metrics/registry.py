@@ -11,11 +11,9 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-if TYPE_CHECKING:
-    from pytest_ddl.bench.spec import BenchSpec
-
+Suites = Literal["", "always", "weak", "strong", "energy"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -54,8 +52,8 @@ class Metric:
     has no such dual."""
     ratio_scale: bool
     """True if it is positive and a factor means the same everywhere; intervals are then computed from logarithms."""
-    tracked: Callable[[BenchSpec], bool] | None
-    """Function that returns True if an asv suite with these settings tracks the metric; ``None`` if no suite does."""
+    tracked: Suites
+    """asv suites that track the metric: all, those with a batch rule, or those that read energy; empty: none."""
     by_blocks: bool
     """True if asv stores several samples of a launch, from consecutive blocks; always true for the scope ``pair``."""
     column: Column | None
@@ -92,7 +90,7 @@ def metric(
     summary: str = "",
     dual: str | None = None,
     ratio_scale: bool = True,
-    tracked: Callable[[BenchSpec], bool] | None = None,
+    tracked: Suites = "",
     by_blocks: bool = False,
     column: Column | None = None,
     family: str = "",
@@ -153,11 +151,6 @@ def metric_named(name: str) -> Metric:
     if name not in METRICS:
         raise ValueError(f"no metric {name!r}; there are {', '.join(METRICS)}")
     return METRICS[name]
-
-
-def always(spec: BenchSpec) -> bool:
-    """Return True: value of :attr:`Metric.tracked` for metrics that every suite tracks."""
-    return True
 
 
 def digits(value: float) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pytest_ddl.bench.metrics.absent import NoNumberError
-from pytest_ddl.bench.metrics.registry import Column, always, digits, metric
+from pytest_ddl.bench.metrics.registry import Column, digits, metric
 from pytest_ddl.bench.records import Launch
 
 
 @metric(
     "seconds",
     "lower",
-    tracked=always,
+    tracked="always",
     by_blocks=True,
     column=Column("step ms", 13, lambda value: digits(1e3 * value), interval=True),
     family="step",
@@ -37,7 +37,7 @@ def step_time(launch: Launch) -> float:
     "examples/s",
     "higher",
     dual="seconds_per_1k_examples",
-    tracked=always,
+    tracked="always",
     by_blocks=True,
     column=Column("examples/s", 10, digits),
     family="throughput",
