@@ -12,33 +12,57 @@ from pytest_ddl.lazy import loaded_on_use
 if TYPE_CHECKING:
     from pytest_ddl.cluster.cluster import ClusterError
     from pytest_ddl.cluster.explain import RankError
+    from pytest_ddl.cluster.handle import ClusterHandle
     from pytest_ddl.cluster.ship import ShippingError
     from pytest_ddl.cluster.worker import current_rank, current_strategy
-    from pytest_ddl.equivalence.findings import Finding
+    from pytest_ddl.equivalence.checks.registry import Check
+    from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+    from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
     from pytest_ddl.equivalence.report import DivergenceError, Report
-    from pytest_ddl.equivalence.runs.comparer import check_training
+    from pytest_ddl.equivalence.roles import Role
+    from pytest_ddl.equivalence.runs.comparer import Equivalence, check_training
+    from pytest_ddl.records import TrainingRecord
+    from pytest_ddl.training.run import Run
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Check": "pytest_ddl.equivalence.checks.registry",
+    "CheckResult": "pytest_ddl.equivalence.findings",
     "ClusterError": "pytest_ddl.cluster.cluster",
+    "ClusterHandle": "pytest_ddl.cluster.handle",
     "DivergenceError": "pytest_ddl.equivalence.report",
+    "Equivalence": "pytest_ddl.equivalence.runs.comparer",
     "Finding": "pytest_ddl.equivalence.findings",
+    "Outcome": "pytest_ddl.equivalence.findings",
     "RankError": "pytest_ddl.cluster.explain",
     "Report": "pytest_ddl.equivalence.report",
+    "Role": "pytest_ddl.equivalence.roles",
+    "Run": "pytest_ddl.training.run",
     "ShippingError": "pytest_ddl.cluster.ship",
+    "Tolerance": "pytest_ddl.equivalence.evidence.tolerance",
+    "TrainingRecord": "pytest_ddl.records",
     "check_training": "pytest_ddl.equivalence.runs.comparer",
     "current_rank": "pytest_ddl.cluster.worker",
     "current_strategy": "pytest_ddl.cluster.worker",
 }
 
 __all__ = [
+    "Check",
+    "CheckResult",
     "ClusterError",
+    "ClusterHandle",
     "DivergenceError",
+    "Equivalence",
     "Finding",
+    "Outcome",
     "RankError",
     "Report",
+    "Role",
+    "Run",
     "ShippingError",
+    "Tolerance",
+    "TrainingRecord",
     "check_training",
     "current_rank",
     "current_strategy",

@@ -22,7 +22,10 @@ def pytest_ddl_register_strategies(registry: StrategyRegistry) -> None:
 
 @pytest.hookspec()
 def pytest_ddl_register_checks(checks: list[Check]) -> None:
-    """Append to the checks that ``ddl_equivalence`` runs. Each check needs a unique name.
+    """Append a :class:`pytest_ddl.Check` to those that ``ddl_equivalence`` runs. Each check needs a unique name.
+
+    Its ``role`` says what it judges: a check of ``Role.STATE`` that finds something after the weights began to differ
+    is a consequence, and is not reported as a cause of its own.
 
     The hook is called before the first comparison, in the process that compares.
     """

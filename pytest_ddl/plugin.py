@@ -14,6 +14,9 @@ import pytest
 from pytest_ddl.config import MARKERS, SETTINGS, add_options, resolve
 
 if TYPE_CHECKING:
+    from pytest_ddl.cluster.handle import ClusterHandle
+    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.runs.comparer import Equivalence
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
 
@@ -249,7 +252,7 @@ def virtual_gpus(ddl_strategy: Any) -> list[str]:
 
 
 @pytest.fixture
-def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iterator[Any]:
+def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iterator[ClusterHandle]:
     """A handle on a cluster of the selected strategy. The test itself runs in the pytest process."""
     from pytest_ddl.cluster.cluster import ClusterError
     from pytest_ddl.cluster.handle import ClusterHandle
@@ -267,7 +270,7 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
 
 
 @pytest.fixture
-def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Any:
+def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Equivalence:
     """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
 
     Returns the report if the comparison passes, or if the run ends by a crash that ``expect=`` declares. A test with
@@ -282,7 +285,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     request.node.stash[_COMPARISONS] = 0
 
     @wraps(assert_equivalence)
-    def compare(train: Any, **arguments: Any) -> Any:
+    def compare(train: Any, **arguments: Any) -> Report:
         __tracebackhide__ = True
         request.node.stash[_COMPARISONS] += 1
         return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)

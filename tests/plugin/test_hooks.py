@@ -10,8 +10,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 CONFTEST = """
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
-from pytest_ddl.equivalence.checks.registry import Check
+from pytest_ddl import Check, CheckResult, Finding, Outcome
 from pytest_ddl.strategies.mirrored import Mirrored
 
 class Trio(Mirrored):

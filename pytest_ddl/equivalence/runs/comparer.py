@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_ddl.cluster.cluster import ClusterError
 from pytest_ddl.equivalence.checks.registry import CHECKS, Check, select
@@ -40,6 +40,29 @@ SEED = 20_201
 PRECISIONS = ("auto", "float64", "native")
 NOISE_RUNS = 3
 """Number of perturbed references that measure rounding noise; see :mod:`pytest_ddl.equivalence.evidence.tolerance`."""
+
+
+class Equivalence(Protocol):
+    """Type of the fixture ``ddl_equivalence``: :func:`check_training` under the strategy of the test."""
+
+    def __call__(
+        self,
+        train: TrainFunction,
+        *,
+        global_batch_size: int | None = None,
+        steps: int | None = None,
+        precision: str = "auto",
+        expect: Expect = (),
+        strict: bool = False,
+        checks: Collection[str] | None = None,
+        timeout: float | None = None,
+        seed: int = SEED,
+    ) -> Report:
+        """Compare, and return the report if the test goes on.
+
+        :raises DivergenceError: if the comparison fails, or if the program is the reason why it decides nothing.
+        """
+        ...
 
 
 class Comparer:
