@@ -131,14 +131,14 @@ class Report:
         declared.update(self.unused_expectations)
         tolerated = {finding.cause for finding in self.approximations}
 
-        def told(finding: Finding) -> Finding:
+        def renamed(finding: Finding) -> Finding:
             return replace(finding, check=check, message=f"{what}: {finding.message}")
 
-        found = [told(finding) for finding in again.findings]
+        found = [renamed(finding) for finding in again.findings]
         excused = [(finding, declared[finding.cause]) for finding in found if finding.cause in declared]
-        excused += [(told(finding), why) for finding, why in again.expected]
+        excused += [(renamed(finding), why) for finding, why in again.expected]
         findings = [finding for finding in found if finding.cause not in declared]
-        approximations = [told(finding) for finding in again.approximations if finding.cause not in tolerated]
+        approximations = [renamed(finding) for finding in again.approximations if finding.cause not in tolerated]
         doubts = [Doubt(check, f"{what}: {doubt.reason if doubt.check == check else doubt}") for doubt in again.doubts]
         used = {finding.cause for finding, _why in excused}
         known = {finding.cause for finding, _why in self.expected}
@@ -171,8 +171,8 @@ class Report:
 def _worse(plain: CheckResult, again: CheckResult) -> CheckResult:
     """Merge both results of a check that was run twice."""
     outcome = min(plain.outcome, again.outcome, key=WORST_FIRST.index)
-    told = plain.outcome is not Outcome.NOT_APPLICABLE
-    reason = f"{again.reason}; {plain.reason}" if told else again.reason
+    applies = plain.outcome is not Outcome.NOT_APPLICABLE
+    reason = f"{again.reason}; {plain.reason}" if applies else again.reason
     return replace(plain, outcome=outcome, reason=reason, findings=(*plain.findings, *again.findings))
 
 

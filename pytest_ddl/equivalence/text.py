@@ -37,8 +37,8 @@ def render_report(report: Report) -> str:
     for finding, reason in report.expected:
         lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}: {reason}"))
     for finding in report.approximations:
-        told = f"{_place(finding)}{_cause(finding)}: {finding.message} ({_numbers(finding)})"
-        lines.extend(_wrapped(f"approximation: {told}; fails with strict=True"))
+        text = f"{_place(finding)}{_cause(finding)}: {finding.message} ({_numbers(finding)})"
+        lines.extend(_wrapped(f"approximation: {text}; fails with strict=True"))
     for cause, reason in report.unused_expectations.items():
         lines.extend(_wrapped(f"unused expectation: {cause} did not occur ({reason}); remove it from expect="))
     for note in report.notes:
@@ -53,9 +53,9 @@ def headline(report: Report) -> str:
     if report.verdict == "pass":
         steps = report.distributed.num_steps if report.distributed else 0
         compared = [r.check for r in report.results if r.outcome is Outcome.PASS]
-        told = f"{report.strategy} {_agreement(report)}: {steps} step(s), {len(compared)} checks passed"
+        text = f"{report.strategy} {_agreement(report)}: {steps} step(s), {len(compared)} checks passed"
         tolerated = len(report.expected) + len(report.approximations)
-        return told + (f", {tolerated} tolerated difference(s)" if tolerated else "")
+        return text + (f", {tolerated} tolerated difference(s)" if tolerated else "")
     if report.expected_end is not None:
         return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}", HEADLINE)
     reason = str(report.doubts[0]) if report.doubts else "no check could compare anything"
@@ -134,8 +134,8 @@ def _unit(finding: Finding) -> str:
 def _numbers(finding: Finding) -> str:
     if finding.error is None:
         return ""
-    told = f"max absolute difference {finding.error:.4g}"
-    return told if finding.tolerance is None else f"{told}, bound {finding.tolerance:.4g}"
+    text = f"max absolute difference {finding.error:.4g}"
+    return text if finding.tolerance is None else f"{text}, bound {finding.tolerance:.4g}"
 
 
 def _place(finding: Finding) -> str:

@@ -23,7 +23,7 @@ class Level:
 
     report: Report
     off: tuple[str, ...]
-    told: str
+    change: str
     """Description in words of how the programs were run."""
 
     @cached_property
@@ -38,11 +38,11 @@ class Level:
 
     def results(self) -> dict[str, CheckResult]:
         """Return the results by check. Each message says how the programs were run."""
-        return {result.check: self._told(result) for result in self.report.results}
+        return {result.check: self._with_change(result) for result in self.report.results}
 
-    def _told(self, result: CheckResult) -> CheckResult:
-        found = tuple(replace(f, message=f"with {self.told}: {f.message}") for f in result.findings)
-        return replace(result, reason=f"{result.reason} (with {self.told})", findings=found)
+    def _with_change(self, result: CheckResult) -> CheckResult:
+        found = tuple(replace(f, message=f"with {self.change}: {f.message}") for f in result.findings)
+        return replace(result, reason=f"{result.reason} (with {self.change})", findings=found)
 
 
 def joined(levels: Sequence[Level], check: str) -> CheckResult | None:

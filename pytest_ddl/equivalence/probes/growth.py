@@ -53,5 +53,5 @@ def _without_cause(finding: Finding) -> Finding:
     """Return a finding on weights without its cause. Causes explain updates, and there are none here."""
     if finding.check != STEP_EQ or not finding.step or finding.variable is None:
         return finding
-    told = "it was changed by something else than the optimizer, whose learning rate is 0"
-    return replace(finding, cause=None, fix=None, evidence=told, also=())
+    evidence = "it was changed by something else than the optimizer, whose learning rate is 0"
+    return replace(finding, cause=None, fix=None, evidence=evidence, also=())

@@ -69,24 +69,24 @@ def probe(
     names = [result.check for result in report.results]
     levels: list[Level] = []
     for switched in _switched(report, off):
-        told = _told(switched, _LOW if LOW in switched else _DONE[RANDOM])
+        change = _described(switched, _LOW if LOW in switched else _DONE[RANDOM])
         again = compare_once(replace(settings, neutralise=switched), names)
         refused = _refusal(report, again)
         if refused is not None:
-            return _left_open(report, off, f"tried again with {told}, which did not go through: {refused}")
-        levels.append(Level(again, switched, told))
+            return _left_open(report, off, f"tried again with {change}, which did not go through: {refused}")
+        levels.append(Level(again, switched, change))
         if _shows_more(report, again):
             break
-    told = _told(off, _DONE[RANDOM] if len(levels) == 1 else _BOTH)
+    change = _described(off, _DONE[RANDOM] if len(levels) == 1 else _BOTH)
     results = tuple(_result(result, joined(levels, result.check), report.roles) for result in report.results)
     open_again = [
-        Doubt(doubt.check, f"{doubt.reason} (with {level.told})")
+        Doubt(doubt.check, f"{doubt.reason} (with {level.change})")
         for level in levels
         for doubt in doubts(level, levels)
         if report.roles.have(doubt, Role.NUMBERS) or doubt not in report.doubts
     ]
     remains = any(report.roles.have(f, Role.NUMBERS) for level in levels for f in level.report.findings)
-    tolerated = [] if remains or open_again else _tolerated(report, off, told)
+    tolerated = [] if remains or open_again else _tolerated(report, off, change)
     understood = CheckResult("", Outcome.PASS, findings=tuple(tolerated))
     concluded = concluded_from(report, [*results, understood])
     plain = concluded_from(report, report.results)
@@ -103,7 +103,7 @@ def probe(
         doubts=(*dict.fromkeys(open_still), *open_again),
         notes=(
             *(note for note in report.notes if not note.startswith(NOT_COMPARED)),
-            f"weights, state and losses were compared in runs with {told}",
+            f"weights, state and losses were compared in runs with {change}",
         ),
         # Later probes repeat the comparison that shows most.
         neutralised=telling(levels).off,
@@ -118,7 +118,7 @@ def _switched(report: Report, off: tuple[str, ...]) -> tuple[tuple[str, ...], ..
     return (off, (*off, LOW)) if RANDOM in off and others else (off,)
 
 
-def _told(off: tuple[str, ...], random: str) -> str:
+def _described(off: tuple[str, ...], random: str) -> str:
     return " and ".join(random if kind == RANDOM else _DONE[kind] for kind in off if kind != LOW)
 
 
@@ -180,7 +180,7 @@ def _is_understood(finding: Finding, roles: Roles) -> bool:
     return roles.have(finding, Role.NUMBERS) and finding.cause != "state-not-aggregated"
 
 
-def _tolerated(report: Report, off: tuple[str, ...], told: str) -> list[Finding]:
+def _tolerated(report: Report, off: tuple[str, ...], change: str) -> list[Finding]:
     """Return the vanished difference, once for each thing that was switched off, unless that thing is a defect."""
     roles = report.roles
     gone = [f for result in report.results for f in result.findings if _is_understood(f, roles)]
@@ -196,7 +196,7 @@ def _tolerated(report: Report, off: tuple[str, ...], told: str) -> list[Finding]
             first,
             cause=_CAUSES[kind],
             fix=fix_of(_CAUSES[kind]),
-            evidence=f"both runs were repeated with {told}: they are equal then",
+            evidence=f"both runs were repeated with {change}: they are equal then",
             approximation=True,
             exact=True,
             verified=True,

@@ -82,8 +82,8 @@ def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
     if refused is not None:
         alike = again.distributed is not None and again.distributed.errors
         doubts = () if alike or not planted else (Doubt(CHECK, f"{refused}, and the strategy goes on"),)
-        told = not_applicable(CHECK, f"the program cannot go on with it: {refused}")
-        return replace(again, results=(told,), findings=[], doubts=doubts)
+        result = not_applicable(CHECK, f"the program cannot go on with it: {refused}")
+        return replace(again, results=(result,), findings=[], doubts=doubts)
     if not planted:
         why = "nothing is planted: Keras 3's LossScaleOptimizer decides by one replica; name the check to see it"
         result = not_applicable(CHECK, why)

@@ -118,10 +118,10 @@ def _replayed(runs: Aligned, program: Runner, drawn: bool) -> Aligned:
     if replayed.errors:
         error = replayed.errors[0][1]
         refused = _REFUSED.search(error.message)
-        told = refused[2] if refused else summary(error.type, error.message)
+        reason = refused[2] if refused else summary(error.type, error.message)
         if refused and refused[1] == "UnknownExampleError" and not drawn:
             return runs
-        why = f"global batches are composed differently, and cannot be replayed on one device: {told}"
+        why = f"global batches are composed differently, and cannot be replayed on one device: {reason}"
         return replace(runs, undecided=why)
     if not _same_contents(*data_calls(replayed, runs.distributed)):
         why = "global batches are composed differently, and replaying them on one device gave other batches"

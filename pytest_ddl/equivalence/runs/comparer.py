@@ -202,8 +202,8 @@ class _Comparison:
 def _failures(what: str, records: Sequence[TrainingRecord]) -> tuple[str, ...]:
     """Describe the exceptions of runs that help to judge, each once."""
     errors = [error for record in records for _rank, error in record.errors]
-    told = [(summary(error.type, error.message), place_of(error)) for error in errors]
-    return tuple(dict.fromkeys(f"{what} failed: {why}" + (f" ({place})" if place else "") for why, place in told))
+    failures = [(summary(error.type, error.message), place_of(error)) for error in errors]
+    return tuple(dict.fromkeys(f"{what} failed: {why}" + (f" ({place})" if place else "") for why, place in failures))
 
 
 def _is_float64(record: TrainingRecord) -> bool:

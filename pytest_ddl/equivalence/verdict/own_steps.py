@@ -42,7 +42,7 @@ def step_by_step(
 
 
 def without_losses(record: TrainingRecord, steps: Sequence[int]) -> TrainingRecord:
-    """Return a record without the losses of some steps: the first loss that differs would be the only one told."""
+    """Return a record without the losses of some steps: the first loss that differs would be the only finding."""
     if not steps:
         return record
 
@@ -62,8 +62,8 @@ def up_to(record: TrainingRecord, step: int, taken_over: Sequence[int] = ()) -> 
         kept = (*rank.steps[: step - 1], *map(ended, rank.steps[step - 1 : step]))
         return replace(rank, steps=kept, final=None, cut_off=(), results={}, result_steps={})
 
-    told = without_losses(record, [other for other in taken_over if other < step])
-    return replace(told, ranks=tuple(cut(rank) for rank in told.ranks))
+    cut_off = without_losses(record, [other for other in taken_over if other < step])
+    return replace(cut_off, ranks=tuple(cut(rank) for rank in cut_off.ranks))
 
 
 def _of_step(result: CheckResult, step: int) -> CheckResult:
