@@ -16,11 +16,9 @@ from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.metrics.batch_size import BatchScaling, batch_regimes
 from pytest_ddl.bench.spec import SEED
 from pytest_ddl.cluster.worker import current_rank
-from pytest_ddl.records import BatchRecord
-from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import environment, values
 from pytest_ddl.training.fitting import RUNNING_MEAN
-from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
 
@@ -186,7 +184,7 @@ def run_trial(
     assert context is not None
     assert settings.global_batch_size is not None
     with environment.prepared(settings, context.rank):
-        curve = LossCurve(settings, context, target, max(1, -(-window // settings.global_batch_size)))
+        curve = LossCurve(settings.steps, target, max(1, -(-window // settings.global_batch_size)))
         train(Run(settings, context, curve))
     if not curve.losses:
         raise ValueError(
@@ -195,12 +193,11 @@ def run_trial(
     return curve.reached, len(curve.losses), curve.smoothed
 
 
-class LossCurve(Recorder):
-    """Recorder that keeps the loss of every step and stops the run at the target."""
+class LossCurve(StepListener):
+    """Listener that keeps the loss of every step, and stops the run at the target or after ``max_steps``."""
 
-    def __init__(self, settings: RunSettings, context: RankContext, target: float, window: int) -> None:
-        super().__init__(settings, context)
-        self._target, self._window = target, window
+    def __init__(self, max_steps: int | None, target: float, window: int) -> None:
+        self._max_steps, self._target, self._window = max_steps, target, window
         self.losses: list[float] = []
         self.reached: int | None = None
         """Step at which the smoothed loss reached the target."""
@@ -218,18 +215,11 @@ class LossCurve(Recorder):
     @property
     def reached_limit(self) -> bool:
         diverged = bool(self.losses) and not math.isfinite(self.losses[-1])
-        return self.reached is not None or diverged or super().reached_limit
-
-    def look_for_new(self) -> None:
-        """Do nothing: variables are not needed here."""
+        used_up = self._max_steps is not None and self.completed >= self._max_steps
+        return self.reached is not None or diverged or used_up
 
     def end_step(
-        self,
-        loss: Any = None,
-        shown: Mapping[str, Any] | None = None,
-        traces: int | None = None,
-        snapshot: bool = True,
-        batches: tuple[BatchRecord, ...] | None = None,
+        self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0
     ) -> float | None:
         if RUNNING_MEAN in (shown or {}):
             raise ValueError(

@@ -12,10 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_ddl.records import BatchRecord
 from pytest_ddl.training import data
 from pytest_ddl.training.endings import own_iterator_ended
-from pytest_ddl.training.recorder import Recorder, traces_of
+from pytest_ddl.training.listener import StepListener, traces_of
 
 _KEPT: list[Any] = []
 """Shared sources, which are kept for the life of the process.
@@ -46,7 +45,7 @@ def schedulable(train_step: Any) -> Any:
 
 
 def one_by_one(
-    recorder: Recorder, strategy: Any, train_step: Any, dataset: Any, more: Callable[[], bool]
+    listener: StepListener, strategy: Any, train_step: Any, dataset: Any, more: Callable[[], bool]
 ) -> Iterator[Any]:
     """Schedule a step, wait for it, record it."""
     import tensorflow as tf
@@ -64,32 +63,29 @@ def one_by_one(
             coordinator.join()
         except tf.errors.OutOfRangeError as error:
             if source is not dataset and has_data():
-                raise own_iterator_ended(recorder.completed + 1) from error
-            recorder.end_of_data()
+                raise own_iterator_ended(listener.completed + 1) from error
+            listener.end_of_data()
             return
         loss = pending.fetch()
-        number = recorder.end_step(loss, traces=traces_of(step))
+        number = listener.end_step(loss, traces=traces_of(step))
         yield loss if number is None else number
 
 
-def concurrently(recorder: Recorder, strategy: Any, train_step: Any, dataset: Any, steps: int | None) -> Iterator[Any]:
+def concurrently(
+    listener: StepListener, strategy: Any, train_step: Any, dataset: Any, steps: int | None
+) -> Iterator[Any]:
     """Schedule all steps, wait for all, record them in the order of scheduling.
 
     Only the last step has a snapshot: in between, the variables belong to no step.
     """
     import tensorflow as tf
 
-    if recorder.times_steps:
-        raise ValueError(
-            "run.steps(..., concurrent=True) cannot be measured: all steps have run before the first is recorded. "
-            "Leave concurrent= out, or schedule by yourself and call run.record() after each schedule()"
-        )
+    listener.begin_asynchronous()
     if steps is None:
         raise ValueError(
             "run.steps(..., concurrent=True) schedules all steps at once and so must know how many: "
             "pass steps=, or steps= to the check."
         )
-    recorder.asynchronous = True
     coordinator = coordinator_of(strategy)
     there = data.number_of_steps(dataset)
     steps = steps if there is None else min(steps, there)
@@ -103,23 +99,11 @@ def concurrently(recorder: Recorder, strategy: Any, train_step: Any, dataset: An
     except tf.errors.OutOfRangeError as error:
         if has_data is not None and has_data():
             raise own_iterator_ended() from error
-        recorder.note("the data of a worker ended before all scheduled steps had run")
+        listener.note("the data of a worker ended before all scheduled steps had run")
     losses = [value for value in map(_fetched, pending) if value is not None]
-    taken = _shared_out(recorder.observations.take(), len(losses))
-    for position, (loss,) in enumerate(losses):
-        last = position == len(losses) - 1
-        number = recorder.end_step(loss, traces=traces_of(step), snapshot=last, batches=taken[position])
+    for position, (loss,) in enumerate(losses, 1):
+        number = listener.end_step(loss, traces=traces_of(step), left=len(losses) - position)
         yield loss if number is None else number
-
-
-def _shared_out(batches: tuple[BatchRecord, ...], steps: int) -> list[tuple[BatchRecord, ...]]:
-    """Return the batches by step, in the order in which they ran; all in the last step if they do not divide."""
-    if steps == 0:
-        return []
-    if len(batches) % steps:
-        return [*[()] * (steps - 1), batches]
-    size = len(batches) // steps
-    return [batches[size * step : size * (step + 1)] for step in range(steps)]
 
 
 def _fetched(pending: Any) -> tuple[Any] | None:

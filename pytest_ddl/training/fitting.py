@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from pytest_ddl.training import values
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.data import distribute, prepare, prepare_arrays
-from pytest_ddl.training.recorder import Recorder, traces_of
+from pytest_ddl.training.listener import StepListener, traces_of
 from pytest_ddl.training.settings import RunSettings
 
 RUNNING_MEAN = "loss (running mean)"
@@ -28,8 +28,8 @@ _ENDLESS = 1_000_000
 class Fitting:
     """``fit``, ``evaluate`` and ``predict`` of one run."""
 
-    def __init__(self, recorder: Recorder, settings: RunSettings, strategy: Any) -> None:
-        self._recorder = recorder
+    def __init__(self, listener: StepListener, settings: RunSettings, strategy: Any) -> None:
+        self._listener = listener
         self._settings = settings
         self._fixed = replace(settings, constant=False, repeat=False)
         """Settings for data that must end, because an evaluation consumes all of it."""
@@ -37,46 +37,43 @@ class Fitting:
 
     def fit(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.fit``, record after each batch, and stop at the step limit."""
-        recorder = self._recorder
-        recorder.begin_call("run.fit", model)
-        if recorder.reached_limit:
-            recorder.note("run.fit was not run: the limit of steps was reached before it")
+        listener = self._listener
+        listener.begin_call("run.fit", model)
+        if listener.reached_limit:
+            listener.note("run.fit was not run: the limit of steps was reached before it")
             return None
+        if self._settings.repeat and uses_coordinator(self._strategy):
+            raise TypeError(
+                "run.fit under parameter_server cannot be measured: Keras runs its batches asynchronously and "
+                "tells only when an epoch has ended. Measure a loop: run.steps(train_step, dataset)"
+            )
         options = _options(self._settings, kwargs)
-        callback = _callback(recorder, model, self._strategy)
+        callback = _callback(listener, model, self._strategy)
         # Last: after the program's own callbacks, which may change variables.
         options["callbacks"] = [*_as_list(options.get("callbacks")), callback]
         if self._settings.follow and not uses_coordinator(self._strategy):
-            options["callbacks"].insert(0, _first_callback(recorder, model))
+            options["callbacks"].insert(0, _first_callback(listener, model))
         if self._settings.repeat:
-            if uses_coordinator(self._strategy):
-                raise TypeError(
-                    "run.fit under parameter_server cannot be measured: Keras runs its batches asynchronously and "
-                    "tells only when an epoch has ended. Measure a loop: run.steps(train_step, dataset)"
-                )
             options["epochs"] = _ENDLESS
-        given = _given(self._settings, data, lambda: recorder.completed)
+        given = _given(self._settings, data, lambda: listener.completed)
         history = model.fit(given, **options)
-        if recorder.times_steps:
-            batches = _batches(given, options, self._strategy)
-            if batches is not None:
-                recorder.end_of_steps(iter(batches), batches=1)
+        listener.end_of_steps(_batches(given, options, self._strategy), batches=1)
         series = {name: [_plain(value) for value in found] for name, found in history.history.items()}
-        recorder.result("fit", series)
+        listener.result("fit", series)
         return history
 
     def evaluate(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.evaluate`` and record its result; a list or dict of numbers keeps its structure."""
         found = model.evaluate(_given(self._fixed, data), **_options(self._settings, kwargs))
-        self._recorder.result("evaluate", _plain(found))
-        self._recorder.end_without_step()  # what an evaluation consumed belongs to no step
+        self._listener.result("evaluate", _plain(found))
+        self._listener.end_without_step()  # what an evaluation consumed belongs to no step
         return found
 
     def predict(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """``model.predict``."""
         found = model.predict(_given(self._fixed, data), **_options(self._settings, kwargs))
-        self._recorder.result("predict", _arrays(found))
-        self._recorder.end_without_step()
+        self._listener.result("predict", _arrays(found))
+        self._listener.end_without_step()
         return found
 
 
@@ -96,20 +93,21 @@ def _given(settings: RunSettings, data: Any, completed: Callable[[], int] | None
     return prepare(data, settings, completed) if isinstance(data, tf.data.Dataset) else prepare_arrays(data, settings)
 
 
-def _batches(given: Any, options: Mapping[str, Any], strategy: Any) -> Any:
-    """Return the batches that ``fit`` makes of its data, from the first, or ``None`` if only Keras knows them.
+def _batches(given: Any, options: Mapping[str, Any], strategy: Any) -> Iterator[Any]:
+    """Yield the batches that ``fit`` makes of its data, from the first, or none if only Keras knows them.
 
-    For arrays, row indices stand in for the rows.
+    For arrays, row indices stand in for the rows. Nothing is read before the first batch is taken.
     """
     import tensorflow as tf
 
     if isinstance(given, tf.data.Dataset | tf.distribute.DistributedDataset):
-        return distribute(strategy, given)
+        yield from distribute(strategy, given)
+        return
     rows = [len(item) for item in tf.nest.flatten(given) if isinstance(item, np.ndarray) and item.ndim]
     size = options.get("batch_size")
     if not rows or (size is None and options.get("steps_per_epoch")):  # tf_keras divides the rows by its steps
-        return None
-    return distribute(strategy, tf.data.Dataset.range(rows[0]).batch(size or KERAS_BATCH).repeat())
+        return
+    yield from distribute(strategy, tf.data.Dataset.range(rows[0]).batch(size or KERAS_BATCH).repeat())
 
 
 def _as_list(callbacks: Any) -> list[Any]:
@@ -118,7 +116,7 @@ def _as_list(callbacks: Any) -> list[Any]:
     return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
 
 
-def _callback(recorder: Recorder, model: Any, strategy: Any) -> Any:
+def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     """A recording callback of the flavor of Keras that the model belongs to."""
     keras = _flavour(model)
 
@@ -128,35 +126,35 @@ def _callback(recorder: Recorder, model: Any, strategy: Any) -> Any:
         if loss is not None:
             shown[RUNNING_MEAN] = loss
         traces = traces_of(getattr(self.model, "train_function", None) or len)
-        recorder.end_step(loss, shown, traces)
-        if recorder.reached_limit:
+        listener.end_step(loss, shown, traces)
+        if listener.reached_limit:
             self.model.stop_training = True
 
     def on_test_end(_self: Any, logs: Any = None) -> None:
-        recorder.end_without_step()  # validation consumes examples that belong to no step
+        listener.end_without_step()  # validation consumes examples that belong to no step
 
     def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
         on_train_batch_end(self, epoch, logs)
 
     def on_epoch_begin(_self: Any, _epoch: int, logs: Any = None) -> None:
-        recorder.begin()  # the program's callbacks may restore variables in on_train_begin
+        listener.begin()  # the program's callbacks may restore variables in on_train_begin
 
     methods: dict[str, Callable[..., Any]] = {"on_test_end": on_test_end, "on_epoch_begin": on_epoch_begin}
     if uses_coordinator(strategy):
         # Keras refuses on_train_batch_end under this strategy, because batches run asynchronously.
-        recorder.note("run.fit under parameter_server records epochs as steps: it has no end of a batch")
-        recorder.asynchronous = recorder.epochs_as_steps = True
+        listener.note("run.fit under parameter_server records epochs as steps: it has no end of a batch")
+        listener.begin_asynchronous(epochs_as_steps=True)
         methods["on_epoch_end"] = on_epoch_end
     else:
         methods["on_train_batch_end"] = on_train_batch_end
     return type("RecordingCallback", (keras.callbacks.Callback,), methods)()
 
 
-def _first_callback(recorder: Recorder, model: Any) -> Any:
+def _first_callback(listener: StepListener, model: Any) -> Any:
     """A callback that runs before those of the program, which then see what they see under the strategy."""
 
     def on_train_batch_end(_self: Any, _batch: int, logs: Any = None) -> None:
-        recorder.end_update()
+        listener.end_update()
 
     return type("FirstCallback", (_flavour(model).callbacks.Callback,), {"on_train_batch_end": on_train_batch_end})()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,11 @@ from pytest_ddl.records import (
     VariableRecord,
 )
 from pytest_ddl.strategies.base import RankContext
-from pytest_ddl.training import layouts, neutral, values
+from pytest_ddl.training import layouts, neutral, observing, values
 from pytest_ddl.training.call_sites import CallSites
 from pytest_ddl.training.creations import Creation, Creations
 from pytest_ddl.training.data import move_by_ulp
+from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.observation import Observations
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched, Watcher
@@ -36,11 +37,8 @@ _PERTURBED = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE)
 _TAKEN_OVER = (*_PERTURBED, VariableKind.SLOT)
 
 
-class Recorder:
+class Recorder(StepListener):
     """Collects a :class:`RankRecord` while the training function runs."""
-
-    times_steps = False
-    """True if steps are timed, so that each must be recorded at its end."""
 
     def __init__(self, settings: RunSettings, context: RankContext) -> None:
         self._settings = settings
@@ -61,8 +59,10 @@ class Recorder:
         self.observers: tuple[Observer, ...] = ()
         self.restart = False
         self.asynchronous = False
-        """Set where steps run concurrently."""
+        """True if steps run concurrently."""
         self.epochs_as_steps = False
+        self._of_concurrent: Sequence[tuple[BatchRecord, ...]] = ()
+        """Batches of the concurrent steps that have run and are still to be recorded."""
         self._own: Snapshot | None = None
         self._at_end: Snapshot | None = None
         self._trained_before: int | None = None
@@ -87,13 +87,13 @@ class Recorder:
         """Say what could not be recorded; the same words are kept once."""
         self._notes.setdefault(text)
 
-    def watch(self, **given: Any) -> None:
+    def watch(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
         if self._trained_before is None and not self._steps:
             self._trained_before = self._training_before()
-        self._watcher.add(**given)
+        self._watcher.add(model, optimizer, variables, metrics)
         if self._settings.constant:
             self._watcher.stop_learning()
-        self.look_for_new()
+        self._take_new(after_step=False)
         self.creations.watching = True
 
     def _training_before(self) -> int:
@@ -103,12 +103,15 @@ class Recorder:
             self.end_without_step()
         return max(calls.values(), default=0)
 
-    def look_for_new(self) -> None:
-        """Find variables that were created since the last call, and record their current values as initial values."""
-        self._take_new(after_step=False)
+    def observe_examples(self, ids: Any) -> None:
+        if self._settings.observe:
+            observing.observe_ids(self.observations, ids)
 
     def _take_new(self, after_step: bool) -> None:
-        """Find new variables; for those that a step created, record the values that they were created with."""
+        """Find variables that were created since the last call, and record their current values as initial values.
+
+        For variables that a step created, record the values that they were created with.
+        """
         if neutral.NORMALIZATION in self._settings.neutralise:
             for model in self._watcher.models:
                 neutral.synchronise(model)
@@ -129,14 +132,15 @@ class Recorder:
 
     def begin(self) -> None:
         """Record the values with which training begins, or resumes after an interruption."""
-        self.look_for_new()
+        self._of_concurrent = ()
+        self._take_new(after_step=False)
         self.creations.begin()
         if self._settings.attempt > 1 and self._resumed is None:
             self._resumed = self._watcher.snapshot()
 
-    def begin_loop(self) -> None:
-        """Record that a loop over data begins; a program may have several loops."""
-        self.begin()
+    def begin_asynchronous(self, epochs_as_steps: bool = False) -> None:
+        self.asynchronous = True
+        self.epochs_as_steps = self.epochs_as_steps or epochs_as_steps
 
     def begin_call(self, method: str, trains: Any = None) -> None:
         """Note where the program calls ``run.steps``, ``run.batches`` or ``run.fit`` with data to train on."""
@@ -160,28 +164,22 @@ class Recorder:
                 self._assign(item, self._moved(value) if self._is_perturbed(item) else value)
 
     def end_step(
-        self,
-        loss: Any = None,
-        shown: Mapping[str, Any] | None = None,
-        traces: int | None = None,
-        snapshot: bool = True,
-        batches: tuple[BatchRecord, ...] | None = None,
+        self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0
     ) -> float | None:
-        """Record the step that just ended; gives the loss as a float where it is one number."""
         number = values.scalar(loss)
         if loss is not None and number is None:
             self.note(f"the loss of a step was no single number but {type(loss).__name__}; it is not compared")
         named = {key: values.scalar(value) for key, value in (shown or {}).items()}
         self._take_new(after_step=True)
         self.creations.forget()
-        if snapshot and self._settings.states is not None and self._own is None:
+        if not left and self._settings.states is not None and self._own is None:
             self.end_update()
-        state = self._watcher.snapshot() if snapshot else {}
+        state = {} if left else self._watcher.snapshot()
         numbers = {key: value for key, value in named.items() if value is not None}
-        if snapshot:
+        if not left:
             numbers.update(self._watcher.metric_results())
         # Read observations last: reading the loss and the variables waited for the step and its observers.
-        consumed = self.observations.take() if batches is None else batches
+        consumed = self._consumed(left)
         observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
         self._at_end = None
         self._steps.append(
@@ -190,6 +188,13 @@ class Recorder:
         self._own = None
         self._hold()
         return number
+
+    def _consumed(self, left: int) -> tuple[BatchRecord, ...]:
+        """Return the batches of a step; concurrent steps took theirs in the order of the batches."""
+        if len(self._of_concurrent) != left + 1:
+            self._of_concurrent = _shared_out(self.observations.take(), left + 1)
+        first, *self._of_concurrent = self._of_concurrent
+        return first
 
     def _hold(self) -> None:
         """Set weights back to their values after the step ``hold``, so that each later step begins with them."""
@@ -202,14 +207,7 @@ class Recorder:
             if trained and kept.get(item.record.index):
                 self._assign(item, kept[item.record.index][0])
 
-    def end_of_steps(self, iterator: Any, batches: int | None = None) -> None:
-        """Handle the end of a loop that ran enough steps before its data ended.
-
-        :param batches: number of batches that a step takes, if the loop knows it; a program's step may take several.
-        """
-
     def end_without_step(self) -> None:
-        """Forget what was observed since the last step: it belongs to none."""
         self.observations.take()
         for observer in self.observers:
             observer.discard()
@@ -330,6 +328,14 @@ class Recorder:
         return move_by_ulp(value, self._noise, self._settings.ulp_of)
 
 
+def _shared_out(batches: tuple[BatchRecord, ...], steps: int) -> list[tuple[BatchRecord, ...]]:
+    """Return the batches by step, in the order in which they ran; all in the last step if they do not divide."""
+    if len(batches) % steps:
+        return [*[()] * (steps - 1), batches]
+    size = len(batches) // steps
+    return [batches[size * step : size * (step + 1)] for step in range(steps)]
+
+
 def _changed(before: Snapshot, now: Snapshot) -> Snapshot:
     return {index: parts for index, parts in now.items() if index in before and not _same(parts, before[index])}
 
@@ -337,9 +343,3 @@ def _changed(before: Snapshot, now: Snapshot) -> Snapshot:
 def _same(left: tuple[Array, ...], right: tuple[Array, ...]) -> bool:
     pairs = zip(left, right, strict=True)
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") for a, b in pairs)
-
-
-def traces_of(function: Callable[..., Any]) -> int | None:
-    """Return how often a ``tf.function`` has been traced, or ``None`` for a plain function."""
-    count = getattr(function, "experimental_get_tracing_count", None)
-    return int(count()) if count is not None else None

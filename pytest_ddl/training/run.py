@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.strategies.base import RankContext
-from pytest_ddl.training import coordinator, data, observing, stepping
+from pytest_ddl.training import coordinator, data, stepping
 from pytest_ddl.training.fitting import Fitting
-from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.signals import RestartRequested
 
@@ -22,11 +22,11 @@ class Run:
     :meth:`steps`, :meth:`batches` or :meth:`fit`.
     """
 
-    def __init__(self, settings: RunSettings, context: RankContext, recorder: Recorder) -> None:
+    def __init__(self, settings: RunSettings, context: RankContext, listener: StepListener) -> None:
         self._settings = settings
         self._context = context
-        self._recorder = recorder
-        self._fitting = Fitting(recorder, settings, context.strategy)
+        self._listener = listener
+        self._fitting = Fitting(listener, settings, context.strategy)
 
     # -- facts about the run ------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Run:
     @property
     def completed_steps(self) -> int:
         """Number of steps completed so far, including those of an earlier attempt."""
-        return self._recorder.completed
+        return self._listener.completed
 
     @property
     def attempt(self) -> int:
@@ -133,15 +133,14 @@ class Run:
         Each argument is one object, or a list or dict of objects. Their variables need not exist yet:
         the variables of a layer that the first batch builds are found later.
         """
-        self._recorder.watch(model=model, optimizer=optimizer, variables=variables, metrics=metrics)
+        self._listener.watch(model=model, optimizer=optimizer, variables=variables, metrics=metrics)
 
     def examples(self, ids: Any) -> None:
         """Record which examples this replica consumes in this step; call it in the replica function.
 
         :param ids: one whole number or string for each example.
         """
-        if self._settings.observe:
-            observing.observe_ids(self._recorder.observations, ids)
+        self._listener.observe_examples(ids)
 
     # -- training -----------------------------------------------------------------------------
 
@@ -159,16 +158,16 @@ class Run:
             a step limit. The default is to schedule a step only after the previous step has ended.
         """
         given = data.prepare(dataset, self._settings, self._completed)
-        first = self._recorder.completed
+        first = self._listener.completed
 
         def more() -> bool:
-            taken = self._recorder.completed - first
-            return not self._recorder.reached_limit and (steps is None or taken < steps)
+            taken = self._listener.completed - first
+            return not self._listener.reached_limit and (steps is None or taken < steps)
 
-        self._recorder.begin_loop()
+        self._listener.begin_loop()
         if steps != 0 and data.number_of_steps(given) != 0:
-            self._recorder.begin_call("run.steps", train_step)
-        arguments = (self._recorder, self.strategy, train_step, given)
+            self._listener.begin_call("run.steps", train_step)
+        arguments = (self._listener, self.strategy, train_step, given)
         if not coordinator.uses_coordinator(self.strategy):
             yield from stepping.synchronous(*arguments, more)
         elif concurrent:
@@ -189,11 +188,11 @@ class Run:
                 "batches. Use run.steps(train_step, dataset), or schedule by yourself and call run.record()."
             )
         given = data.prepare(dataset, self._settings, self._completed)
-        self._recorder.begin_loop()
+        self._listener.begin_loop()
         if data.number_of_steps(given) != 0:
-            self._recorder.begin_call("run.batches")
-        more = lambda: not self._recorder.reached_limit  # noqa: E731
-        yield from stepping.batches(self._recorder, self.strategy, given, more)
+            self._listener.begin_call("run.batches")
+        more = lambda: not self._listener.reached_limit  # noqa: E731
+        yield from stepping.batches(self._listener, self.strategy, given, more)
 
     def record(self, loss: Any = None, **named_values: Any) -> None:
         """Record the end of a step, in a loop that the program runs itself.
@@ -201,7 +200,7 @@ class Run:
         :param loss: the loss of the step.
         :param named_values: further numbers to record for the step, by name.
         """
-        self._recorder.end_step(loss, named_values)
+        self._listener.end_step(loss, named_values)
 
     def fit(self, model: Any, dataset_or_x: Any, y: Any = None, **kwargs: Any) -> Any:
         """Call ``model.fit``, record the state after each batch, and stop at the step limit.
@@ -228,9 +227,9 @@ class Run:
             raise RestartRequested
 
     def _completed(self) -> int:
-        return self._recorder.completed
+        return self._listener.completed
 
     def _remaining(self, steps: int | None) -> int | None:
         limit = self.steps_limit
-        left = None if limit is None else max(0, limit - self._recorder.completed)
+        left = None if limit is None else max(0, limit - self._listener.completed)
         return min((value for value in (steps, left) if value is not None), default=None)

@@ -7,11 +7,11 @@ from typing import Any
 
 from pytest_ddl.training.data import distribute, number_of_steps
 from pytest_ddl.training.endings import has_ended, own_iterator_ended
-from pytest_ddl.training.recorder import Recorder, traces_of
+from pytest_ddl.training.listener import StepListener, traces_of
 
 
 def synchronous(
-    recorder: Recorder, strategy: Any, train_step: Any, dataset: Any, more: Callable[[], bool]
+    listener: StepListener, strategy: Any, train_step: Any, dataset: Any, more: Callable[[], bool]
 ) -> Iterator[Any]:
     """Run and record steps until ``more()`` is false or the data ends, and yield the loss of each."""
     import tensorflow as tf
@@ -27,16 +27,16 @@ def synchronous(
         except (StopIteration, tf.errors.OutOfRangeError) as error:
             # At the end of the data, a traced step raises OutOfRangeError and an eager step StopIteration.
             if not has_ended(iterator):
-                raise own_iterator_ended(recorder.completed + 1) from error
-            recorder.end_of_data()
+                raise own_iterator_ended(listener.completed + 1) from error
+            listener.end_of_data()
             return
-        number = recorder.end_step(loss, traces=traces_of(train_step))
+        number = listener.end_step(loss, traces=traces_of(train_step))
         yield loss if number is None else number
     if left != 0:
-        recorder.end_of_steps(iterator)
+        listener.end_of_steps(iterator)
 
 
-def batches(recorder: Recorder, strategy: Any, dataset: Any, more: Callable[[], bool]) -> Iterator[Any]:
+def batches(listener: StepListener, strategy: Any, dataset: Any, more: Callable[[], bool]) -> Iterator[Any]:
     """Yield distributed batches for a program that records its steps itself."""
     import tensorflow as tf
 
@@ -49,4 +49,4 @@ def batches(recorder: Recorder, strategy: Any, dataset: Any, more: Callable[[], 
         except (StopIteration, tf.errors.OutOfRangeError):
             return
         yield batch
-    recorder.end_of_steps(iterator)
+    listener.end_of_steps(iterator)

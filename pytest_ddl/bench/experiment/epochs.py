@@ -20,12 +20,12 @@ from pytest_ddl.bench.launching.pinning import pinned
 from pytest_ddl.bench.launching.stopwatch import synchronise
 from pytest_ddl.bench.records import EnergyReading
 from pytest_ddl.cluster.worker import current_rank
-from pytest_ddl.records import BatchRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import environment, values
-from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.training.watching import Watcher
 
 EVALUATION_BATCH = 500
 
@@ -48,17 +48,16 @@ class RankAnswer:
     versions: dict[str, str]
 
 
-class EpochRecorder(Recorder):
-    """Recorder that counts steps. After each epoch it reads the clock, evaluates, and starts the clock again.
+class EpochRecorder(StepListener):
+    """Listener that counts steps. After each epoch it reads the clock, evaluates, and starts the clock again.
 
     All ranks start the clock together, after a collective that no rank leaves before all have entered it. Otherwise a
     rank that evaluates faster would count its wait for the others as training.
     """
 
-    def __init__(
-        self, settings: RunSettings, context: RankContext, orders: Orders, on_begin: Callable[[], None]
-    ) -> None:
-        super().__init__(settings, context)
+    def __init__(self, context: RankContext, orders: Orders, on_begin: Callable[[], None]) -> None:
+        self._context = context
+        self._watcher = Watcher(context.strategy, self.note)
         self._on_begin = on_begin
         self._per_epoch = orders.steps_per_epoch
         with np.load(orders.file) as found:
@@ -78,7 +77,7 @@ class EpochRecorder(Recorder):
         self.test_losses: list[float] = []
         self.test_accuracies: list[float] = []
 
-    # -- the interface of a recorder -------------------------------------------------------------
+    # -- calls of the run ------------------------------------------------------------------------
 
     @property
     def completed(self) -> int:
@@ -88,8 +87,8 @@ class EpochRecorder(Recorder):
     def reached_limit(self) -> bool:
         return False
 
-    def look_for_new(self) -> None:
-        """Do nothing: variables are examined before the first step and after the last."""
+    def watch(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
+        self._watcher.add(model, optimizer, variables, metrics)
 
     def begin(self) -> None:
         self._untrained = self.digests()[0]
@@ -97,22 +96,8 @@ class EpochRecorder(Recorder):
         self._on_begin()
         self._start_clock()
 
-    def result(self, name: str, value: Any) -> None:
-        """Do nothing: results of ``fit`` and ``evaluate`` are not kept."""
-
-    def end_without_step(self) -> None:
-        """Do nothing: between steps, nothing is recorded that has to be dropped."""
-
-    def end_of_data(self) -> None:
-        """Keep nothing: what the program does after its loop is not compared."""
-
     def end_step(
-        self,
-        loss: Any = None,
-        shown: Mapping[str, Any] | None = None,
-        traces: int | None = None,
-        snapshot: bool = True,
-        batches: tuple[BatchRecord, ...] | None = None,
+        self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0
     ) -> float | None:
         self.steps += 1
         # Not read here, because that would wait for the device after every step.
@@ -185,7 +170,7 @@ def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: Order
     with ExitStack() as stack:
         stack.enter_context(pinned(context.rank * local, local, orders.cores_per_replica))
         stack.enter_context(environment.prepared(settings, context.rank))
-        recorder = EpochRecorder(settings, context, orders, meter.start if meter is not None else lambda: None)
+        recorder = EpochRecorder(context, orders, meter.start if meter is not None else lambda: None)
         train(Run(settings, context, recorder))
         if meter is not None:
             reading = meter.stop()

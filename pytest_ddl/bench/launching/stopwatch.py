@@ -1,33 +1,30 @@
-"""Recorder of a measured run: while steady steps run, it only reads the clock."""
+"""Listener to a measured run: while steady steps run, it only reads the clock."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_ddl.bench.counters.executions import Executions
 from pytest_ddl.bench.launching.pacing import Paced
-from pytest_ddl.records import BatchRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.training import values
-from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.settings import RunSettings
-from pytest_ddl.training.watching import Watched
+from pytest_ddl.training.watching import Watched, Watcher
 
 
 class EmptyPipelineError(ValueError):
     """Error if the measured steps had no data."""
 
 
-class Stopwatch(Recorder):
-    """Recorder that runs warm-up steps, then blocks of steps as the controller orders them.
+class Stopwatch(StepListener):
+    """Listener that runs warm-up steps, then blocks of steps as the controller orders them.
 
     Devices are synchronized before the clock is read, because a step that was launched may still be running.
     """
-
-    times_steps = True
 
     def __init__(
         self,
@@ -39,7 +36,9 @@ class Stopwatch(Recorder):
         on_stopped: Callable[[], Any] = lambda: None,
         on_block: Callable[[bool], Any] = lambda _counts: None,
     ) -> None:
-        super().__init__(settings, context)
+        self._settings, self._context = settings, context
+        self._notes: dict[str, None] = {}
+        self._watcher = Watcher(context.strategy, self.note)
         self._address, self._warm_up = address, warm_up
         self._on_steady, self._on_stopped, self._on_block = on_steady, on_stopped, on_block
         self._rank = context.rank
@@ -139,10 +138,14 @@ class Stopwatch(Recorder):
         self._watcher.scan()
         return self._watcher.watched
 
-    # -- the interface of a recorder -------------------------------------------------------------
+    def note(self, text: str) -> None:
+        self._notes.setdefault(text)
 
-    def look_for_new(self) -> None:
-        """Do nothing: variables are read when the run is over."""
+    # -- calls of the run ------------------------------------------------------------------------
+
+    def watch(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
+        # The variables are read when the run is over.
+        self._watcher.add(model, optimizer, variables, metrics)
 
     def begin(self) -> None:
         if not self._begun:
@@ -152,10 +155,13 @@ class Stopwatch(Recorder):
         super().begin_loop()
         self._loops += 1
 
-    def result(self, name: str, value: Any) -> None:
-        """Do nothing: results of ``fit`` and ``evaluate`` are not kept."""
+    def begin_asynchronous(self, epochs_as_steps: bool = False) -> None:
+        raise ValueError(
+            "run.steps(..., concurrent=True) cannot be measured: all steps have run before the first is recorded. "
+            "Leave concurrent= out, or schedule by yourself and call run.record() after each schedule()"
+        )
 
-    def end_of_steps(self, iterator: Any, batches: int | None = None) -> None:
+    def end_of_steps(self, iterator: Iterator[Any], batches: int | None = None) -> None:
         """Check that there was data to train on, and count its rows.
 
         Every rank looks at two batches, because this rank may have no example of a last, partial batch.
@@ -204,19 +210,8 @@ class Stopwatch(Recorder):
         found: tuple[Any, ...] = tuple(self._context.strategy.experimental_local_results(value))
         return found
 
-    def end_without_step(self) -> None:
-        """Do nothing: nothing was recorded outside a step."""
-
-    def end_of_data(self) -> None:
-        """Do nothing: what the program does after its loop is not compared."""
-
     def end_step(
-        self,
-        loss: Any = None,
-        shown: Mapping[str, Any] | None = None,
-        traces: int | None = None,
-        snapshot: bool = True,
-        batches: tuple[BatchRecord, ...] | None = None,
+        self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0
     ) -> float | None:
         self._count += self.steps_per_call
         self._told_traces = max(self._told_traces, traces or 0)
