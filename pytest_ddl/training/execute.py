@@ -14,9 +14,11 @@ from pytest_ddl.records import ErrorRecord, RankRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.tracebacks import Frame, own_frame, package_of
-from pytest_ddl.training import environment, layouts, observing
-from pytest_ddl.training.observers import OBSERVERS
+from pytest_ddl.training import environment, layouts
+from pytest_ddl.training.callback_ops import refuses_callbacks
+from pytest_ddl.training.observers.registry import OBSERVERS
 from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.replica_functions import observed
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.signals import RestartRequested
@@ -35,10 +37,10 @@ def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankCon
         # DTensor has no kernel for the observing operation, and its replica functions see the global batch anyway.
         settings = replace(settings, observe=False)
     record, error = _attempt(train, settings, context)
-    if error is None or not settings.observe or not observing.refuses_observing(error):
+    if error is None or not settings.observe or not refuses_callbacks(error):
         return record
     again, second = _attempt(train, replace(settings, observe=False), context)
-    if second is not None and observing.refuses_observing(second):
+    if second is not None and refuses_callbacks(second):
         return record  # the failed Python operation is the program's own
     why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
     note = f"the program refuses the observing operation ({why}); it was run again without"
@@ -58,7 +60,7 @@ def _attempt(
         recorder.creations.traces = settings.observe
         if settings.observe:
             recorder.observers = tuple(make(settings, context, recorder) for make in OBSERVERS)
-            stack.enter_context(observing.observed(context.strategy, recorder.observations, recorder.observers))
+            stack.enter_context(observed(context.strategy, recorder.consumption, recorder.observers))
         else:
             recorder.note("the batches of the replicas were not observed")
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.training import observing
+from pytest_ddl.training.callback_ops import replica_id
 from pytest_ddl.training.gradient_calls import Source
 from pytest_ddl.training.settings import RunSettings
 
@@ -18,7 +18,7 @@ def planted(
     """Return the gradients, each overwritten in executions in which ``to_plant(replica)`` is not 0 for it."""
     import tensorflow as tf
 
-    replica = tf.cast(observing.replica_id(), tf.int32)
+    replica = tf.cast(replica_id(), tf.int32)
     chosen = tf.numpy_function(lambda number: np.array(to_plant(int(number)), np.float64), [replica], tf.float64)
     chosen.set_shape([len(gradients)])
     return [

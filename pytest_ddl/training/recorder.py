@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,18 +20,15 @@ from pytest_ddl.records import (
     VariableRecord,
 )
 from pytest_ddl.strategies.base import RankContext
-from pytest_ddl.training import layouts, neutral, observing, values
+from pytest_ddl.training import layouts, neutral, values
 from pytest_ddl.training.call_sites import CallSites
+from pytest_ddl.training.consumption import Consumption, observe_ids
 from pytest_ddl.training.creations import Creation, Creations
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.listener import StepListener
-from pytest_ddl.training.observation import Observations
+from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched, Watcher
-
-if TYPE_CHECKING:
-    # The observers know the recorder.
-    from pytest_ddl.training.observers import Observer
 
 _PERTURBED = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE)
 _TAKEN_OVER = (*_PERTURBED, VariableKind.SLOT)
@@ -55,7 +52,7 @@ class Recorder(StepListener):
         change = self._moved if settings.perturbation else None
         self.creations = Creations(context.strategy, self.note, lambda: len(self._steps), change)
         """Variables that the program creates while it trains."""
-        self.observations = Observations(self.note)
+        self.consumption = Consumption(self.note)
         self.observers: tuple[Observer, ...] = ()
         self.restart = False
         self.asynchronous = False
@@ -98,14 +95,14 @@ class Recorder(StepListener):
 
     def _training_before(self) -> int:
         """Count the steps that ran before anything was watched, and forget what they consumed."""
-        calls = Counter(batch.replica for batch in self.observations.take())
+        calls = Counter(batch.replica for batch in self.consumption.take())
         if calls:
             self.end_without_step()
         return max(calls.values(), default=0)
 
     def observe_examples(self, ids: Any) -> None:
         if self._settings.observe:
-            observing.observe_ids(self.observations, ids)
+            observe_ids(self.consumption, ids)
 
     def _take_new(self, after_step: bool) -> None:
         """Find variables that were created since the last call, and record their current values as initial values.
@@ -178,7 +175,7 @@ class Recorder(StepListener):
         numbers = {key: value for key, value in named.items() if value is not None}
         if not left:
             numbers.update(self._watcher.metric_results())
-        # Read observations last: reading the loss and the variables waited for the step and its observers.
+        # Take what was consumed last: reading the loss and the variables waited for the step and its observers.
         consumed = self._consumed(left)
         observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
         self._at_end = None
@@ -192,7 +189,7 @@ class Recorder(StepListener):
     def _consumed(self, left: int) -> tuple[BatchRecord, ...]:
         """Return the batches of a step; concurrent steps took theirs in the order of the batches."""
         if len(self._of_concurrent) != left + 1:
-            self._of_concurrent = _shared_out(self.observations.take(), left + 1)
+            self._of_concurrent = _shared_out(self.consumption.take(), left + 1)
         first, *self._of_concurrent = self._of_concurrent
         return first
 
@@ -208,7 +205,7 @@ class Recorder(StepListener):
                 self._assign(item, kept[item.record.index][0])
 
     def end_without_step(self) -> None:
-        self.observations.take()
+        self.consumption.take()
         for observer in self.observers:
             observer.discard()
 
@@ -219,7 +216,7 @@ class Recorder(StepListener):
         changes that the program makes after its loop.
         """
         self._at_end = self._watcher.snapshot()
-        unfinished = sum(batch.size for batch in self.observations.take())
+        unfinished = sum(batch.size for batch in self.consumption.take())
         if unfinished:
             self.note(
                 f"the data ended within step {self.completed + 1}, which had taken {unfinished} example(s): "

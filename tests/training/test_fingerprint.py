@@ -1,4 +1,4 @@
-"""Fingerprints and observations: plain NumPy, no TensorFlow."""
+"""Fingerprints and consumed batches: plain NumPy, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.training import fingerprint
-from pytest_ddl.training.observation import Observations, Part, as_ids, digest
+from pytest_ddl.training.consumption import Consumption, Part, as_ids, digest
 
 ROWS = np.random.default_rng(0).normal(size=(64, 5)).astype(np.float32)
 
@@ -58,22 +58,22 @@ def test_digest_keeps_to_the_examples():
 
 
 def test_large_batches_are_only_counted(monkeypatch):
-    monkeypatch.setattr("pytest_ddl.training.observation.LARGEST", 10)
+    monkeypatch.setattr("pytest_ddl.training.consumption.LARGEST", 10)
     assert digest((Part("dense", 0, 1),), [ROWS]) == (64, None, None)
 
 
-def test_observations_come_from_threads_and_leave_by_replica():
-    observations = Observations()
-    threads = [threading.Thread(target=observations.batch, args=(replica, 4, None, None, 0.5)) for replica in (1, 0, 2)]
+def test_batches_come_from_threads_and_leave_by_replica():
+    consumption = Consumption()
+    threads = [threading.Thread(target=consumption.batch, args=(replica, 4, None, None, 0.5)) for replica in (1, 0, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    observations.tell(1, (7, 8, 9, 10))
-    taken = observations.take()
+    consumption.name(1, (7, 8, 9, 10))
+    taken = consumption.take()
     assert [record.replica for record in taken] == [0, 1, 2]
     assert taken[1].example_ids == (7, 8, 9, 10)
-    assert observations.take() == ()
+    assert consumption.take() == ()
 
 
 def test_ids():

@@ -137,7 +137,7 @@ def test_within_xla_nothing_is_recorded_and_nothing_breaks(ranks):
 
 
 def test_too_large_gradients_are_left_out_with_a_note(ranks):
-    from pytest_ddl.training.observation import LARGEST
+    from pytest_ddl.training.consumption import LARGEST
 
     (record,) = ranks("one_device", programs.large, global_batch_size=2, steps=1)
     assert record.steps[0].snapshot[0][0].nbytes > LARGEST

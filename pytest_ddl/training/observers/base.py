@@ -1,15 +1,30 @@
-"""Define the hooks of an observer: around the program, each step and each replica function."""
+"""Define the hooks of an observer around the program, each step and each replica function."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from pytest_ddl.strategies.base import RankContext
-    from pytest_ddl.training.recorder import Recorder
-    from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.training.watching import Watched
+
+
+class Recording(Protocol):
+    """Part of the recorder that observers use."""
+
+    asynchronous: bool
+    epochs_as_steps: bool
+    observers: tuple[Observer, ...]
+
+    @property
+    def completed(self) -> int: ...
+
+    @property
+    def watched(self) -> tuple[Watched, ...]: ...
+
+    def note(self, text: str) -> None: ...
 
 
 class Observer:
@@ -17,10 +32,10 @@ class Observer:
 
     Hooks around replica functions are called while a graph is traced or, if the program runs eagerly, in
     every call. To record something in every *execution*, add an operation to the graph
-    (``observing.tell``).
+    (:func:`~pytest_ddl.training.callback_ops.add_callback`).
     """
 
-    def __init__(self, settings: RunSettings, context: RankContext, recorder: Recorder) -> None:
+    def __init__(self, settings: RunSettings, context: RankContext, recorder: Recording) -> None:
         self.settings = settings
         self.context = context
         self.recorder = recorder

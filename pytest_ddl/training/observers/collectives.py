@@ -8,8 +8,8 @@ from typing import Any
 
 from pytest_ddl.records import CollectiveRecord
 from pytest_ddl.training import adapter
+from pytest_ddl.training.collective_calls import CollectiveCall, caught
 from pytest_ddl.training.collective_log import CollectiveLog, path_of
-from pytest_ddl.training.launches import Launch, caught
 from pytest_ddl.training.observers.base import Observer
 
 LARGEST = 100_000
@@ -30,11 +30,11 @@ class CollectiveObserver(Observer):
         path = path_of(self.settings.tmp_path, self.settings.attempt, self.context.rank)
         with CollectiveLog(path) as log:
 
-            def issued(launch: Launch, group: int) -> None:
+            def issued(call: CollectiveCall, group: int) -> None:
                 if len(self._executed) >= LARGEST:
                     return
                 try:
-                    record = self._record(launch, group)
+                    record = self._record(call, group)
                     self._executed.append(record)
                     log.write(record)
                 except Exception as error:  # an exception here would be raised in the program's step
@@ -45,19 +45,19 @@ class CollectiveObserver(Observer):
                     self.recorder.note("the collectives of this rank could not be logged in this TensorFlow release")
                 yield
 
-    def _record(self, launch: Launch, group: int) -> CollectiveRecord:
+    def _record(self, call: CollectiveCall, group: int) -> CollectiveRecord:
         called = adapter.user_frames()
         return CollectiveRecord(
-            kind=launch.kind,
-            op="SUM" if launch.kind == "all_reduce" else "",
-            shape=launch.shape,
-            dtype=launch.dtype,
-            where=launch.where or called,
-            called="" if called == launch.where else called,
+            kind=call.kind,
+            op="SUM" if call.kind == "all_reduce" else "",
+            shape=call.shape,
+            dtype=call.dtype,
+            where=call.where or called,
+            called="" if called == call.where else called,
             group=group,
             step=self.recorder.completed,
-            parts=launch.parts,
-            names=launch.names,
+            parts=call.parts,
+            names=call.names,
         )
 
     def end_run(self) -> Mapping[str, Any]:

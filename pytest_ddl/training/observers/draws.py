@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import Array, DrawRecord
-from pytest_ddl.training import adapter, fingerprint, neutral, observing
+from pytest_ddl.training import adapter, fingerprint, neutral
+from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.creations import creating
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.replacing import Replacements
@@ -149,7 +150,7 @@ class Draws(Observer):
                 self._hidden = True
                 self.recorder.note(f"a draw could not be recorded: {type(error).__name__}: {error}")
 
-        observing.tell(record, tensors)
+        add_callback(record, tensors)
 
     def _record(self, replica: int, site: _Site, values: Array, shape: tuple[int, ...]) -> None:
         flat = np.asarray(values).reshape(-1)

@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_ddl.records import Array, GradientRecord, GradientStage
-from pytest_ddl.training import adapter, observing, planting, values
+from pytest_ddl.training import adapter, planting, values
+from pytest_ddl.training.callback_ops import add_callback
+from pytest_ddl.training.consumption import LARGEST
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.gradient_calls import (
     Event,
@@ -31,7 +33,6 @@ from pytest_ddl.training.gradient_calls import (
     tensors_of,
 )
 from pytest_ddl.training.gradient_hooks import GradientHooks
-from pytest_ddl.training.observation import LARGEST
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.unwatched import Unwatched
 
@@ -127,7 +128,7 @@ class Gradients(Observer):
         def record(replica: Any, *arrays: Any) -> None:
             self._safely(self._executed, None, site, int(replica), arrays)
 
-        observing.tell(record, tensors)
+        add_callback(record, tensors)
 
     def _hand_on(self, site: Site, pairs: Sequence[tuple[Any, Any]]) -> bool:
         """Connect a call to the call whose unchanged gradients it passes on; return False if it has other gradients."""

@@ -19,7 +19,7 @@ from pytest_ddl.training.replacing import Replacements
 
 
 @dataclass(frozen=True)
-class Launch:
+class CollectiveCall:
     """Description of a collective at the time when it is built; in eager mode, that is when it is executed."""
 
     kind: str
@@ -30,7 +30,7 @@ class Launch:
     names: tuple[str, ...] = ()
 
 
-Issued = Callable[[Launch, int], None]
+Issued = Callable[[CollectiveCall, int], None]
 """Callback before each execution, which receives the collective and the key of its group."""
 
 
@@ -50,8 +50,8 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
     def get_instance_key(group_key: Any, device: Any) -> Any:
         # Each replica of a rank takes a number for the same collective, which is reported only once.
         if first_devices.setdefault(group_key, device) == device:
-            launch = current.launch
-            issued(launch or Launch("broadcast", None, "", adapter.user_frames()), int(group_key))
+            call = current.call
+            issued(call or CollectiveCall("broadcast", None, "", adapter.user_frames()), int(group_key))
         return draw(group_key, device)
 
     def batch_all_reduce(self: Any, input_tensor_packs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,12 +76,12 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
     def next_instance_key(self: Any) -> Any:
         import tensorflow as tf
 
-        original, launch = originals["_next_instance_key"], current.launch
+        original, call = originals["_next_instance_key"], current.call
         if tf.executing_eagerly() or "_next_instance_key" in self.__dict__:
             return original(self)
 
         def draw_for_this() -> Any:
-            with current.set(launch):
+            with current.set(call):
                 return original(self)
 
         # While tracing, TensorFlow captures this method and calls it at each call of the function.
@@ -105,19 +105,19 @@ _METHODS = ("batch_all_reduce", "all_reduce", "_all_gather", "_next_instance_key
 class _Current(threading.local):
     """Collective that this thread is about to issue."""
 
-    launch: Launch | None = None
+    call: CollectiveCall | None = None
     packs: list[Sequence[Any]]
 
     def __init__(self) -> None:
         self.packs = []
 
     @contextmanager
-    def set(self, launch: Launch | None) -> Iterator[None]:
-        before, self.launch = self.launch, launch
+    def set(self, call: CollectiveCall | None) -> Iterator[None]:
+        before, self.call = self.call, call
         try:
             yield
         finally:
-            self.launch = before
+            self.call = before
 
 
 def _launcher_class(strategy: Any) -> Any:
@@ -126,10 +126,10 @@ def _launcher_class(strategy: Any) -> Any:
     return kind if all(hasattr(kind, name) for name in _METHODS) else None
 
 
-def _describe(kind: str, tensor: Any, pack: Sequence[Any] = ()) -> Launch:
+def _describe(kind: str, tensor: Any, pack: Sequence[Any] = ()) -> CollectiveCall:
     parts = tuple(f"{'x'.join(map(str, _dims(part) or ()))} {_dtype(part)}" for part in pack) if len(pack) > 1 else ()
     names = () if hasattr(tensor, "numpy") else tuple(str(getattr(part, "name", "")) for part in pack or [tensor])
-    return Launch(kind, _dims(tensor), _dtype(tensor), adapter.user_frames(), parts, names)
+    return CollectiveCall(kind, _dims(tensor), _dtype(tensor), adapter.user_frames(), parts, names)
 
 
 def _dims(tensor: Any) -> tuple[int | None, ...] | None:

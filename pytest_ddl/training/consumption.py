@@ -1,4 +1,8 @@
-"""Collect what the replica functions of a step consumed, from any thread."""
+"""Collect what the replica functions of a step consumed.
+
+Each replica function passes its batch and its loss to one callback, which runs as often as the function, whichever
+thread traced it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,12 @@ from numpy.typing import NDArray
 
 from pytest_ddl.records import BatchRecord
 from pytest_ddl.training import fingerprint
+from pytest_ddl.training.callback_ops import add_callback
 
 LARGEST = 64 * 2**20
 """Maximum bytes of a batch to hash; of a larger batch only the size is observed, so that the run stays fast."""
+EXAMPLE_ID = "example_id"
+"""Key of the ids of the examples in a batch."""
 
 
 @dataclass
@@ -22,10 +29,10 @@ class _Events:
     batches: list[tuple[int, tuple[int, ...] | None, tuple[int | str, ...] | None, float | None]] = field(
         default_factory=list
     )
-    told: list[tuple[int | str, ...]] = field(default_factory=list)
+    named: list[tuple[int | str, ...]] = field(default_factory=list)
 
 
-class Observations:
+class Consumption:
     """Collection that TensorFlow's threads fill during a step, and that :meth:`take` empties between steps."""
 
     def __init__(self, failed: Callable[[str], None] = lambda _text: None) -> None:
@@ -45,10 +52,10 @@ class Observations:
         with self._lock:
             self._events.setdefault(replica, _Events()).batches.append((size, fingerprints, ids, loss))
 
-    def tell(self, replica: int, ids: tuple[int | str, ...]) -> None:
+    def name(self, replica: int, ids: tuple[int | str, ...]) -> None:
         """Add the ids that the program gave to ``run.examples``."""
         with self._lock:
-            self._events.setdefault(replica, _Events()).told.append(ids)
+            self._events.setdefault(replica, _Events()).named.append(ids)
 
     def take(self) -> tuple[BatchRecord, ...]:
         """Return the batches since the last call, by replica and then in order."""
@@ -58,15 +65,15 @@ class Observations:
 
 
 def _records(replica: int, events: _Events) -> list[BatchRecord]:
-    told = events.told
-    if told and len(told) != len(events.batches):
+    named = events.named
+    if named and len(named) != len(events.batches):
         # run.examples was not called once per batch, so ids cannot be matched with batches: join those of the step.
-        joined = tuple(item for ids in told for item in ids)
-        told = [joined, *[()] * (len(events.batches) - 1)]
-    if told and not events.batches:
-        return [BatchRecord(replica, size=len(told[0]), example_ids=told[0])]
+        joined = tuple(item for ids in named for item in ids)
+        named = [joined, *[()] * (len(events.batches) - 1)]
+    if named and not events.batches:
+        return [BatchRecord(replica, size=len(named[0]), example_ids=named[0])]
     return [
-        BatchRecord(replica, size, fingerprints, told[position] if told else ids, loss)
+        BatchRecord(replica, size, fingerprints, named[position] if named else ids, loss)
         for position, (size, fingerprints, ids, loss) in enumerate(events.batches)
     ]
 
@@ -137,3 +144,85 @@ def _hash(part: Part, given: list[NDArray[Any]], rows: int) -> fingerprint.Hashe
     first = np.searchsorted(row_ids, np.arange(rows))
     within = np.arange(len(row_ids)) - first[row_ids] if len(row_ids) else np.zeros(0, dtype=np.int64)
     return fingerprint.hash_entries(entries, row_ids, within, rows, part.position)
+
+
+def observe_call(consumption: Consumption, given: Any, result: Any) -> None:
+    """Record one call of a replica function: its batch, and its loss if it returned one."""
+    parts, tensors = describe(given)
+    loss = _loss_of(result)
+    if not parts and loss is None:
+        return
+
+    def record(replica: Any, *arrays: Any) -> None:
+        has_loss = loss is not None
+        value = float(arrays[-1]) if has_loss else None
+        try:
+            size, fingerprints, ids = digest(parts, list(arrays[: len(arrays) - has_loss]))
+        except Exception as error:  # an exception here would be raised in the user's step
+            consumption.failed(f"a batch could not be observed: {type(error).__name__}: {error}")
+            return
+        consumption.batch(int(replica), size, fingerprints, ids, value)
+
+    add_callback(record, [*tensors, *([] if loss is None else [loss])])
+
+
+def observe_ids(consumption: Consumption, ids: Any) -> None:
+    """Record the ids of the examples that this replica consumes in this step."""
+    import tensorflow as tf
+
+    def record(replica: Any, values: Any) -> None:
+        consumption.name(int(replica), as_ids(values))
+
+    add_callback(record, [tf.convert_to_tensor(ids)])
+
+
+def describe(given: Any) -> tuple[tuple[Part, ...], list[Any]]:
+    """Return the tensors of a batch, and a description of how to read them."""
+    import tensorflow as tf
+
+    parts: list[Part] = []
+    tensors: list[Any] = []
+    ids = _find_ids(given)
+    for position, item in enumerate(tf.nest.flatten(given)):
+        if isinstance(item, tf.SparseTensor):
+            _add(parts, tensors, Part("sparse", position, 3), [item.indices, item.values, item.dense_shape])
+        elif isinstance(item, tf.RaggedTensor):
+            if item.ragged_rank == 1:
+                _add(
+                    parts,
+                    tensors,
+                    Part("ragged", position, 3),
+                    [item.values, item.value_rowids(), item.nrows()],
+                )
+        elif isinstance(item, tf.Tensor) and item.dtype not in (tf.resource, tf.variant):
+            _add(parts, tensors, Part("dense", position, 1, is_ids=item is ids), [item])
+    return tuple(parts), tensors
+
+
+def _add(parts: list[Part], tensors: list[Any], part: Part, values: list[Any]) -> None:
+    parts.append(part)
+    tensors.extend(values)
+
+
+def _find_ids(given: Any) -> Any:
+    """Return the first entry with the key ``example_id`` in nested dicts, lists and tuples."""
+    if isinstance(given, dict):
+        if EXAMPLE_ID in given:
+            return given[EXAMPLE_ID]
+        given = list(given.values())
+    if isinstance(given, list | tuple):
+        for item in given:
+            found = _find_ids(item)
+            if found is not None:
+                return found
+    return None
+
+
+def _loss_of(result: Any) -> Any:
+    """Return the floating scalar that a replica function returned, by itself or as the first of several."""
+    import tensorflow as tf
+
+    first = result[0] if isinstance(result, list | tuple) and result else result
+    if not isinstance(first, tf.Tensor) or not first.dtype.is_floating:
+        return None
+    return first if first.shape.rank == 0 else None

@@ -1,0 +1,27 @@
+"""List the observers of a run, which have one file each."""
+
+from __future__ import annotations
+
+from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observers.casts import Casts
+from pytest_ddl.training.observers.checkpoints import CheckpointObserver
+from pytest_ddl.training.observers.collectives import CollectiveObserver
+from pytest_ddl.training.observers.draws import Draws
+from pytest_ddl.training.observers.gradients import Gradients
+from pytest_ddl.training.observers.graphs import GraphObserver
+from pytest_ddl.training.observers.reductions import ReductionObserver
+from pytest_ddl.training.observers.setup import Setup
+from pytest_ddl.training.observers.writes import WriteObserver
+
+OBSERVERS: tuple[type[Observer], ...] = (
+    Setup,
+    CollectiveObserver,
+    GraphObserver,
+    Casts,
+    ReductionObserver,
+    Gradients,
+    Draws,
+    WriteObserver,
+    CheckpointObserver,
+)
+"""Observers of a run. To add an observer, add a file and one entry here."""
