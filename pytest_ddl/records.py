@@ -1,7 +1,7 @@
 """Records of a training run: one record per rank, merged into one record per run.
 
-Workers send nothing but records to the checks. Records hold only NumPy arrays and built-in types. So a check can be
-read, tested and run without TensorFlow, and a record can be unpickled in a process that never imported TensorFlow.
+Workers send nothing but records to the checks. Records hold only NumPy arrays and plain values. So checks need no
+TensorFlow, and a record can be unpickled in a process that never imported TensorFlow.
 
 Vocabulary: *step* 0 is the state at the first ``run.watch``, and step ``k`` is the state after the k-th training step.
 *replica* is the index in the global order of replicas (``replica_id_in_sync_group``). *rank* is the index of a worker
@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pytest_ddl.strategies.spec import SYNCHRONOUS, Capabilities
 
 Array = NDArray[Any]
 
@@ -331,7 +333,7 @@ class RankRecord:
 
     rank: int
     task: str
-    """``worker:0``, ``chief:0`` …, or ``local`` for a strategy with one process."""
+    """``worker:0``, ``chief:0`` …"""
     replicas: tuple[int, ...]
     """Global ids of this rank's replicas."""
     variables: tuple[VariableRecord, ...] = ()
@@ -403,12 +405,12 @@ class TrainingRecord:
     """0 for the unchanged program; p > 0 for noise run p, in which weights and data were moved by one ulp."""
     seconds: float = 0.0
     neutralised: tuple[str, ...] = ()
-    """Subset of ``random`` and ``normalization`` that was switched off, so that it can explain no difference.
-
-    ``low`` says that random numbers were replaced by a low constant.
-    """
+    """Subset of ``random`` and ``normalization`` that was switched off, so that it can explain no difference. ``low``
+    says that random numbers were replaced by a low constant."""
     taken_over: tuple[int, ...] = ()
     """Steps after which a reference went on with the values that the run under the strategy had then."""
+    capabilities: Capabilities = SYNCHRONOUS
+    """Capabilities that the definition of the strategy declares."""
     refused: ErrorRecord | None = None
     """Error that the program raised under ``OneDeviceStrategy``, if the reference therefore ran without a strategy."""
 
@@ -439,9 +441,8 @@ class TrainingRecord:
 
     def value(self, index: int, step: int) -> Array | None:
         """Return the first component of a variable after a step, or ``None`` if it was not recorded."""
-        for _rank, _replica, value in self.components(index, step):
-            return np.asarray(value)
-        return None
+        found = next(self.components(index, step), None)
+        return None if found is None else np.asarray(found[2])
 
     def batches(self, step: int) -> tuple[BatchRecord, ...]:
         """Return the batches that all replicas of all ranks consumed in a step, by replica."""

@@ -16,14 +16,13 @@ from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.metrics.batch_size import BatchScaling, batch_regimes
 from pytest_ddl.bench.spec import SEED
 from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.strategies.base import StrategyDefinition, capabilities_of
+from pytest_ddl.strategies.spec import StrategySpec
 from pytest_ddl.training import environment, values
 from pytest_ddl.training.fitting import RUNNING_MEAN
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
-
-ONE_PROCESS = ("one_device", "mirrored", "central_storage")
-"""Strategies with a single process, which can end a run at the target. Several ranks would have to agree on it."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +145,9 @@ def steps_to_target(
     rates = _rates(batch_sizes, learning_rates)
     harness = process_harness()
     spec = harness.registry.parse_variant(variant)
-    if spec.name not in ONE_PROCESS:
-        raise ValueError(
-            f"variant={variant!r}: steps depend on the global batch, so give one of {', '.join(ONE_PROCESS)}"
-        )
+    if not _ends_at_target(harness.registry[spec.name], spec):
+        names = [one.name for one in harness.registry if _ends_at_target(one, harness.registry.default(one.name))]
+        raise ValueError(f"variant={variant!r}: steps depend on the global batch, so give one of {', '.join(names)}")
     if max_steps < 1:
         raise ValueError(f"max_steps={max_steps!r} must be at least 1")
     mark = DdlMark(device=device, isolation="fresh")
@@ -171,6 +169,13 @@ def steps_to_target(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return StepsToTarget(target, tuple(trials))
+
+
+def _ends_at_target(definition: StrategyDefinition, spec: StrategySpec) -> bool:
+    """Return whether a run can end at the target: several ranks would have to agree on it, and workers report late."""
+    capabilities = capabilities_of(definition)
+    several = len(definition.topology(spec).ranks) > 1 or capabilities.coordinator
+    return not several and not capabilities.global_view
 
 
 def run_trial(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, UnreadableError, receive, send
 from pytest_ddl.cluster.ship import importable
-from pytest_ddl.strategies.base import RankContext, StrategyDefinition
+from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.process_state import ProcessState
@@ -185,6 +185,7 @@ class Worker:
             num_ranks=len(context.topology.ranks),
             num_replicas=num_replicas,
             device=context.device,
+            capabilities=capabilities_of(definition),
         )
         return {"num_replicas": num_replicas}
 

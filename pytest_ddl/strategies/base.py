@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Topology
+from pytest_ddl.strategies.spec import SYNCHRONOUS, BuildContext, Capabilities, StrategySpec, Topology
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Machine:
 class StrategyDefinition(Protocol):
     """Interface of a strategy: its name, default shape, availability and topology, and how to build it.
 
-    Only :meth:`build` may import TensorFlow. The other methods run in the pytest process.
+    Only :meth:`build` may import TensorFlow. The other methods run in the pytest process. A definition that inherits
+    from this class gets the defaults of :attr:`aliases`, :attr:`capabilities` and :meth:`check`.
     """
 
     @property
@@ -35,7 +36,8 @@ class StrategyDefinition(Protocol):
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Short names that options and markers also accept."""
+        """Short names that options and markers also accept (default: none)."""
+        return ()
 
     @property
     def summary(self) -> str:
@@ -45,8 +47,14 @@ class StrategyDefinition(Protocol):
     def defaults(self) -> Mapping[str, int | str]:
         """Smallest shape that distributes the training. A variant may set these keys and no others."""
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """Properties on which recording, checks and measurements depend (default: a synchronous strategy)."""
+        return SYNCHRONOUS
+
     def check(self, spec: StrategySpec) -> str | None:
-        """Return what is wrong with a shape, or ``None`` if it is valid."""
+        """Return what is wrong with a shape, or ``None`` if it is valid (default: every shape is valid)."""
+        return None
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
         """Return why the variant cannot run on this machine, or ``None`` if it can."""
@@ -61,6 +69,11 @@ class StrategyDefinition(Protocol):
         """Build the strategy in a fresh worker process whose TensorFlow is not initialized yet."""
 
 
+def capabilities_of(definition: StrategyDefinition) -> Capabilities:
+    """Return the capabilities of a definition, or the default if its plugin declares none."""
+    return getattr(definition, "capabilities", SYNCHRONOUS)
+
+
 @dataclass(frozen=True)
 class RankContext:
     """Rank of a running cluster, as the code that runs in it sees it."""
@@ -73,4 +86,4 @@ class RankContext:
     num_ranks: int
     num_replicas: int
     device: str = "cpu"
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    capabilities: Capabilities = SYNCHRONOUS

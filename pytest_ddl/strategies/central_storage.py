@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
-from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
+from pytest_ddl.strategies.spec import BuildContext, Capabilities, StrategySpec, Task, Topology
 
 
-class CentralStorage:
+class CentralStorage(StrategyDefinition):
     name = "central_storage"
-    aliases: tuple[str, ...] = ()
     summary = "tf.distribute.experimental.CentralStorageStrategy: variables on one device, replicas on several"
+    capabilities = Capabilities(reduces_by_copies=True)
     defaults: Mapping[str, int | str] = {"replicas": 2}
-
-    def check(self, spec: StrategySpec) -> str | None:
-        return None
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
         return missing_gpu(device, machine)

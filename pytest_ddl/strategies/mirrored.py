@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
 
 
-class Mirrored:
+class Mirrored(StrategyDefinition):
     name = "mirrored"
-    aliases: tuple[str, ...] = ()
     summary = "tf.distribute.MirroredStrategy on virtual CPUs, or real or virtual GPUs"
     defaults: Mapping[str, int | str] = {"replicas": 2}
-
-    def check(self, spec: StrategySpec) -> str | None:
-        return None
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
         return missing_gpu(device, machine)

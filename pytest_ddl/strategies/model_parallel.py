@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
-from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
+from pytest_ddl.strategies.spec import BuildContext, Capabilities, StrategySpec, Task, Topology
 
 _AXIS = re.compile(r"^(?P<name>[A-Za-z_]\w*):(?P<size>\d+)$")
 
@@ -35,10 +35,11 @@ def parse_mesh(text: str) -> dict[str, int]:
     return axes
 
 
-class ModelParallel:
+class ModelParallel(StrategyDefinition):
     name = "model_parallel"
     aliases: tuple[str, ...] = ("mp",)
     summary = "DTensor over a mesh of devices: batches sharded over 'batch', variables by strategy.layout_map"
+    capabilities = Capabilities(global_view=True)
     # The smallest mesh that splits both batches and variables. With model:1 a layout rule would have no effect,
     # so a wrong rule would pass.
     defaults: Mapping[str, int | str] = {"mesh": "batch:2;model:2"}

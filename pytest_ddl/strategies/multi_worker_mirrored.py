@@ -7,19 +7,16 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
 
 
-class MultiWorkerMirrored:
+class MultiWorkerMirrored(StrategyDefinition):
     name = "multi_worker_mirrored"
     aliases = ("mwms",)
     summary = "tf.distribute.MultiWorkerMirroredStrategy: worker processes on localhost, replicas per worker"
     defaults: Mapping[str, int | str] = {"workers": 2, "replicas": 1}
-
-    def check(self, spec: StrategySpec) -> str | None:
-        return None
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
         if spec.number("replicas") > 1 and device == "cpu":

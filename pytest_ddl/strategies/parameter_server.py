@@ -11,17 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_ddl.strategies.adapter import coordinator_of
-from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
-from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
+from pytest_ddl.strategies.spec import BuildContext, Capabilities, StrategySpec, Task, Topology
 
 PLACEMENTS = ("shared", "separate")
 
 
-class ParameterServer:
+class ParameterServer(StrategyDefinition):
     name = "parameter_server"
     aliases = ("ps",)
     summary = "tf.distribute.ParameterServerStrategy with its coordinator; processes=separate for killable servers"
+    capabilities = Capabilities(coordinator=True)
     defaults: Mapping[str, int | str] = {"workers": 2, "ps": 1, "processes": "shared"}
 
     def check(self, spec: StrategySpec) -> str | None:

@@ -1,9 +1,29 @@
-"""Describe a variant of a strategy: its name and shape, the processes of its cluster, and how a process builds it."""
+"""Describe a strategy and its variants: capabilities, name and shape, the processes of a cluster, how one builds it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Properties of a strategy on which recording, checks and measurements depend.
+
+    The default is a synchronous strategy: each replica gets a part of the batch, and collectives reduce gradients.
+    """
+
+    coordinator: bool = False
+    """True if a coordinator schedules steps on workers. Workers then keep no records, take no step together, and have
+    random generators of their own."""
+    global_view: bool = False
+    """True if the program sees the global batch and global variables, which are sharded over devices (DTensor)."""
+    reduces_by_copies: bool = False
+    """True if gradients are copied to one device and added there, instead of by collectives."""
+
+
+SYNCHRONOUS = Capabilities()
+"""Capabilities of a strategy that declares none."""
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
 
 
-class Tpu:
+class Tpu(StrategyDefinition):
     name = "tpu"
-    aliases: tuple[str, ...] = ()
     summary = "tf.distribute.TPUStrategy on all cores of the TPU named by TPU_NAME, or a local one"
     defaults: Mapping[str, int | str] = {}
-
-    def check(self, spec: StrategySpec) -> str | None:
-        return None
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
         if machine.tpus == 0:

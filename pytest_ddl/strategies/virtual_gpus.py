@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.devices import VIRTUAL_GPU_MEMORY_MB, split_device
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
 
 
-class VirtualGpus:
+class VirtualGpus(StrategyDefinition):
     name = "virtual_gpus"
-    aliases: tuple[str, ...] = ()
     summary = "virtual GPUs on the first physical one"
     defaults: Mapping[str, int | str] = {"count": 2, "memory_mb": VIRTUAL_GPU_MEMORY_MB}
-
-    def check(self, spec: StrategySpec) -> str | None:
-        return None
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
         return None if machine.gpus else f"needs a GPU to split: {machine.gpu_reason}"

@@ -33,7 +33,7 @@ def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankCon
         import tensorflow as tf
 
         context = replace(context, strategy=tf.distribute.get_strategy())
-    if hasattr(context.strategy, "mesh"):
+    if context.capabilities.global_view:
         # DTensor has no kernel for the observing operation, and its replica functions see the global batch anyway.
         settings = replace(settings, observe=False)
     record, error = _attempt(train, settings, context)

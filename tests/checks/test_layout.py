@@ -12,8 +12,10 @@ from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import LayoutRecord, TrainingRecord
+from pytest_ddl.strategies.spec import Capabilities
 
 MESH = {"batch": 2, "model": 2}
+SHARDED = Capabilities(global_view=True)
 RIGHT = LayoutRecord((), (), (), MESH)
 KERNEL = LayoutRecord(("model", "unsharded"), ("model", "unsharded"), (2, 3), MESH)
 
@@ -31,7 +33,10 @@ def laid_out(kernel: LayoutRecord = KERNEL, facts: dict[str, Any] | None = None)
         for v in rank.variables
     )
     rank = replace(rank, variables=variables, facts=facts or {})
-    return judge(reference, replace(distributed, strategy="model_parallel[mesh=batch:2;model:2]", ranks=(rank,)))
+    return judge(
+        reference,
+        replace(distributed, strategy="model_parallel[mesh=batch:2;model:2]", capabilities=SHARDED, ranks=(rank,)),
+    )
 
 
 def outcome(report: Report) -> Outcome:
@@ -71,4 +76,7 @@ def test_other_strategies_have_no_layouts() -> None:
 
 def test_variables_without_a_layout_do_not_pass() -> None:
     reference, distributed = pair(Program())
-    assert outcome(judge(reference, replace(distributed, strategy="model_parallel"))) is Outcome.INCONCLUSIVE
+    assert (
+        outcome(judge(reference, replace(distributed, strategy="model_parallel", capabilities=SHARDED)))
+        is Outcome.INCONCLUSIVE
+    )

@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import GradientRecord, GradientStage, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.strategies.spec import Capabilities
 
 COUNTER, STEPS = 6, 8
 
@@ -38,7 +39,12 @@ def asynchronous(final: float, kind: VariableKind = VariableKind.STATE, name: st
     (rank,) = distributed.ranks
     steps = tuple(replace(step, snapshot=step.snapshot if step.index == STEPS else {}) for step in rank.steps)
     rank = replace(rank, steps=steps, asynchronous=True)
-    distributed = replace(distributed, strategy="parameter_server[workers=2,ps=1]", ranks=(rank,))
+    distributed = replace(
+        distributed,
+        strategy="parameter_server[workers=2,ps=1]",
+        capabilities=Capabilities(coordinator=True),
+        ranks=(rank,),
+    )
     return judge(reference, counted(distributed, kind, [final] * STEPS, name))
 
 

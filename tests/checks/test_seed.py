@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.checks.seed import ACROSS_REPLICAS, ACROSS_STEPS, ch
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.records import DrawRecord, TrainingRecord
+from pytest_ddl.strategies.spec import Capabilities
 
 Digest = Callable[[int, int], int]
 FEATURES = 8
@@ -105,7 +106,7 @@ def test_nothing_drawn_is_not_applicable() -> None:
     reference, distributed = simulate(Program()), simulate(Program(replicas=2))
     result = check_seed(reference, distributed, Tolerance(reference))
     assert result.outcome is Outcome.NOT_APPLICABLE
-    sharded = replace(distributed, strategy="model_parallel[model=2]")
+    sharded = replace(distributed, strategy="model_parallel[model=2]", capabilities=Capabilities(global_view=True))
     assert "model_parallel" in check_seed(reference, sharded, Tolerance(reference)).reason
 
 

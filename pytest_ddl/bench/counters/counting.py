@@ -192,12 +192,12 @@ def _eager(watch: Stopwatch) -> bool:
 
 
 def _notes(context: RankContext) -> list[str]:
-    name = context.spec.name
-    if name == "parameter_server":
-        return ["parameter_server reduces nothing: workers send gradients to the servers, in no collective"]
-    if name == "central_storage":
-        return ["central_storage reduces by copies to one device and additions there, not by collectives: see copies"]
-    if name == "model_parallel":
+    name, capabilities = context.spec.name, context.capabilities
+    if capabilities.coordinator:
+        return [f"{name} reduces nothing: workers send gradients to the servers, in no collective"]
+    if capabilities.reduces_by_copies:
+        return [f"{name} reduces by copies to one device and additions there, not by collectives: see copies"]
+    if capabilities.global_view:
         return [
             "DTensor inserts collectives when a function is called, joined and padded: counted as devices have them"
         ]

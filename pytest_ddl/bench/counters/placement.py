@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pytest_ddl.training import values
+from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.watching import Watched
 
 
@@ -23,7 +24,7 @@ def misplaced(strategy: Any, watched: Iterable[Watched]) -> tuple[str, ...]:
         return ()
     replicas = {_canonical(device) for device in extended.worker_devices}
     allowed = {_canonical(device) for device in extended.parameter_devices}
-    on_servers = _is_parameter_server(strategy)
+    on_servers = uses_coordinator(strategy)
     on_cpus = all(device.startswith("CPU:") for device in replicas)
     found = []
     for item in watched:
@@ -62,9 +63,3 @@ def _canonical(device: str) -> str:
 def _short(device: str) -> str:
     job = next((part[4:] for part in device.split("/") if part.startswith("job:")), "")
     return _canonical(device) if job in ("", "localhost", "worker") else f"{job} {_canonical(device)}"
-
-
-def _is_parameter_server(strategy: Any) -> bool:
-    import tensorflow as tf
-
-    return isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy)

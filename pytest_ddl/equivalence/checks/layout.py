@@ -14,7 +14,7 @@ CHECK = "LAYOUT"
 
 def check_layout(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Judge the layouts of the variables at the end of the program. The reference has none."""
-    if not distributed.strategy.startswith("model_parallel"):
+    if not distributed.capabilities.global_view:
         return not_applicable(CHECK, "variables have layouts under model_parallel alone")
     findings: list[Finding] = []
     judged = 0

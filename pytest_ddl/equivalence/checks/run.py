@@ -182,7 +182,7 @@ def _absent(record: TrainingRecord) -> list[str]:
     present = {replica for rank in record.ranks for replica in rank.replicas}
     missing = [f"replica {replica}" for replica in range(record.num_replicas) if replica not in present]
     # The workers of a parameter server keep no records. The coordinator's record covers them.
-    if "parameter_server" in record.strategy:
+    if record.capabilities.coordinator:
         missing = []
     trained = any(rank.variables or rank.steps for rank in record.ranks)
     idle = [f"rank {r.rank} ({r.task})" for r in record.ranks if trained and not (r.variables or r.steps)]

@@ -40,7 +40,7 @@ def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     """Compare draws that have a row per example. Draws per weight or feature may be shared on purpose."""
     if not distributed.num_steps:
         return no_steps(CHECK, distributed)
-    if "model_parallel" in distributed.strategy:
+    if distributed.capabilities.global_view:
         return not_applicable(CHECK, "under model_parallel there is one program, whose draws are sharded like its data")
     if any(rank.asynchronous for rank in distributed.ranks):
         return not_applicable(CHECK, "the steps ran concurrently, so that draws belong to no step")

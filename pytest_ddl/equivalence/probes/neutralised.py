@@ -43,7 +43,7 @@ def kinds(report: Report) -> tuple[str, ...]:
     reference, distributed = report.reference, report.distributed
     if reference is None or distributed is None or distributed.errors:
         return ()
-    if "model_parallel" in distributed.strategy or any(rank.asynchronous for rank in distributed.ranks):
+    if distributed.capabilities.global_view or any(rank.asynchronous for rank in distributed.ranks):
         return ()
     found = []
     # Draws differ with one replica too: each worker of a parameter server has its own generators.

@@ -18,6 +18,7 @@ from pytest_ddl.equivalence.runs.remote import run_training
 from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.runs.watchdog import Watchdog
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
+from pytest_ddl.strategies.base import capabilities_of
 from pytest_ddl.tracebacks import own_frame_of_stacks, own_frame_of_traceback
 from pytest_ddl.training import collective_log
 from pytest_ddl.training.settings import RunSettings
@@ -83,6 +84,7 @@ class Program:
             perturbation=settings.perturbation,
             seconds=time.monotonic() - started,
             neutralised=settings.neutralise,
+            capabilities=capabilities_of(self.harness.registry[spec.name]),
             taken_over=tuple(settings.states.values) if settings.states else (),
         )
 

@@ -55,7 +55,7 @@ def applied_late(case: Case) -> Fit | None:
 
 def applied_again(case: Case) -> Fit | None:
     """Test, under a parameter server, for an update that is applied several times after steps that applied it once."""
-    if not case.distributed.strategy.startswith("parameter_server") or case.step == 1:
+    if not case.distributed.capabilities.coordinator or case.step == 1:
         return None
     for times in (2, 3, 4):
         if reproduces(case.weights, lambda m, k=times: float(k) * m.ours, times):  # type: ignore[misc]
