@@ -21,8 +21,17 @@ _HERE = threading.local()
 
 
 def creating() -> bool:
-    """Return True if this thread now computes the initial value of a variable, in eager mode."""
+    """Return True if this thread now creates a variable, and so computes its initial value."""
     return getattr(_HERE, "depth", 0) > 0
+
+
+@contextmanager
+def _creating() -> Iterator[None]:
+    _HERE.depth = getattr(_HERE, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _HERE.depth -= 1
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,8 @@ class Creations:
         else:
             if self.watching and self.traces and _is_traceable(given.get("initial_value")) and not adapter.within_xla():
                 given["initial_value"] = self._reporting(given, entry)
-            variable = next_creator(**given)
+            with _creating():
+                variable = next_creator(**given)
         self._keep(variable, entry)
         return variable
 
@@ -155,11 +165,8 @@ class Creations:
     def _created_eagerly(self, next_creator: Callable[..., Any], given: dict[str, Any], entry: _Entry) -> Any:
         import tensorflow as tf
 
-        _HERE.depth = getattr(_HERE, "depth", 0) + 1
-        try:
+        with _creating():
             variable = next_creator(**given)
-        finally:
-            _HERE.depth -= 1
         if not self.watching or given.get("initial_value") is None:
             return variable
         with tf.init_scope():  # keeps these operations off the gradient tape

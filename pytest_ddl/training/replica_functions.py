@@ -38,8 +38,10 @@ def observed(strategy: Any, consumption: Consumption, observers: Sequence[Observ
         if is_own(fn):
             return original(fn, args=args, kwargs=kwargs, options=options)
         before()
-        result = original(wrap(fn, consumption, observers), args=args, kwargs=kwargs, options=options)
-        after()
+        try:
+            result = original(wrap(fn, consumption, observers), args=args, kwargs=kwargs, options=options)
+        finally:
+            after()
         return result
 
     with ExitStack() as stack:

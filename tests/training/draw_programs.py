@@ -92,5 +92,27 @@ def every_kind(run: Any) -> None:
     _loop(run, draw)
 
 
+def under_a_name_of_initializers(run: Any) -> None:
+    """A draw of the program's own, in a scope with a name that TensorFlow gives to initial values."""
+
+    def draw(x: Any, replica: Any, step: Any) -> Any:
+        with tf.name_scope("Initializer"):
+            return tf.random.stateless_normal(tf.shape(x), _seed(replica, step))
+
+    _loop(run, draw)
+
+
+def creates_a_variable(run: Any) -> None:
+    """The first call draws the initial value of a variable, which is no draw of a step."""
+    made: list[Any] = []
+
+    def draw(x: Any, replica: Any, step: Any) -> Any:
+        if not made:
+            made.append(tf.Variable(lambda: tf.random.normal([3]), name="scale"))
+        return tf.random.stateless_normal(tf.shape(x), _seed(replica, step)) * made[0]
+
+    _loop(run, draw)
+
+
 def draws_nothing(run: Any) -> None:
     _loop(run, lambda x, _replica, _step: tf.zeros_like(x))

@@ -33,6 +33,7 @@ def test_each_replica_and_step_is_told_apart(ranks, strategy):
         (programs.legacy, 2),
         (programs.in_a_loop, 1),
         (programs.nested_function, 1),
+        (programs.under_a_name_of_initializers, 1),
         (programs.draws_nothing, 0),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -43,6 +44,11 @@ def test_every_way_to_draw_is_seen_once(ranks, program, positions):
     assert len({draw.digest for draw in draws.values()}) == len(draws)
     if program is programs.in_a_loop:
         assert {draw.size for draw in draws.values()} == {24}
+
+
+def test_initial_values_are_no_draws(ranks):
+    draws = draws_of(ranks("one_device", programs.creates_a_variable, **GIVEN))
+    assert sorted(draws) == [(0, 0, step) for step in (1, 2, 3)]
 
 
 @pytest.mark.slow

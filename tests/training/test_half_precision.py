@@ -84,3 +84,10 @@ def test_casts_in_the_step_are_told_from_those_around_it(ranks, eager):
     assert set(record.casts) == {"float16"}
     assert set(record.casts_around) == {"bfloat16"}
     assert bool(record.graphs and record.graphs[0].half) is not eager
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_cast_after_a_failed_replica_function_is_not_in_it(ranks, eager):
+    (record,) = ranks("one_device", partial(programs.casts_after_a_failure, eager=eager), global_batch_size=8, steps=2)
+    assert set(record.casts) == set()
+    assert set(record.casts_around) == {"bfloat16"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import keras
@@ -286,6 +287,25 @@ def casts(run: Any, eager: bool = False) -> None:
 
         loss = run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
         return tf.cast(loss, tf.bfloat16)
+
+    for _loss in run.steps(train_step if eager else tf.function(train_step), batched(16, 8)):
+        pass
+
+
+def casts_after_a_failure(run: Any, eager: bool = False) -> None:
+    """The first replica function of each step raises; the cast is outside of every replica function."""
+    with run.strategy.scope():
+        weight = tf.Variable(tf.ones([4, 1]))
+    run.watch(variables=[weight])
+
+    def refused() -> Any:
+        raise ValueError("not on this device")
+
+    def train_step(iterator):
+        batch = next(iterator)
+        with contextlib.suppress(ValueError):
+            run.strategy.run(refused)
+        return tf.cast(tf.reduce_mean(batch[0] @ weight), tf.bfloat16)
 
     for _loss in run.steps(train_step if eager else tf.function(train_step), batched(16, 8)):
         pass

@@ -49,7 +49,7 @@ class Observer:
         """Run before the program's ``strategy.run`` starts, in cross-replica context."""
 
     def after_dispatch(self) -> None:
-        """Run after the program's ``strategy.run`` returned, in the same graph (or eagerly)."""
+        """Run after the program's ``strategy.run`` returned or raised, in the same graph (or eagerly)."""
 
     def before_replica(self) -> Any:
         """Run before a replica function starts, in replica context; the result goes to :meth:`after_replica`."""

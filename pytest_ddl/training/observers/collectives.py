@@ -32,6 +32,9 @@ class CollectiveObserver(Observer):
 
             def issued(call: CollectiveCall, group: int) -> None:
                 if len(self._executed) >= LARGEST:
+                    self.recorder.note(
+                        f"collectives after the first {LARGEST} of {self.context.task} are not logged and not compared"
+                    )
                     return
                 try:
                     record = self._record(call, group)

@@ -120,8 +120,8 @@ class Draws(Observer):
         import tensorflow as tf
 
         eager = tf.executing_eagerly()
-        if eager != (replica.graph is None) or (not eager and "nitializer" in result.op.name):
-            return result  # the initial value of a variable that the function creates
+        if eager != (replica.graph is None):
+            return result  # lifted out of the function, or in a graph that an eager replica function calls
         position, replica.draws = replica.draws, replica.draws + 1
         if self._neutral:
             constant = neutral.constant_draw(name, result, original, args, kwargs, low=self._low)

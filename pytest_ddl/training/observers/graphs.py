@@ -62,7 +62,10 @@ class GraphObserver(Observer):
     def _analyse(self, step: int) -> None:
         traced, asked = self._traced, self._asked
         self._traced, self._asked = [], {}
-        for graph in traced[: max(0, LARGEST - len(self._records))]:
+        room = max(0, LARGEST - len(self._records))
+        if len(traced) > room:
+            self.recorder.note(f"graphs after the first {LARGEST} of a run are not analyzed")
+        for graph in traced[:room]:
             try:
                 self._records.append(analyse(graph, step, tuple(asked.get(id(graph), ()))))
             except Exception as error:  # a failed count must not end the program
