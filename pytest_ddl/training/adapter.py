@@ -327,8 +327,8 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
         if is_new:
             context.export_run_metadata()  # discards what was collected for operations outside functions
         result = original(self, *args)
-        told = context.export_run_metadata().function_graphs if is_new else ()
-        seen(self.graph, [graph for function in told for graph in function.partition_graphs])
+        functions = context.export_run_metadata().function_graphs if is_new else ()
+        seen(self.graph, [graph for function in functions for graph in function.partition_graphs])
         return result
 
     AtomicFunction.call_flat = call_flat

@@ -125,7 +125,7 @@ def _per_worker(coordinator: Any, strategy: Any, dataset: Any) -> tuple[Any, Cal
     return source, None if source is dataset else has_data
 
 
-class _Source:
+class _SharedElements:
     """Source of the elements of a dataset, which threads take in turn; it reads one element ahead."""
 
     def __init__(self, dataset: Any) -> None:
@@ -162,7 +162,7 @@ def _shared_source(coordinator: Any, dataset: Any) -> tuple[Any, Callable[[], bo
         )
     if not isinstance(dataset, tf.data.Dataset):
         return dataset, lambda: True
-    source = _Source(dataset)
+    source = _SharedElements(dataset)
 
     def elements() -> Iterator[Any]:
         while source.has_more():

@@ -200,9 +200,9 @@ class Creations:
             if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
                 return value
             # A stateful operation would depend on earlier ones, and TensorFlow could not lift it out of the graph.
-            told = tf.numpy_function(report, [value], value.dtype, stateful=False)
-            told.set_shape(value.shape)
-            return told
+            reported_value = tf.numpy_function(report, [value], value.dtype, stateful=False)
+            reported_value.set_shape(value.shape)
+            return reported_value
 
         return reported
 

@@ -45,7 +45,7 @@ class Fitting:
         if self._settings.repeat and uses_coordinator(self._strategy):
             raise TypeError(
                 "run.fit under parameter_server cannot be measured: Keras runs its batches asynchronously and "
-                "tells only when an epoch has ended. Measure a loop: run.steps(train_step, dataset)"
+                "reports only the end of an epoch. Measure a loop: run.steps(train_step, dataset)"
             )
         options = _options(self._settings, kwargs)
         callback = _callback(listener, model, self._strategy)

@@ -13,7 +13,7 @@ from pytest_ddl.training import values
 
 
 @dataclass(frozen=True)
-class Source:
+class GradientSource:
     """Variable of a gradient, as the program passed it; it is matched with the watched variables later."""
 
     variable: Any
@@ -28,7 +28,7 @@ class Source:
 class Part:
     """One gradient of a call, with the number of its arrays: 0 for ``None``, 2 for ``tf.IndexedSlices``, else 1."""
 
-    source: Source
+    source: GradientSource
     arrays: int
     shape: tuple[int, ...]
 
@@ -55,9 +55,9 @@ def is_variable(item: Any) -> bool:
     return hasattr(item, "assign") and hasattr(item, "shape")
 
 
-def source_of(variable: Any) -> Source:
+def source_of(variable: Any) -> GradientSource:
     actual = values.backing(variable)
-    return Source(actual, _handle(actual))
+    return GradientSource(actual, _handle(actual))
 
 
 def _handle(variable: Any) -> Any:

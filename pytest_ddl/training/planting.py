@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.training.callback_ops import replica_id
-from pytest_ddl.training.gradient_calls import Source
+from pytest_ddl.training.gradient_calls import GradientSource
 from pytest_ddl.training.settings import RunSettings
 
 
 def planted(
-    sources: Sequence[Source | None], gradients: Sequence[Any], to_plant: Callable[[int], Sequence[float]]
+    sources: Sequence[GradientSource | None], gradients: Sequence[Any], to_plant: Callable[[int], Sequence[float]]
 ) -> list[Any]:
     """Return the gradients, each overwritten in executions in which ``to_plant(replica)`` is not 0 for it."""
     import tensorflow as tf

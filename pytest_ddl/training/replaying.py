@@ -32,7 +32,7 @@ def replayed(dataset: Any, batches: Sequence[Sequence[int]], completed: Callable
     """
     import tensorflow as tf
 
-    source = _Source(dataset)
+    source = _Examples(dataset)
     signature = tf.nest.map_structure(_open_ended, dataset.element_spec)
 
     def elements() -> Iterator[Any]:
@@ -56,7 +56,7 @@ class UnknownExampleError(ReplayError):
     """Error if this dataset, read to its end, does not contain an example that the other run consumed."""
 
 
-class _Source:
+class _Examples:
     """Examples of a dataset by their fingerprints, read only as far as needed."""
 
     def __init__(self, dataset: Any) -> None:

@@ -120,7 +120,7 @@ class Run:
     def _of_model_parallel(self, name: str) -> Any:
         if not hasattr(self.strategy, name):
             raise AttributeError(
-                f"run.{name} exists under the model_parallel strategy alone; this run is under "
+                f"run.{name} exists only under the model_parallel strategy; this run is under "
                 f"{self._context.spec}. Ask with hasattr(run, {name!r}) first."
             )
         return getattr(self.strategy, name)

@@ -38,7 +38,7 @@ class States:
         return found.hexdigest()
 
     def __repr__(self) -> str:
-        """Name the values by their digest: settings are told apart by what they print."""
+        """Name the values by their digest: two settings are equal if they print the same."""
         return f"States({self._digest})"
 
 

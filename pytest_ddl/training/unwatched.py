@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_ddl.records import Array
 from pytest_ddl.training import optimizers, values
-from pytest_ddl.training.gradient_calls import Source
+from pytest_ddl.training.gradient_calls import GradientSource
 
 
 class Unwatched:
@@ -19,15 +19,15 @@ class Unwatched:
     gradient but never change are not trained either.
     """
 
-    def __init__(self, strategy: Any, is_watched: Callable[[Source], bool]) -> None:
+    def __init__(self, strategy: Any, is_watched: Callable[[GradientSource], bool]) -> None:
         self._strategy = strategy
         self._is_watched = is_watched
-        self._sources: dict[int, Source] = {}
+        self._sources: dict[int, GradientSource] = {}
         self._applied: set[int] = set()
         self._before: dict[int, tuple[Array, ...]] = {}
         self._moved: set[int] = set()
 
-    def add(self, source: Source, applied: bool) -> None:
+    def add(self, source: GradientSource, applied: bool) -> None:
         """Add a variable that has a gradient; ``applied`` is true if the gradient was passed to an optimizer."""
         self._sources.setdefault(id(source.variable), source)
         if applied:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from pytest_ddl.training.observers.saving import Call, told
+from pytest_ddl.training.observers.saving import Call, observed
 
 
 @pytest.fixture
 def heard():
     calls: list[Call] = []
-    with told(calls.append):
+    with observed(calls.append):
         yield calls
 
 

@@ -48,7 +48,7 @@ class Stopwatch(StepListener):
         self._count = 0
         self._started = time.perf_counter()
         self._begun = self._first = self._warm = self._block = 0.0
-        self._told_traces = 0
+        self._reported_traces = 0
         self._ordered = 0
         self.blocks: list[float] = []
         self._steps_of_blocks: list[int] = []
@@ -106,7 +106,7 @@ class Stopwatch(StepListener):
     @property
     def traces(self) -> int:
         """Functions traced so far: the number that steps report or the number of traced graphs, whichever is larger."""
-        return max(self._told_traces, self.executions.traces)
+        return max(self._reported_traces, self.executions.traces)
 
     @property
     def retraces(self) -> int:
@@ -130,8 +130,8 @@ class Stopwatch(StepListener):
     @property
     def remarks(self) -> tuple[str, ...]:
         """Notes that concern the measured times."""
-        told = loops_note(self._loops, set().union(*self._loops_of_blocks), self._warm_loop)
-        return tuple(filter(None, (told, self._partial)))
+        note = loops_note(self._loops, set().union(*self._loops_of_blocks), self._warm_loop)
+        return tuple(filter(None, (note, self._partial)))
 
     def variables(self) -> tuple[Watched, ...]:
         """Return the variables that the program watches."""
@@ -214,7 +214,7 @@ class Stopwatch(StepListener):
         self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0
     ) -> float | None:
         self._count += self.steps_per_call
-        self._told_traces = max(self._told_traces, traces or 0)
+        self._reported_traces = max(self._reported_traces, traces or 0)
         if self._paced is None:
             self._end_warm_up_step(loss)
             return None
@@ -292,16 +292,16 @@ def loops_note(loops: int, measured: set[int], warm: int) -> str:
     if not measured or (loops <= 1 and measured == {loops}):
         return ""
     if len(measured) > 1:
-        told = (
+        note = (
             f"blocks have steps of the loops {min(measured)} to {max(measured)} of the program's {of}, and what lies "
             "between them"
         )
     elif measured == {0}:
-        told = f"of the program's {of} none was measured: other steps before them took the whole measurement"
+        note = f"of the program's {of} none was measured: other steps before them took the whole measurement"
     else:
-        told = f"of the program's {of} only loop {max(measured)} was measured, and nothing is known of the others"
+        note = f"of the program's {of} only loop {max(measured)} was measured, and nothing is known of the others"
     counted = f"; counters are those of loop {warm}" if measured != {warm} else ""
-    return f"{told}{counted}. Measure each loop in a training function of its own"
+    return f"{note}{counted}. Measure each loop in a training function of its own"
 
 
 def partial_note(fewest: int, most: int) -> str:

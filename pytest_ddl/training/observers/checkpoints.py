@@ -35,7 +35,7 @@ class CheckpointObserver(Observer):
     def installed(self) -> Iterator[None]:
         self._saved: dict[str, _Parts] = {}
         self._restored: list[_Restore] = []
-        with saving.told(self._hear):
+        with saving.observed(self._hear):
             yield
 
     def end_run(self) -> Mapping[str, Any]:

@@ -85,7 +85,7 @@ class Draws(Observer):
     def after_replica(self, token: _Replica, result: Any) -> None:
         self._here.replica = None
         if token.sites:
-            self._tell(token.sites, token.tensors)
+            self._add_callback(token.sites, token.tensors)
 
     def end_step(self) -> Mapping[str, Any]:
         # A replica function that raised did not reset this; later draws do not belong to it.
@@ -133,12 +133,12 @@ class Draws(Observer):
             replica.sites.append(site)
             replica.tensors += tensors
         elif not adapter.within_xla():
-            self._tell([replace(site, nested=replica.graph is not None)], tensors)
+            self._add_callback([replace(site, nested=replica.graph is not None)], tensors)
         else:
             self._hidden = True
         return result
 
-    def _tell(self, sites: list[_Site], tensors: list[Any]) -> None:
+    def _add_callback(self, sites: list[_Site], tensors: list[Any]) -> None:
         def record(replica: Any, *arrays: Any) -> None:
             try:
                 rest = list(arrays)

@@ -21,8 +21,8 @@ from pytest_ddl.training.consumption import LARGEST
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.gradient_calls import (
     Event,
+    GradientSource,
     Site,
-    Source,
     dense,
     follow,
     is_variable,
@@ -89,7 +89,7 @@ class Gradients(Observer):
             flat = planting.planted(sources_of, _flat(result), functools.partial(self._to_plant, sources_of))
             pairs = [(source, gradient) for (source, _), gradient in zip(pairs, flat, strict=True)]
             result = tf.nest.pack_sequence_as(result, flat) if isinstance(result, list | tuple | dict) else flat[0]
-        self._tell(GradientStage.COMPUTED, [pair for pair in pairs if is_variable(pair[0])])
+        self._observe(GradientStage.COMPUTED, [pair for pair in pairs if is_variable(pair[0])])
         return result
 
     def _applied(self, optimizer: Any, name: str, args: Any, kwargs: Any) -> None:
@@ -101,9 +101,9 @@ class Gradients(Observer):
             pairs = list(zip(gradients, given or adapter.weights_of(optimizer), strict=False))
         else:
             pairs = list(args[0] if args else kwargs["grads_and_vars"])
-        self._tell(GradientStage.APPLIED, [(variable, gradient) for gradient, variable in pairs])
+        self._observe(GradientStage.APPLIED, [(variable, gradient) for gradient, variable in pairs])
 
-    def _tell(self, stage: GradientStage, pairs: Sequence[tuple[Any, Any]]) -> None:
+    def _observe(self, stage: GradientStage, pairs: Sequence[tuple[Any, Any]]) -> None:
         parts = tuple(part_of(variable, gradient) for variable, gradient in pairs)
         for part in parts:
             if part.arrays:
@@ -168,7 +168,7 @@ class Gradients(Observer):
             self._events.append(event)
             self._events += [follow(event, *follower) for follower in site.follows]
 
-    def _to_plant(self, sources: Sequence[Source | None], replica: int) -> list[float]:
+    def _to_plant(self, sources: Sequence[GradientSource | None], replica: int) -> list[float]:
         """Return for each source the value that overwrites its gradient in this step; 0 for none."""
         chosen = planting.plan(self.settings, self.recorder.completed + 1, replica)
         indices = self._safely(lambda: [None if source is None else self._index_of(source) for source in sources], [])
@@ -210,7 +210,7 @@ class Gradients(Observer):
                 found.append(GradientRecord(*key, calls[key], arrays, frozenset(sparse)))
         return tuple(found)
 
-    def _index_of(self, source: Source) -> int | None:
+    def _index_of(self, source: GradientSource) -> int | None:
         watched = self.recorder.watched
         if len(watched) != self._indexed:
             index: dict[int, int] = {}

@@ -27,7 +27,7 @@ class ReductionObserver(Observer):
         import tensorflow as tf
 
         self._lock = threading.Lock()
-        self._told: dict[int, list[ReductionRecord]] = {}
+        self._records: dict[int, list[ReductionRecord]] = {}
         strategy, extended = self.context.strategy, self.context.strategy.extended
         with ExitStack() as stack:
             for owner, name, watch in (
@@ -62,7 +62,7 @@ class ReductionObserver(Observer):
         given, received = tf.nest.flatten(value), tf.nest.flatten(result)
         self._asked("all_reduce", _name(op), given, where)
         context = tf.distribute.get_replica_context()
-        self._tell(_name(op), [context.replica_id_in_sync_group], [[tensor] for tensor in given], received)
+        self._observe(_name(op), [context.replica_id_in_sync_group], [[tensor] for tensor in given], received)
 
     def _reduced(self, where: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         op, value = _argument(args, kwargs, 0, "reduce_op"), _argument(args, kwargs, 1, "value")
@@ -89,7 +89,7 @@ class ReductionObserver(Observer):
         ids = [self.context.rank * local + position for position in range(local)]
         kept = [(parts, result) for parts, result in zip(given, results, strict=True) if len(parts) == local]
         received = [strategy.experimental_local_results(result)[0] for _parts, result in kept]
-        self._tell(op, ids, [parts for parts, _result in kept], received)
+        self._observe(op, ids, [parts for parts, _result in kept], received)
 
     # -- shared by these methods ------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class ReductionObserver(Observer):
             return
         graphs.asked([CollectiveRecord(kind, op, _dims(tensor), _dtype(tensor), where) for tensor in tensors])
 
-    def _tell(self, op: str, ids: Sequence[Any], given: Sequence[Sequence[Any]], received: Sequence[Any]) -> None:
+    def _observe(self, op: str, ids: Sequence[Any], given: Sequence[Sequence[Any]], received: Sequence[Any]) -> None:
         """Record one reduction for each tensor and local replica, in each execution of the graph or eagerly."""
         import tensorflow as tf
 
@@ -128,17 +128,17 @@ class ReductionObserver(Observer):
 
     def _keep(self, replica: int, op: str, given: Any, received: Any) -> None:
         with self._lock:
-            told = self._told.setdefault(replica, [])
-            told.append(ReductionRecord(replica, len(told), op, str(given.dtype), given, received))
+            records = self._records.setdefault(replica, [])
+            records.append(ReductionRecord(replica, len(records), op, str(given.dtype), given, received))
 
     def end_step(self) -> Mapping[str, Any]:
         with self._lock:
-            told, self._told = self._told, {}
-        return {"reductions": tuple(item for replica in sorted(told) for item in told[replica])}
+            records, self._records = self._records, {}
+        return {"reductions": tuple(item for replica in sorted(records) for item in records[replica])}
 
     def discard(self) -> None:
         with self._lock:
-            self._told = {}
+            self._records = {}
 
 
 @contextmanager

@@ -57,17 +57,17 @@ def _points() -> Iterator[tuple[Any, str, str, bool]]:
 
 
 @contextmanager
-def told(listener: Listener) -> Iterator[None]:
+def observed(listener: Listener) -> Iterator[None]:
     """Report every call that saves or loads to ``listener`` while the context is open."""
     with Replacements() as replaced:
         for owner, attribute, name, writes in _points():
             original = vars(owner).get(attribute)
             if original is not None:
-                replaced.put(owner, attribute, _telling(original, name, writes, listener))
+                replaced.put(owner, attribute, _reporting(original, name, writes, listener))
         yield
 
 
-def _telling(original: Callable[..., Any], name: str, writes: bool, listener: Listener) -> Callable[..., Any]:
+def _reporting(original: Callable[..., Any], name: str, writes: bool, listener: Listener) -> Callable[..., Any]:
     signature = inspect.signature(original)
     numbered = name.endswith(_NUMBERED)
 

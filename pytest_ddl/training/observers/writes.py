@@ -37,7 +37,7 @@ class WriteObserver(Observer):
             sys.addaudithook(_on_event)  # an audit hook cannot be removed, so it stays for the life of the process
             _hooked.append(True)
         with ExitStack() as stack:
-            stack.enter_context(saving.told(self._hear))
+            stack.enter_context(saving.observed(self._hear))
             _active.append(self._wrote)
             stack.callback(_active.clear)
             yield
