@@ -177,7 +177,7 @@ def _own_state(distributed: TrainingRecord) -> bool:
 
     Under a parameter server, closures go to any worker, and each worker has its own generators.
     """
-    return "parameter_server" not in distributed.strategy
+    return not distributed.capabilities.coordinator
 
 
 def _findings(distributed: TrainingRecord, repeats: list[_Repeat], cause: str = ACROSS_REPLICAS) -> Iterator[Finding]:
