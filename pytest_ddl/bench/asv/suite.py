@@ -119,11 +119,11 @@ def measure_cells(
     """
     from dataclasses import replace
 
-    from pytest_ddl.bench.asv.origin import FromSource, Source
     from pytest_ddl.bench.matrix import measure
+    from pytest_ddl.bench.provenance import FromSource, SourceTrees
     from pytest_ddl.harness import process_harness
 
-    source = Source.told()
+    source = SourceTrees.told()
     if source is not None:
         train = FromSource(train, source)
     if is_quick():

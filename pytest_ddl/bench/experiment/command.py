@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
+from pytest_ddl.bench.exits import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
 from pytest_ddl.bench.experiment import images, measuring, numbers, page, table
 from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment
 from pytest_ddl.bench.experiment.training import train_mnist
-from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.machine import business
@@ -24,8 +24,6 @@ from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec
 
-OK, WRONG, USAGE = 0, 1, 2
-"""Exit statuses: measured; the training is wrong, or nothing was measured or written; a wrong option."""
 QUICK_EPOCHS = 3
 SYNCHRONOUS = ("mirrored", "multi_worker_mirrored")
 """Strategies with a number of synchronous replicas, for which the program is the same on one device."""
@@ -68,8 +66,7 @@ def main(options: argparse.Namespace) -> int:
         with interruptible():
             return run(options)
     except (UsageError, images.ImagesError) as error:
-        _tell(f"pytest-ddl experiment: error: {error}")
-        return USAGE
+        return failed("experiment", f"error: {error}", USAGE)
     except KeyboardInterrupt:
         # Closed here and not at exit, so that no process is left if the caller continues.
         process_harness().close()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
-import traceback
 from pathlib import Path
 
-from pytest_ddl.bench.gate import github, report
+from pytest_ddl.bench import github
+from pytest_ddl.bench.exits import FAILED, INTERRUPTED, USAGE, failed, interruptible
+from pytest_ddl.bench.gate import report
 from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
-from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
-from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
+from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.git import GitError
 from pytest_ddl.bench.spec import BenchSpec
 
-USAGE = 2
-NOT_MEASURED = 4
 STATUSES = """\
 exit status:
   0    every cell passed: no counter is worse, and a slowdown beyond the margin is ruled out
@@ -173,16 +171,14 @@ def main(options: argparse.Namespace) -> int:
                 _check_json(options.json)
             return _show(run_gate(plan, tell), options)
     except GateUsageError as error:
-        return _failed(str(error), USAGE)
+        return failed("gate", str(error), USAGE)
     except KeyboardInterrupt:
-        return _failed("interrupted; there is no verdict", INTERRUPTED)
+        return failed("gate", "interrupted; there is no verdict", INTERRUPTED)
     except GitError as error:
-        return _failed(f"could not measure: {error}", NOT_MEASURED)
+        return failed("gate", f"could not measure: {error}", FAILED)
     except Exception as error:
-        # Python exits with 1 after an uncaught error, but here 1 means that HEAD is slower.
-        told = " ".join(str(error).split())
-        problem = f"could not measure: {type(error).__name__}: {told} (the traceback is above)"
-        return _failed(traceback.format_exc() + f"pytest-ddl gate: {problem}", NOT_MEASURED, prefix="")
+        said = " ".join(str(error).split())
+        return failed("gate", f"could not measure: {type(error).__name__}: {said}", FAILED, error)
 
 
 def _show(result: GateResult, options: argparse.Namespace) -> int:
@@ -190,8 +186,8 @@ def _show(result: GateResult, options: argparse.Namespace) -> int:
     if options.json is not None:
         result.save(options.json)
     if options.github or github.is_github():
-        sys.stdout.write(github.commands(result))
-        if not github.write_summary(result) and options.github:
+        sys.stdout.write(report.annotations(result))
+        if not github.append_summary(report.markdown(result)) and options.github:
             sys.stderr.write("pytest-ddl gate: --github: GITHUB_STEP_SUMMARY is not set, so there is no step summary\n")
     sys.stdout.flush()
     return result.exit_status
@@ -204,14 +200,6 @@ def _check_json(path: Path) -> None:
         raise GateUsageError(f"--json={str(path)!r}: there is no such folder")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise GateUsageError(f"--json={str(path)!r} cannot be written: give a file in a folder that is yours")
-
-
-def _failed(problem: str, status: int, prefix: str = "pytest-ddl gate: ") -> int:
-    # Writing fails if the terminal was closed; the exit status must be returned all the same.
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"{prefix}{problem}\n")
-        sys.stderr.flush()
-    return status
 
 
 def _share(text: str) -> float:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_ddl.bench.git import GitLog
 from pytest_ddl.bench.history import gaps
-from pytest_ddl.bench.history.commits import GitLog
 from pytest_ddl.bench.history.files import ResultFile, broken, read_benchmarks, result_files
 from pytest_ddl.bench.history.meaning import told_apart
 from pytest_ddl.bench.history.model import Basis, Benchmark, Commit, History, Machine, Point, Problem, Series, plain

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_ddl.bench.exits import INCOMPLETE, OK, WRONG
 from pytest_ddl.bench.history.detect import Change
 from pytest_ddl.bench.history.meaning import FAMILIES, family, whole_workload
 from pytest_ddl.bench.history.model import Commit, History, Problem
-
-OK, REGRESSION, USAGE, INCOMPLETE, FAILED = 0, 1, 2, 3, 4
-"""Exit statuses of ``pytest-ddl history``: nothing certain was found; a confirmed regression stands; nothing could be
-read; the history is incomplete (results dropped, unreadable, failed or gone); the command itself failed."""
 
 PRIMARY = ("step", "throughput", "counters")
 
@@ -46,7 +43,7 @@ class Report:
     @property
     def exit_status(self) -> int:
         if self.regressions:
-            return REGRESSION
+            return WRONG
         return INCOMPLETE if self.errors else OK
 
     def as_json(self) -> dict[str, Any]:

@@ -145,7 +145,8 @@ def _run(
     repository: Path,
 ) -> Verdict:
     from pytest_ddl.bench.counters.changes import NAMES
-    from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
+    from pytest_ddl.bench.gate.worktrees import GateUsageError
+    from pytest_ddl.bench.git import GitError
 
     # A counter that became worse would end the gate before it measures enough times.
     accept = {name: WANTED for name in NAMES if name not in ("eager", "steady_steps")}

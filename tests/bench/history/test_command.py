@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.bench.exits import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG
+from pytest_ddl.bench.github import escaped
 from pytest_ddl.bench.history import command
 from pytest_ddl.bench.history.confirm import Confirm
 from pytest_ddl.bench.history.detect import Verdict
 from pytest_ddl.bench.history.model import Series
-from pytest_ddl.bench.history.report import FAILED, INCOMPLETE, OK, REGRESSION, USAGE
-from pytest_ddl.bench.interruption import INTERRUPTED
 from tests.bench.history.synthetic import Bench, commit_hashes, noisy, repository, write_results
 
 STEP = "training.Gate.track_step_time"
@@ -137,9 +137,7 @@ def test_github_is_told_what_alerts_and_what_does_not(
 
 
 def test_annotations_are_one_line_each() -> None:
-    from pytest_ddl.bench.history.words import _escaped
-
-    assert _escaped("5 %\nmore") == "5 %25%0Amore"
+    assert escaped("5 %\nmore") == "5 %25%0Amore"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +308,7 @@ def test_the_statuses_are_those_of_the_documentation() -> None:
     table = page.partition("| exit status |")[2].partition("\n\n")[0]
     documented = {int(row.split("|")[1]) for row in table.splitlines() if row.split("|")[1:2] and row[2:3].isdigit()}
     told = {int(line.split()[0]) for line in command.STATUSES.splitlines() if line[2:3].isdigit()}
-    assert documented == told == {OK, REGRESSION, USAGE, INCOMPLETE, FAILED, INTERRUPTED}
+    assert documented == told == {OK, WRONG, USAGE, INCOMPLETE, FAILED, INTERRUPTED}
 
 
 @pytest.mark.slow
