@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_ddl.bench.counters.copies import copies_of
-from pytest_ddl.bench.counters.placement import misplaced
+from pytest_ddl.bench.counters.devices import copies_of, misplaced
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
 from pytest_ddl.bench.records import Counters
 from pytest_ddl.records import CollectiveRecord, VariableKind

@@ -13,10 +13,10 @@ from importlib import import_module
 from pathlib import Path
 
 from pytest_ddl.bench.exits import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
-from pytest_ddl.bench.experiment import images, measuring, numbers, page, table
-from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
+from pytest_ddl.bench.experiment import measuring, numbers, page, program, table
+from pytest_ddl.bench.experiment.numbers import BATCH_PER_REPLICA, PUBLISHED
+from pytest_ddl.bench.experiment.program import train_mnist
 from pytest_ddl.bench.experiment.results import Experiment
-from pytest_ddl.bench.experiment.training import train_mnist
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.machine import business
@@ -65,7 +65,7 @@ def main(options: argparse.Namespace) -> int:
     try:
         with interruptible():
             return run(options)
-    except (UsageError, images.ImagesError) as error:
+    except (UsageError, program.ImagesError) as error:
         return failed("experiment", f"error: {error}", USAGE)
     except KeyboardInterrupt:
         # Closed here and not at exit, so that no process is left if the caller continues.
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
     from pytest_ddl.cluster.cluster import ClusterError
 
     folder = _checked(options)
-    found = images.digits() if options.data is None else images.load(Path(options.data))
+    found = program.digits() if options.data is None else program.load(Path(options.data))
     harness = process_harness()
     setup = _setup(harness, options)
     # So both train on the same number of images in an epoch, and all batches have the same size.

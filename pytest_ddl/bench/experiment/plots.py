@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.experiment import table
-from pytest_ddl.bench.experiment.published import PUBLISHED
+from pytest_ddl.bench.experiment.numbers import PUBLISHED
 from pytest_ddl.bench.experiment.results import Experiment, Training, mean
 
 SINGLE, MANY, ALL, STEADY = "#0072B2", "#D55E00", "#009E73", "#56B4E9"

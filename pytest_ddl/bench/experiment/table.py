@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_ddl.bench.experiment import numbers
-from pytest_ddl.bench.experiment.numbers import Number, Scaling
-from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
+from pytest_ddl.bench.experiment.numbers import BATCH_PER_REPLICA, PUBLISHED, Number, Scaling
 from pytest_ddl.bench.experiment.results import Experiment, Training, mean
 from pytest_ddl.bench.records import EnergyReading
 

@@ -186,8 +186,8 @@ def _show(result: GateResult, options: argparse.Namespace) -> int:
     if options.json is not None:
         result.save(options.json)
     if options.github or github.is_github():
-        sys.stdout.write(report.annotations(result))
-        if not github.append_summary(report.markdown(result)) and options.github:
+        sys.stdout.write(report.github_annotations(result))
+        if not github.append_summary(report.step_summary(result)) and options.github:
             sys.stderr.write("pytest-ddl gate: --github: GITHUB_STEP_SUMMARY is not set, so there is no step summary\n")
     sys.stdout.flush()
     return result.exit_status

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pytest_ddl.bench.gate.folders import held_folder
 from pytest_ddl.bench.gate.overload import Load, Reading, foreign_gpu_processes
 from pytest_ddl.bench.gate.sides import Running, Side, Watch, explained, provenance
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.turns import Turns, take_turns
+from pytest_ddl.bench.gate.worktrees import held_folder
 from pytest_ddl.bench.launching.answers import PARTING
 from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.processes import Processes

@@ -76,7 +76,7 @@ def _ending(result: GateResult) -> str:
     return f"({what}; exit status {result.exit_status})"
 
 
-def annotations(result: GateResult) -> str:
+def github_annotations(result: GateResult) -> str:
     """Return workflow commands for GitHub Actions, one line for each cell that did not pass."""
     lines = []
     for cell in result.cells:
@@ -87,7 +87,7 @@ def annotations(result: GateResult) -> str:
     return "".join(lines)
 
 
-def markdown(result: GateResult) -> str:
+def step_summary(result: GateResult) -> str:
     """Return the whole report as Markdown, for the summary of a GitHub job."""
     lines = [f"## Performance gate: {result.verdict.value}", ""]
     lines += _table(HEADER, [row(cell) for cell in result.cells])

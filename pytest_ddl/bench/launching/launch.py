@@ -8,19 +8,19 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.counters.ranks import of_all_ranks
 from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError, all_of
 from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.pinning import thread_environ
 from pytest_ddl.bench.launching.remote import Orders, RankResult, measure_training
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.records import Launch
+from pytest_ddl.bench.records import Counters, Launch
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Answer
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
 
+_REASONS = ("notes", "uncounted")
+"""Fields of counters that hold texts."""
 TAG = "DDL_BENCH_LAUNCH"
 """Environment variable that marks every program that the ranks of a launch start, in any process group."""
 
@@ -177,3 +179,34 @@ def _ended_early(result: RankResult) -> str:
             "or measure fewer blocks"
         )
     return ""
+
+
+def of_all_ranks(counters: Sequence[Counters]) -> Counters:
+    """Return the largest value of each counter over the ranks, with a note that names the counters that differ.
+
+    For ``steady_steps``, it is the smallest value. For ``misplaced``, it is the longest tuple. ``copies`` is ``None``
+    if no rank counted them.
+
+    :param counters: counters of each rank, at least one.
+    """
+    values = {item.name: [getattr(one, item.name) for one in counters] for item in fields(Counters)}
+    merged = {name: _one_of(name, found) for name, found in values.items()}
+    differ = [name for name, found in values.items() if name not in _REASONS and any(one != found[0] for one in found)]
+    if differ:
+        shown = "; ".join(f"{name} {', '.join(str(one) for one in values[name])}" for name in differ)
+        merged["notes"] = (*merged["notes"], f"ranks differ, and the largest is compared: {shown}")
+    return Counters(**merged)
+
+
+def _one_of(name: str, found: list[Any]) -> Any:
+    if name in _REASONS:
+        return tuple(dict.fromkeys(line for lines in found for line in lines))
+    if name == "steady_steps":
+        return min(found)
+    if name == "misplaced":
+        return max(found, key=len)
+    counted = [one for one in found if one is not None]
+    if counted and isinstance(counted[0], Mapping):
+        keys = dict.fromkeys(key for one in counted for key in one)
+        return {key: max(one.get(key, 0) for one in counted) for key in keys}
+    return max(counted, default=None)

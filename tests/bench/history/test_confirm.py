@@ -11,10 +11,10 @@ import pytest
 
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.history.confirm import Confirmations, NotRerunError, at_most, confirm_all
-from pytest_ddl.bench.history.derived import explain
 from pytest_ddl.bench.history.detect import Change, Verdict, changes
 from pytest_ddl.bench.history.meaning import told_apart
 from pytest_ddl.bench.history.model import Benchmark, Series
+from pytest_ddl.bench.history.report import explain
 from pytest_ddl.bench.history.rerun import gate_confirmation, judged, known_names
 from tests.bench.history.power import STEP, THROUGHPUT, creeping, simulated, step_at
 

@@ -13,13 +13,12 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from pytest_ddl.bench.history.confirm import Confirmations, confirm_all
-from pytest_ddl.bench.history.derived import explain
 from pytest_ddl.bench.history.detect import Verdict, changes
 from pytest_ddl.bench.history.meaning import variant
 from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.history.page import as_script, render, views_of, write_page
 from pytest_ddl.bench.history.read import read_results
-from pytest_ddl.bench.history.report import Report
+from pytest_ddl.bench.history.report import Report, explain
 from pytest_ddl.bench.history.units import labels, number, percent, quantity, scale, ticks
 from tests.bench.history.synthetic import Bench, commit_hashes, training, write_results
 
