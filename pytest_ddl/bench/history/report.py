@@ -10,18 +10,18 @@ from typing import Any
 
 from pytest_ddl.bench.counters.changes import explained_bytes
 from pytest_ddl.bench.exits import INCOMPLETE, OK, WRONG
-from pytest_ddl.bench.history.detect import Change, Verdict
+from pytest_ddl.bench.history.detect import Change, ChangeVerdict
 from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, variant, whole_workload
 from pytest_ddl.bench.history.model import History, Problem, Series
 from pytest_ddl.bench.records import Counters
 
 PRIMARY = ("step", "throughput", "counters")
 STEPS = ("step", "throughput")
-EXPLAINED = Verdict(
+EXPLAINED = ChangeVerdict(
     "explained",
     "the step itself did not get slower: the one replica that it is compared with got faster",
 )
-LARGER_MODEL = Verdict("explained", "the model has more parameters, and reduces as much more as these explain")
+LARGER_MODEL = ChangeVerdict("explained", "the model has more parameters, and reduces as much more as these explain")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.history.confirm import RERUN, Confirm, NotRerunError, at_most
-from pytest_ddl.bench.history.detect import Verdict
+from pytest_ddl.bench.history.detect import ChangeVerdict
 from pytest_ddl.bench.history.meaning import family, higher_is_better, leaf, variant, whole_workload, workload
 from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.metrics import METRICS, NoNumberError
@@ -50,7 +50,7 @@ def gate_confirmation(
 
     limited = at_most(reruns, measured)
 
-    def confirm(before: str, after: str, series: Series) -> Verdict:
+    def confirm(before: str, after: str, series: Series) -> ChangeVerdict:
         if series.machine not in here:
             raise NotRerunError(
                 f"the results are from {series.machine}, and this is {', '.join(sorted(here))}: run this there, or say "
@@ -143,7 +143,7 @@ def _run(
     strategy: str,
     given: Mapping[str, Any],
     repository: Path,
-) -> Verdict:
+) -> ChangeVerdict:
     from pytest_ddl.bench.counters.changes import NAMES
     from pytest_ddl.bench.gate.worktrees import GateUsageError
     from pytest_ddl.bench.git import GitError
@@ -160,33 +160,35 @@ def _run(
     return _other_metric(cell, series, result.margin)
 
 
-def judged(verdict: str, reason: str, decision: Any) -> Verdict:
+def judged(verdict: str, reason: str, decision: Any) -> ChangeVerdict:
     """Translate the gate's verdict into one on a candidate: only a regression confirms it, only a pass refutes it."""
     effect = None if decision is None or not math.isfinite(decision.ratio) else decision.ratio - 1
     about = f"re-run, {decision.launches} launches: {reason}" if decision is not None else f"re-run: {reason}"
     if verdict == "regression":
-        return Verdict("confirmed", about, effect)
+        return ChangeVerdict("confirmed", about, effect)
     if verdict in ("pass", "improvement"):
-        return Verdict("refuted", about, effect)
-    return Verdict("unconfirmed", about, effect)
+        return ChangeVerdict("refuted", about, effect)
+    return ChangeVerdict("unconfirmed", about, effect)
 
 
-def _other_metric(cell: Any, series: Series, margin: float) -> Verdict:
+def _other_metric(cell: Any, series: Series, margin: float) -> ChangeVerdict:
     """Judge memory, energy and similar metrics: apply the same rule to their values in the re-run's launches."""
     from pytest_ddl.bench.gate.verdict import Rule, decide
 
     name = leaf(series.benchmark)
     metric = METRICS.get(name)
     if metric is None or metric.scope != "launch" or metric.of is None:
-        return Verdict("unconfirmed", f"{name} is no metric of a launch, and the gate re-runs nothing else")
+        return ChangeVerdict("unconfirmed", f"{name} is no metric of a launch, and the gate re-runs nothing else")
     sign = -1 if higher_is_better(series.benchmark) else 1
     try:
         pairs = [(metric.of(one.base), metric.of(one.head)) for one in cell.launches if not one.load.problem]
         ratios = [sign * math.log(head / base) for base, head in pairs]
     except (NoNumberError, ValueError, ZeroDivisionError) as error:
-        return Verdict("unconfirmed", f"the re-run has no {name}: {error}")
+        return ChangeVerdict("unconfirmed", f"the re-run has no {name}: {error}")
     if len(ratios) < 3:
-        return Verdict("unconfirmed", f"the re-run has {len(ratios)} calm launches, and 3 are needed: {cell.reason}")
+        return ChangeVerdict(
+            "unconfirmed", f"the re-run has {len(ratios)} calm launches, and 3 are needed: {cell.reason}"
+        )
     decision = decide(ratios, Rule(margin=margin, looks=(len(ratios),)))
     reason = decision.reason.replace("a step takes", f"{name} takes").replace("a step seems", f"{name} seems")
     return judged(decision.verdict.value, reason.replace(" time", ""), decision)

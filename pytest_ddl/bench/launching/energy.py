@@ -26,7 +26,7 @@ class UnreadableError(RuntimeError):
     """Error if a source of energy cannot be read here; the message says why and what to do."""
 
 
-class Source(Protocol):
+class EnergySource(Protocol):
     """Protocol for a source of energy: a set of counters."""
 
     period: float
@@ -207,9 +207,11 @@ class EnergyMeter:
     :param clock: returns seconds.
     """
 
-    def __init__(self, sources: list[Source] | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, sources: list[EnergySource] | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._sources, self._clock = sources, clock
-        self._source: Source | None = None
+        self._source: EnergySource | None = None
         self._reasons: list[str] = []
         self._before: list[float] = []
         self._since = self._seconds = self._joules = 0.0
@@ -267,7 +269,7 @@ class EnergyMeter:
         return EnergyReading(None if self._problem else self._joules, seconds, source.covers, self._problem)
 
 
-def default_sources() -> list[Source]:
+def default_sources() -> list[EnergySource]:
     """Return the sources for the energy of this process."""
     # If only the CPU is measured, the energy of an idle GPU says nothing about it.
     return [Nvml()] if _uses_gpus() else [Rapl()]

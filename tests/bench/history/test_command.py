@@ -16,7 +16,7 @@ from pytest_ddl.bench.exits import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, W
 from pytest_ddl.bench.github import escaped
 from pytest_ddl.bench.history import command
 from pytest_ddl.bench.history.confirm import Confirm
-from pytest_ddl.bench.history.detect import Verdict
+from pytest_ddl.bench.history.detect import ChangeVerdict
 from pytest_ddl.bench.history.model import Series
 from tests.bench.history.synthetic import Bench, commit_hashes, noisy, repository, write_results
 
@@ -41,8 +41,8 @@ def given(folder: Path, *more: str) -> list[str]:
 
 
 def says(status: Any) -> Confirm:
-    def confirm(_before: str, _after: str, _series: Series) -> Verdict:
-        return Verdict(status, "re-run: 6 launches", 0.1)
+    def confirm(_before: str, _after: str, _series: Series) -> ChangeVerdict:
+        return ChangeVerdict(status, "re-run: 6 launches", 0.1)
 
     return confirm
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_written_is_named_before_anything_is_re_run(
     results(tmp_path)
     (tmp_path / "file").touch()
 
-    def unasked(*_: object) -> Verdict:
+    def unasked(*_: object) -> ChangeVerdict:
         raise AssertionError("re-run")
 
     assert run("--results", "results", *arguments, confirm=unasked) == 2
@@ -252,7 +252,7 @@ def test_no_error_has_the_status_of_a_regression(
 ) -> None:
     results(tmp_path)
 
-    def failing(*_: object) -> Verdict:
+    def failing(*_: object) -> ChangeVerdict:
         raise error
 
     assert run(*given(tmp_path), confirm=failing) == status
@@ -264,7 +264,7 @@ def test_a_cancelled_re_run_can_remove_what_it_made(tmp_path: Path, number: sign
     results(tmp_path)
     removed = []
 
-    def cancelled(*_: object) -> Verdict:
+    def cancelled(*_: object) -> ChangeVerdict:
         try:
             signal.raise_signal(number)
         finally:
