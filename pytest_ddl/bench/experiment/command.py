@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
@@ -85,28 +85,14 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
     folder = _checked(options)
     found = program.digits() if options.data is None else program.load(Path(options.data))
     harness = process_harness()
-    setup = _setup(harness, options)
+    plan, notes = _plan(harness, options, train)
     # So both train on the same number of images in an epoch, and all batches have the same size.
-    found = found.trimmed(options.batch * setup.replicas if options.batch_rule == "replica" else options.batch)
-    notes = [*setup.notes, *_busy()]
+    found = found.trimmed(plan.global_batch(plan.replicas))
+    notes += _busy()
     started = datetime.now(timezone.utc)
     with tempfile.TemporaryDirectory(prefix="mnist-scaling-") as scratch:
-        file = Path(scratch) / "images.npz"
-        found.save(file)
-        plan = measuring.Plan(
-            file=file,
-            train_images=len(found.y_train),
-            many=str(setup.spec),
-            replicas=setup.replicas,
-            batch=options.batch,
-            batch_rule=options.batch_rule,
-            epochs=_epochs(options),
-            repeats=options.repeats,
-            device=setup.device,
-            cores_per_replica=setup.cores,
-            timeout=options.timeout,
-            train=train,
-        )
+        plan = replace(plan, file=Path(scratch) / "images.npz", train_images=len(found.y_train))
+        found.save(plan.file)
         _tell(f"checking the training function under {plan.many} against one device …")
         try:
             report = measuring.check(plan)
@@ -121,8 +107,8 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
             return WRONG
     experiment = Experiment(
         trainings=tuple(trainings),
-        batch=options.batch,
-        batch_rule=options.batch_rule,
+        batch=plan.batch,
+        batch_rule=plan.batch_rule,
         epochs=plan.epochs,
         data=found.source,
         train_images=plan.train_images,
@@ -152,18 +138,13 @@ def conclude(experiment: Experiment, folder: Path) -> int:
     return OK
 
 
-@dataclass(frozen=True)
-class _Setup:
-    """Settings for several replicas on this machine."""
+def _plan(
+    harness: Harness, options: argparse.Namespace, train: measuring.TrainFunction
+) -> tuple[measuring.Plan, list[str]]:
+    """Return the settings for this machine, still without images, and notes on their limits.
 
-    spec: StrategySpec
-    replicas: int
-    device: str
-    cores: int
-    notes: tuple[str, ...]
-
-
-def _setup(harness: Harness, options: argparse.Namespace) -> _Setup:
+    :raises UsageError: if the strategy or the batch cannot be used here.
+    """
     from pytest_ddl.strategies.registry import UnknownStrategyError
 
     device = harness.device(DdlMark(device=options.device))
@@ -198,7 +179,21 @@ def _setup(harness: Harness, options: argparse.Namespace) -> _Setup:
         notes.append("Replicas were not pinned and share all cores: 1 replica had the hardware of all of them.")
     if device == "gpu":
         notes += _gpu_notes(spec, replicas, harness.machine.gpus)
-    return _Setup(spec, replicas, device, cores, tuple(notes))
+    plan = measuring.Plan(
+        file=Path(),
+        train_images=0,
+        many=str(spec),
+        replicas=replicas,
+        batch=options.batch,
+        batch_rule=options.batch_rule,
+        epochs=_epochs(options),
+        repeats=options.repeats,
+        device=device,
+        cores_per_replica=cores,
+        timeout=options.timeout,
+        train=train,
+    )
+    return plan, notes
 
 
 def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from pytest_ddl.bench import github
 from pytest_ddl.bench.exits import FAILED, INTERRUPTED, USAGE, failed, interruptible
@@ -40,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is measured")
     what.add_argument(
         "--target",
+        dest="targets",
         action="append",
         required=True,
         metavar="MODULE:FUNCTION",
@@ -47,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--strategy",
+        dest="strategies",
         action="append",
         metavar="VARIANT",
         help="variants such as mirrored[replicas=2]; each target is measured under each. Repeatable (one_device)",
@@ -60,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default.bench.device,
         help="auto: GPUs where there are any",
     )
-    what.add_argument("--path", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)")
+    what.add_argument(
+        "--path", dest="paths", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)"
+    )
     what.add_argument(
         "--repository", type=Path, default=Path(), metavar="FOLDER", help="the git repository of both versions (.)"
     )
@@ -89,7 +96,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="probability of a false regression of one cell, over all looks (0.01)",
     )
     how.add_argument(
-        "--max-launches", type=int, default=default.launches, metavar="N", help="of a cell, at most (%(default)s)"
+        "--max-launches",
+        dest="launches",
+        type=int,
+        default=default.launches,
+        metavar="N",
+        help="of a cell, at most (%(default)s)",
     )
     how.add_argument(
         "--budget", type=float, default=default.budget, metavar="SECONDS", help="of a cell, at most (%(default)g)"
@@ -124,36 +136,18 @@ def plan_of(options: argparse.Namespace) -> GatePlan:
 
     :raises GateUsageError: if a value cannot be used; the message names it.
     """
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(options).items()}
+    given["strategies"] = given["strategies"] or GatePlan.strategies
+    given["accept"] = dict(_accepted(text) for text in options.accept)
     try:
-        bench = BenchSpec(
-            batch_per_replica=options.batch_per_replica,
-            global_batch_size=options.global_batch_size,
-            warm_up=options.warm_up,
-            timeout=options.timeout,
-            pin=options.pin,
-            device=options.device,
-        )
+        bench = BenchSpec(**_fields_of(BenchSpec, given))
     except ValueError as error:
         raise GateUsageError(str(error)) from None
-    return GatePlan(
-        base=options.base,
-        head=options.head,
-        targets=tuple(options.target),
-        strategies=tuple(options.strategy or GatePlan.strategies),
-        bench=bench,
-        margin=options.margin,
-        false_alarms=options.false_alarms,
-        launches=options.max_launches,
-        budget=options.budget,
-        counters_only=options.counters_only,
-        accept=dict(_accepted(text) for text in options.accept),
-        base_python=options.base_python,
-        head_python=options.head_python,
-        a_a=options.a_a,
-        instrument=options.instrument,
-        paths=tuple(options.path),
-        repository=options.repository,
-    )
+    return GatePlan(bench=bench, **_fields_of(GatePlan, given))
+
+
+def _fields_of(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: given[field.name] for field in fields(kind) if field.name in given}
 
 
 def main(options: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ Status = Literal["confirmed", "refuted", "unconfirmed", "exact", "explained", "n
 
 @dataclass(frozen=True)
 class ChangeVerdict:
-    """ChangeVerdict on a change, for a candidate from a re-run of both commits side by side."""
+    """Verdict on a change, for a candidate from a re-run of both commits side by side."""
 
     status: Status
     message: str = ""

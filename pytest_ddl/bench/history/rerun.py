@@ -124,14 +124,12 @@ def _options(options: Sequence[str]) -> dict[str, Any]:
 
 def _text(strategy: str, replicas: int) -> str:
     """Return the variant of a strategy with this number of replicas, in the gate's notation."""
+    from pytest_ddl.bench.matrix import sized_variant
     from pytest_ddl.harness import process_harness
 
     if "[" in strategy or not replicas:
         return strategy
-    registry = process_harness().registry
-    spec = registry.parse_variant(strategy)
-    sizes = [key for key in ("workers", "replicas") if key in registry[spec.name].defaults]
-    return str(registry.parse_variant(f"{strategy}[{sizes[0]}={replicas}]")) if sizes else strategy
+    return sized_variant(process_harness().registry, strategy, replicas) or strategy
 
 
 def _run(
