@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.metrics.estimates import Estimate, baseline_of, estimate, scaling_names
-
-if TYPE_CHECKING:
-    from pytest_ddl.bench.matrix import Matrix
 
 WIDTH = 100
 NAME = 25

@@ -31,7 +31,7 @@ EVALUATION_BATCH = 500
 
 
 @dataclass(frozen=True)
-class EpochOrders:
+class Orders:
     """Instructions that are sent to a rank."""
 
     file: str
@@ -56,7 +56,7 @@ class EpochRecorder(Recorder):
     """
 
     def __init__(
-        self, settings: RunSettings, context: RankContext, orders: EpochOrders, on_begin: Callable[[], None]
+        self, settings: RunSettings, context: RankContext, orders: Orders, on_begin: Callable[[], None]
     ) -> None:
         super().__init__(settings, context)
         self._on_begin = on_begin
@@ -174,7 +174,7 @@ class EpochRecorder(Recorder):
         return float(entropy.mean()), float((logits.argmax(axis=1) == self._labels).mean())
 
 
-def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: EpochOrders) -> RankAnswer:
+def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: Orders) -> RankAnswer:
     """Run a training function on this rank to its end, and time its epochs."""
     context = current_rank()
     assert context is not None

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.experiment.epochs import EpochOrders, RankAnswer, run_epochs
+from pytest_ddl.bench.experiment.epochs import Orders, RankAnswer, run_epochs
 from pytest_ddl.bench.experiment.program import train_mnist
 from pytest_ddl.bench.experiment.results import Training
 from pytest_ddl.bench.launching.answers import PARTING, BenchError, all_of
@@ -111,7 +111,7 @@ def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Train
         batch = plan.global_batch(cluster.num_replicas)
         steps_per_epoch = plan.train_images // batch
         settings = RunSettings(global_batch_size=batch, seed=SEED + repeat, tmp_path=str(harness.folder), observe=False)
-        orders = EpochOrders(str(plan.file), steps_per_epoch, plan.cores_per_replica)
+        orders = Orders(str(plan.file), steps_per_epoch, plan.cores_per_replica)
         answers = cluster.ask(
             Kind.CALL,
             ship.pack(run_epochs, (plan.function, settings, orders)),

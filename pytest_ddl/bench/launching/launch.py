@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError, all_of
 from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.pinning import thread_environ
-from pytest_ddl.bench.launching.remote import Orders, RankResult, measure_training
+from pytest_ddl.bench.launching.remote import LaunchOrders, RankResult, measure_training
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.processes import tagged
 from pytest_ddl.bench.records import Counters, Launch
@@ -80,7 +80,7 @@ def launch(
             if address is None:
                 driver = stack.enter_context(_Driver(folder, cluster.num_ranks, bench, deadline))
                 address = driver.address
-            orders = Orders(address, bench.warm_up, cores_per_replica, bench.energy)
+            orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy)
             answers = cluster.ask(
                 Kind.CALL,
                 ship.pack(measure_training, (train, settings, orders)),

@@ -22,7 +22,7 @@ from pytest_ddl.training.settings import RunSettings
 
 
 @dataclass(frozen=True)
-class Orders:
+class LaunchOrders:
     """Settings with which a rank measures, as they are sent to it."""
 
     address: str
@@ -47,7 +47,7 @@ class RankResult:
     """True if the measurement ended the steps, and not the program."""
 
 
-def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders: Orders) -> RankResult:
+def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders: LaunchOrders) -> RankResult:
     """Run and measure a training function on this rank."""
     context = current_rank()
     assert context is not None

@@ -11,14 +11,11 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.absent import MissingPackageError, NoNumberError, statistics_package
 from pytest_ddl.bench.metrics.of_pair import UNSCALED
 from pytest_ddl.bench.metrics.registry import METRICS, metric
-
-if TYPE_CHECKING:
-    from pytest_ddl.bench.matrix import Matrix
 
 LEVEL = 0.95
 
