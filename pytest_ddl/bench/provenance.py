@@ -151,7 +151,6 @@ class SourceTrees:
     """Work trees that hold the measured code."""
 
     trees: tuple[str, ...]
-    """Top-level folders of the work trees."""
     paths: tuple[str, ...]
     """Folders from which modules are imported."""
     benchmarks: str

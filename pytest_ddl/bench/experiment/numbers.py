@@ -20,7 +20,6 @@ class Published:
     single_seconds: float = 109.5
     many_seconds: float = 78.6
     accuracy: float = 0.9948
-    """Accuracy of both trainings."""
     printed_efficiency: float = 0.6963
     """Efficiency as printed. It was computed from unrounded times; the rounded ones give 0.6966."""
 

@@ -34,7 +34,6 @@ A regression in one cell counts more than a 4 in another, and that more than a 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
     default = GatePlan("", "", ("",))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES

@@ -51,7 +51,6 @@ class Paired:
     load: Load
     steps_per_block: int
     seconds: float
-    """Seconds that the whole launch took."""
     dropped_blocks: tuple[int, int] = (0, 0)
     """Blocks of BASE and of HEAD in which a function was traced; their groups were not used."""
     total_ratio: float = 0.0

@@ -28,7 +28,6 @@ class GatePlan:
     """
 
     base: str
-    """Branch, tag or hash of a commit."""
     head: str
     """Branch, tag or hash of a commit, or ``WORKTREE`` for the working tree as it is."""
     targets: tuple[str, ...]

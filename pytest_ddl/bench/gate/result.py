@@ -36,9 +36,7 @@ class CellResult:
     strategy: str
     verdict: Verdict
     reason: str
-    """Reason for the verdict, in words for the user."""
     decision: Decision | None = None
-    """Decision on step time; ``None`` if there is none."""
     changes: tuple[Change, ...] = ()
     """Changes of counters, regressions first."""
     launches: tuple[Paired, ...] = field(default=(), repr=False)

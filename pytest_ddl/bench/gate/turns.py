@@ -47,7 +47,6 @@ class Turns:
     """Measurements from the blocks of one launch."""
 
     steps: int
-    """Steps of each block."""
     ratios: list[float] = field(default_factory=list)
     """Log of the step times' ratio, HEAD over BASE, one for each group."""
     base_steps: list[float] = field(default_factory=list)

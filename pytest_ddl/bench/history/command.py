@@ -35,7 +35,6 @@ exit status:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
     parser.add_argument("--config", type=Path, metavar="FILE", help="asv.conf.json; default: the one of this folder")

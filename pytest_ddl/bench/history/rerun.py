@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,20 @@ def gate_confirmation(
     :param tell: is called with a line for each re-run, because a re-run takes minutes.
     :raises ValueError: if an argument cannot be used.
     """
+    from pytest_ddl.bench.counters.changes import NAMES
+    from pytest_ddl.bench.gate.gating import gate as own_gate
+    from pytest_ddl.bench.gate.worktrees import GateUsageError
+    from pytest_ddl.bench.git import GitError
+
     functions = _functions(targets)
-    given = _options(options)
+    # A counter that became worse would end the gate before it measures enough times.
+    accept = {name: WANTED for name in NAMES if name not in ("eager", "steady_steps")}
+    given = {"repository": repository, "accept": accept, **_options(options)}
     here = {machine} if machine else known_names()
 
     def measured(before: str, after: str, target: str, strategy: str, **how: Any) -> Any:
         tell(f"re-running {before[:8]} and {after[:8]}: {target}, {strategy}")
-        return (gate or _the_gate())(before, after, target, strategy, **how)
+        return (gate or own_gate)(before, after, target, strategy, **how)
 
     limited = at_most(reruns, measured)
 
@@ -64,15 +71,16 @@ def gate_confirmation(
         if found is None:
             raise NotRerunError("it is not of a training function, and the gate re-runs nothing else")
         strategy = _text(found.strategy, found.replicas)
-        return _run(limited, before, after, series, target, strategy, given, repository)
+        try:
+            result = limited(before, after, target, strategy, **given)
+        except (GateUsageError, GitError, ValueError) as error:
+            raise NotRerunError(f"the gate could not run: {error}") from error
+        cell = result.cells[0]
+        if family(series.benchmark).name in RERUN:
+            return judged(cell.verdict.value, cell.reason, cell.decision)
+        return _other_metric(cell, series, result.margin)
 
     return confirm
-
-
-def _the_gate() -> Callable[..., Any]:
-    from pytest_ddl.bench.gate.gating import gate
-
-    return gate
 
 
 def known_names(path: Path | None = None) -> set[str]:
@@ -130,32 +138,6 @@ def _text(strategy: str, replicas: int) -> str:
     if "[" in strategy or not replicas:
         return strategy
     return sized_variant(process_harness().registry, strategy, replicas) or strategy
-
-
-def _run(
-    gate: Callable[..., Any],
-    before: str,
-    after: str,
-    series: Series,
-    target: str,
-    strategy: str,
-    given: Mapping[str, Any],
-    repository: Path,
-) -> ChangeVerdict:
-    from pytest_ddl.bench.counters.changes import NAMES
-    from pytest_ddl.bench.gate.worktrees import GateUsageError
-    from pytest_ddl.bench.git import GitError
-
-    # A counter that became worse would end the gate before it measures enough times.
-    accept = {name: WANTED for name in NAMES if name not in ("eager", "steady_steps")}
-    try:
-        result = gate(before, after, target, strategy, repository=repository, accept=accept, **given)
-    except (GateUsageError, GitError, ValueError) as error:
-        raise NotRerunError(f"the gate could not run: {error}") from error
-    cell = result.cells[0]
-    if family(series.benchmark).name in RERUN:
-        return judged(cell.verdict.value, cell.reason, cell.decision)
-    return _other_metric(cell, series, result.margin)
 
 
 def judged(verdict: str, reason: str, decision: Any) -> ChangeVerdict:

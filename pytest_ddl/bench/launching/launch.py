@@ -23,7 +23,6 @@ from pytest_ddl.bench.processes import tagged
 from pytest_ddl.bench.records import Counters, Launch
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.cluster import Answer
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from pytest_ddl.strategies.spec import StrategySpec
 
 _REASONS = ("notes", "uncounted")
-"""Fields of counters that hold texts."""
 TAG = "DDL_BENCH_LAUNCH"
 """Environment variable that marks every program that the ranks of a launch start, in any process group."""
 
@@ -93,7 +91,9 @@ def launch(
     finally:
         _end_started_by_ranks(folder)
         shutil.rmtree(folder, ignore_errors=True)
-    results = _results(answers, driver.failure if driver is not None else None)
+    results: list[RankResult] = all_of(answers, "while it was measured", _ended_early)
+    if driver is not None and driver.failure is not None:
+        raise BenchError(f"the ranks ended, but not the measurement: {driver.failure}")
     return Launch(
         strategy=str(spec),
         replicas=replicas,
@@ -156,13 +156,6 @@ def drive(lane: Lane, bench: BenchSpec, deadline: float) -> None:
                 seconds, blocks = seconds + taken, blocks + 1
     finally:
         lane.stop()
-
-
-def _results(answers: list[Answer], pacing: str | None) -> list[RankResult]:
-    results: list[RankResult] = all_of(answers, "while it was measured", _ended_early)
-    if pacing is not None:
-        raise BenchError(f"the ranks ended, but not the measurement: {pacing}")
-    return results
 
 
 def _ended_early(result: RankResult) -> str:

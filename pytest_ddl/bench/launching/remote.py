@@ -26,7 +26,6 @@ class LaunchOrders:
     """Settings with which a rank measures, as they are sent to it."""
 
     address: str
-    """Address of the pacer."""
     warm_up: int
     cores_per_replica: int = 0
     energy: bool = False
