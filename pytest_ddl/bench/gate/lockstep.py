@@ -72,7 +72,7 @@ class Paired:
         }
 
 
-class Pair:
+class VersionPair:
     """Both versions, each in its own interpreter. This is a context manager, which ends the interpreters on exit.
 
     Interpreters import TensorFlow and last for several launches. The ranks of a launch are separate processes, forked
@@ -99,7 +99,7 @@ class Pair:
         self._stack = ExitStack()
         self._left = 0
 
-    def __enter__(self) -> Pair:
+    def __enter__(self) -> VersionPair:
         return self
 
     def __exit__(self, *_exception: object) -> None:

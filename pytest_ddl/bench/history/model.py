@@ -70,7 +70,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Machine:
+class AsvMachine:
     """Machine that results come from, as described in asv's ``machine.json``."""
 
     name: str
@@ -171,7 +171,7 @@ class History:
     series: tuple[Series, ...]
     commits: tuple[Commit, ...]
     """Commits with results, oldest first."""
-    machines: Mapping[str, Machine]
+    machines: Mapping[str, AsvMachine]
     problems: tuple[Problem, ...]
     commit_url: str = ""
     """URL to which a commit's hash is appended for a link; empty if it is unknown."""

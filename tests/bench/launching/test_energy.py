@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.launching.energy import EnergyMeter, EnergySource, Nvml, Rapl, UnreadableError
+from pytest_ddl.bench.launching.energy import EnergyMeter, EnergySource, NoEnergyError, Nvml, Rapl
 from pytest_ddl.bench.records import EnergyReading
 
 
@@ -71,7 +71,7 @@ class Counter:
     def read(self) -> list[float]:
         found = next(self.joules)
         if found < 0:
-            raise UnreadableError("it is gone")
+            raise NoEnergyError("it is gone")
         return [found]
 
     def used(self, before: list[float], after: list[float], _seconds: float) -> float:
