@@ -29,7 +29,7 @@ from typing import Any
 import pytest_ddl
 from pytest_ddl.bench.gate.cell import Cell, measure_cell
 from pytest_ddl.bench.gate.checkout import write_instrument
-from pytest_ddl.bench.gate.lockstep import GROUPS, LAUNCHES, Pair
+from pytest_ddl.bench.gate.lockstep import GROUPS, LAUNCHES, VersionPair
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import Side
@@ -175,7 +175,7 @@ def collect(
     :param end: ``time.monotonic`` after which no launch begins.
     """
     bench = BenchSpec(batch_per_replica=batch)
-    with both_sides(effect) as sides, Pair(*sides, TARGET, cell, RANKS[cell], bench, groups=groups) as pair:
+    with both_sides(effect) as sides, VersionPair(*sides, TARGET, cell, RANKS[cell], bench, groups=groups) as pair:
         for number in numbers:
             if time.monotonic() < end:
                 told = pair.launch(number).as_json()

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from pytest_ddl.bench.exits import FAILED
+
 
 @dataclass(frozen=True)
 class Command:
@@ -21,8 +23,6 @@ class Command:
     module: str
 
 
-CANNOT_START = 4
-"""Exit status if a subcommand cannot be imported. The gate also returns it if it could measure nothing."""
 COMMANDS: tuple[Command, ...] = (
     Command("gate", "Is HEAD slower than BASE? For CI.", "pytest_ddl.bench.gate.command"),
     Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv.command"),
@@ -35,7 +35,7 @@ COMMANDS: tuple[Command, ...] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status.
 
-    A wrong command line exits with status 2. A subcommand that cannot be imported returns :data:`CANNOT_START`.
+    All subcommands share the exit statuses of :mod:`pytest_ddl.bench.exits`.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
@@ -48,9 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 module = import_module(command.module)
             except ImportError as error:
-                # Python's own status for an import error is 1, but 1 from the gate means that HEAD is slower.
                 sys.stderr.write(f"pytest-ddl {command.name} cannot start: {error}. Install pytest-ddl anew\n")
-                return CANNOT_START
+                return FAILED
             module.add_arguments(sub)
             sub.set_defaults(main=module.main)
     options = parser.parse_args(given)

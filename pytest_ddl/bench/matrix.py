@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.spec import BenchSpec
+
+if TYPE_CHECKING:
+    from pytest_ddl.strategies.registry import StrategyRegistry
 
 
 @dataclass(frozen=True)
@@ -116,3 +119,14 @@ def measure(
     # A failed variant has fewer launches than requested, so they are all dropped.
     kept = tuple(item for item in found if item.strategy not in failed)
     return Matrix(kept, skipped, bench.scaling, failed)
+
+
+def sized_variant(registry: StrategyRegistry, strategy: str, replicas: int) -> str | None:
+    """Return the variant of a strategy with this number of replicas; ``None`` if there is none."""
+    spec = registry.parse_variant(strategy)
+    definition = registry[spec.name]
+    sizes = [key for key in ("workers", "replicas") if key in definition.defaults]
+    if "[" not in strategy and sizes:
+        return str(registry.parse_variant(f"{strategy}[{sizes[0]}={replicas}]"))
+    # A TPU's number of replicas is known only to the TPU (0 here), so its variant is accepted for any number.
+    return str(spec) if definition.num_replicas(spec) in (replicas, 0) else None

@@ -225,7 +225,7 @@ def count(names, folder, batch=8, seed=7):
     """The counters of programs, measured one after the other on this rank; every rank paces itself alike."""
     from pytest_ddl.bench.launching.launch import drive
     from pytest_ddl.bench.launching.pacing import Pacer
-    from pytest_ddl.bench.launching.remote import Orders, measure_training
+    from pytest_ddl.bench.launching.remote import LaunchOrders, measure_training
     from pytest_ddl.bench.spec import BenchSpec
     from pytest_ddl.training.settings import RunSettings
 
@@ -241,7 +241,7 @@ def count(names, folder, batch=8, seed=7):
 
             driver = threading.Thread(target=paced, daemon=True)
             driver.start()
-            result = measure_training(PROGRAMS[name], settings, Orders(pacer.address, bench.warm_up))
+            result = measure_training(PROGRAMS[name], settings, LaunchOrders(pacer.address, bench.warm_up))
             driver.join()
         found[name] = result.counters, len(result.timing.blocks), result.timing.loss
     return found

@@ -1,4 +1,4 @@
-"""What is said about the machine beside a measurement, and a rank's peak memory."""
+"""What is said about the machine beside a measurement, and a rank's peak remote."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pytest_ddl.bench import machine
-from pytest_ddl.bench.launching import memory
+from pytest_ddl.bench.launching import remote
 
 
 def test_the_facts_are_texts_that_are_all_there():
@@ -38,10 +38,10 @@ def test_a_machine_without_a_driver_has_no_gpus(monkeypatch, tmp_path):
 
 
 def test_peak_memory_is_the_high_water_mark():
-    before = memory.peak_bytes()
+    before = remote.peak_bytes()
     held = bytearray(64 * 2**20)
     assert before > 2**20
-    assert memory.peak_bytes() >= before
+    assert remote.peak_bytes() >= before
     assert len(held) == 64 * 2**20
 
 
@@ -49,7 +49,7 @@ def test_peak_memory_is_the_high_water_mark():
 def test_peak_memory_is_read_in_bytes(monkeypatch, tmp_path, text, expected):
     status = tmp_path / "status"
     status.write_text(text)
-    monkeypatch.setattr(memory, "Path", lambda _path: status)
-    assert memory.peak_bytes() == expected
+    monkeypatch.setattr(remote, "Path", lambda _path: status)
+    assert remote.peak_bytes() == expected
     status.unlink()
-    assert memory.peak_bytes() == 0
+    assert remote.peak_bytes() == 0

@@ -19,18 +19,18 @@ import json
 import os
 import platform
 import re
-import subprocess
 import symtable
 import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.asv.origin import Source
 from pytest_ddl.bench.asv.process import call
 from pytest_ddl.bench.asv.suite import QUICK
+from pytest_ddl.bench.exits import INTERRUPTED, OK, WRONG, failed, interruptible
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
+from pytest_ddl.bench.git import GitError, git
 from pytest_ddl.bench.machine import business, machine_facts
+from pytest_ddl.bench.provenance import SourceTrees
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")
 ASV_RUNNER = "0.3.2"
@@ -93,19 +93,17 @@ def main(options: argparse.Namespace) -> int:
         if options.action == "init":
             written = init(options.train, Path())
             print_out(f"wrote {', '.join(map(str, written))}; commit, then: pytest-ddl asv run")  # fmt: skip
-            return 0
+            return OK
         if options.action == "machine":
             facts = describe_machine(options.machine)
             print_out(json.dumps(facts, indent=1))
-            return 0
+            return OK
         with interruptible():
             return run(options)
-    except AsvError as error:
-        sys.stderr.write(f"pytest-ddl asv: {error}\n")
-        return 1
+    except (AsvError, GitError) as error:
+        return failed("asv", str(error), WRONG)
     except KeyboardInterrupt:
-        sys.stderr.write("pytest-ddl asv: interrupted; nothing is left running\n")
-        return INTERRUPTED
+        return failed("asv", "interrupted; nothing is left running", INTERRUPTED)
 
 
 def print_out(text: str) -> None:
@@ -122,7 +120,7 @@ def init(train: str, folder: Path) -> list[Path]:
         raise AsvError(f"{train!r} must be of the form module:function")
     if not module.startswith("."):  # relative to the benchmarks, which do not exist yet
         _check_there(Target(module, function.split(".")[0]), folder)
-    branch = _git(folder, "symbolic-ref", "--short", "HEAD")
+    branch = git(folder, "symbolic-ref", "--short", "HEAD")
     values = {"project": json.dumps(folder.resolve().name), "branch": json.dumps(branch), "asv_runner": ASV_RUNNER}
     files = {
         folder / "asv.conf.json": _CONFIGURATION.format(**values),
@@ -200,9 +198,12 @@ def run(options: argparse.Namespace) -> int:
     if config is None or not config.exists():
         raise AsvError(f"no {config or CONFIGURATIONS[0]} here: pytest-ddl asv init MODULE:FUNCTION writes one")
     folder = config.resolve().parent
-    commit = _git(folder, "rev-parse", "--verify", f"{options.commit}^{{commit}}")
+    try:
+        commit = git(folder, "rev-parse", "--verify", f"{options.commit}^{{commit}}")
+    except GitError as error:
+        raise AsvError(f"--commit={options.commit}: {error}") from None
     benchmarks, results, pages = (folder / name for name in _folders(config))
-    source = Source.of(commit, _paths(options), folder, benchmarks, (results, pages))
+    source = SourceTrees.of(commit, _paths(options), folder, benchmarks, (results, pages))
     _check(source, commit, options)
     describe_machine(options.machine)
     found = business()
@@ -215,7 +216,7 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _check(source: Source, commit: str, options: argparse.Namespace) -> None:
+def _check(source: SourceTrees, commit: str, options: argparse.Namespace) -> None:
     """Refuse to keep a result for a commit if the measured files differ from it.
 
     :raises AsvError: if they differ; it names the files.
@@ -245,7 +246,7 @@ def _paths(options: argparse.Namespace) -> list[Path]:
     return [Path(path).resolve() for path in options.path or (path for path in (".", "src") if Path(path).is_dir())]
 
 
-def _environment(options: argparse.Namespace, commit: str, source: Source) -> dict[str, str]:
+def _environment(options: argparse.Namespace, commit: str, source: SourceTrees) -> dict[str, str]:
     paths = os.pathsep.join(map(str, _paths(options)))
     # asv removes PYTHONPATH but uses ASV_PYTHONPATH. With an existing environment, asv does not set ASV_COMMIT.
     environment = {**os.environ, "ASV_PYTHONPATH": paths, "ASV_COMMIT": commit, **source.tell()}
@@ -263,17 +264,3 @@ def _folders(config: Path) -> tuple[str, str, str]:
 def _saved(folder: Path, commit: str) -> float:
     """Return when results of a commit were last written, in nanoseconds since the epoch; 0 if there are none."""
     return max((path.stat().st_mtime_ns for path in folder.glob(f"{commit[:8]}-*.json")), default=0)
-
-
-def _git(folder: Path, *words: str) -> str:
-    return _call(["git", "-C", str(folder), *words])
-
-
-def _call(words: list[str]) -> str:
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise AsvError(f"{words[0]} cannot be run: {error}") from error
-    if done.returncode:
-        raise AsvError(f"{' '.join(words)} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
-    return done.stdout.strip()

@@ -119,17 +119,17 @@ def measure_cells(
     """
     from dataclasses import replace
 
-    from pytest_ddl.bench.asv.origin import FromSource, Source
-    from pytest_ddl.bench.matrix import measure
+    from pytest_ddl.bench.matrix import measure, sized_variant
+    from pytest_ddl.bench.provenance import FromSource, SourceTrees
     from pytest_ddl.harness import process_harness
 
-    source = Source.told()
+    source = SourceTrees.told()
     if source is not None:
         train = FromSource(train, source)
     if is_quick():
         spec, launches = replace(spec, warm_up=3, steps_per_block=2, blocks=5, seconds=0.05), 1
     registry = process_harness().registry
-    variants = {(strategy, count): _variant(registry, strategy, count) for strategy, count in cells}
+    variants = {(strategy, count): sized_variant(registry, strategy, count) for strategy, count in cells}
     chosen = list(dict.fromkeys(variant for variant in variants.values() if variant is not None))
     matrix = measure(train, chosen, spec, launches=launches, go_on=True)
     folder = os.environ.get(RECORDS)
@@ -194,17 +194,6 @@ def _track(metric: Tracked, module: str, name: str, launches: int) -> Callable[.
     function.launches = launches
     checked: Callable[..., Any] = function
     return checked
-
-
-def _variant(registry: Any, strategy: str, replicas: int) -> str | None:
-    """Return the variant of a strategy with this number of replicas; ``None`` if there is none."""
-    spec = registry.parse_variant(strategy)
-    definition = registry[spec.name]
-    sizes = [key for key in ("workers", "replicas") if key in definition.defaults]
-    if "[" not in strategy and sizes:
-        return str(registry.parse_variant(f"{strategy}[{sizes[0]}={replicas}]"))
-    # A TPU's number of replicas is known only to the TPU (0 here), so its variant is accepted for any number.
-    return str(spec) if definition.num_replicas(spec) in (replicas, 0) else None
 
 
 def _key(strategy: str, replicas: int) -> str:

@@ -152,14 +152,14 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
         yield from _reduced(base, head)
         yield from _gathered(base, head)
         yield from _unpacked(base, head)
-        yield from _told("packs", base.packs, head.packs, "reductions that carry several tensors")
-        yield from _told("nodes", base.nodes, head.nodes, "operations in the graphs of a step")
-    yield from _told("traces", base.traces, head.traces, "traces before the first steady step")
+        yield from _counted("packs", base.packs, head.packs, "reductions that carry several tensors")
+        yield from _counted("nodes", base.nodes, head.nodes, "operations in the graphs of a step")
+    yield from _counted("traces", base.traces, head.traces, "traces before the first steady step")
     if not lacking:
         yield from _copies(base, head)
         yield from _host_calls(base, head)
     yield from _misplaced(base, head)
-    yield from _told("parameter_bytes", base.parameter_bytes, head.parameter_bytes, "bytes of trainable variables")
+    yield from _counted("parameter_bytes", base.parameter_bytes, head.parameter_bytes, "bytes of trainable variables")
 
 
 def _eager(base: Counters, head: Counters) -> Iterator[Change]:
@@ -304,14 +304,11 @@ def _gathered(base: Counters, head: Counters) -> Iterator[Change]:
 
 def _unpacked(base: Counters, head: Counters) -> Iterator[Change]:
     before, after = base.unpacked, head.unpacked
-    if after > before:
-        yield Change(
-            "unpacked", before, after, True,
-            f"{after - before} more reductions of a single tensor ({before} -> {after}; packs {base.packs} -> "
-            f"{head.packs}): each costs its latency. Hand what is reduced to one all_reduce as a list.",
-        )  # fmt: skip
-    elif after < before:
-        yield from _told("unpacked", before, after, "reductions of a single tensor")
+    return _counted(
+        "unpacked", before, after, "reductions of a single tensor",
+        f"{after - before} more reductions of a single tensor ({before} -> {after}; packs {base.packs} -> "
+        f"{head.packs}): each costs its latency. Hand what is reduced to one all_reduce as a list.",
+    )  # fmt: skip
 
 
 def _retraces(pairs: Sequence[tuple[Counters, Counters]]) -> Iterator[Change]:
@@ -345,28 +342,22 @@ def _copies(base: Counters, head: Counters) -> Iterator[Change]:
     for direction in sorted({*base.copies, *head.copies}):
         before, after = base.copies.get(direction, 0), head.copies.get(direction, 0)
         words = direction.replace("_", " ")
-        if after > before:
-            yield Change(
-                f"copies.{direction}", before, after, True,
-                f"{after - before} more tensors copied {words} per step ({before} -> {after}). Likeliest cause: "
-                f"{_COPIES.get(direction, 'a tensor is on another device')}. Keep it on its device, or do it every "
-                "n-th step.",
-            )  # fmt: skip
-        else:
-            yield from _told(f"copies.{direction}", before, after, f"tensors copied {words} per step")
+        yield from _counted(
+            f"copies.{direction}", before, after, f"tensors copied {words} per step",
+            f"{after - before} more tensors copied {words} per step ({before} -> {after}). Likeliest cause: "
+            f"{_COPIES.get(direction, 'a tensor is on another device')}. Keep it on its device, or do it every "
+            "n-th step.",
+        )  # fmt: skip
 
 
 def _host_calls(base: Counters, head: Counters) -> Iterator[Change]:
     before, after = base.host_calls, head.host_calls
-    if after > before:
-        yield Change(
-            "host_calls", before, after, True,
-            f"{after - before} more calls from the step to the host ({before} -> {after}): tf.py_function, "
-            "tf.numpy_function, tf.print or tf.summary. Devices wait for each. Do it outside the step, or every n-th "
-            "step.",
-        )  # fmt: skip
-    else:
-        yield from _told("host_calls", before, after, "calls from the step to the host")
+    return _counted(
+        "host_calls", before, after, "calls from the step to the host",
+        f"{after - before} more calls from the step to the host ({before} -> {after}): tf.py_function, "
+        "tf.numpy_function, tf.print or tf.summary. Devices wait for each. Do it outside the step, or every n-th "
+        "step.",
+    )  # fmt: skip
 
 
 def _misplaced(base: Counters, head: Counters) -> Iterator[Change]:
@@ -383,8 +374,14 @@ def _misplaced(base: Counters, head: Counters) -> Iterator[Change]:
         yield Change("misplaced", before, after, False, "Fewer variables are away from their replica.")
 
 
-def _told(counter: str, before: int, after: int, what: str) -> Iterator[Change]:
-    if before != after:
+def _counted(counter: str, before: int, after: int, what: str, more: str = "") -> Iterator[Change]:
+    """Yield the change of a number, if there is one.
+
+    :param more: message if the number grew, which is then a regression; empty if it never is.
+    """
+    if after > before and more:
+        yield Change(counter, before, after, True, more)
+    elif before != after:
         yield Change(counter, before, after, False, f"{before} -> {after} {what}.")
 
 

@@ -7,16 +7,16 @@ import os
 import shlex
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
-from pytest_ddl.bench.experiment import images, measuring, numbers, page, table
-from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
+from pytest_ddl.bench.exits import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.bench.experiment import measuring, numbers, page, program, table
+from pytest_ddl.bench.experiment.numbers import BATCH_PER_REPLICA, PUBLISHED
+from pytest_ddl.bench.experiment.program import train_mnist
 from pytest_ddl.bench.experiment.results import Experiment
-from pytest_ddl.bench.experiment.training import train_mnist
-from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.machine import business
@@ -24,8 +24,6 @@ from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec
 
-OK, WRONG, USAGE = 0, 1, 2
-"""Exit statuses: measured; the training is wrong, or nothing was measured or written; a wrong option."""
 QUICK_EPOCHS = 3
 SYNCHRONOUS = ("mirrored", "multi_worker_mirrored")
 """Strategies with a number of synchronous replicas, for which the program is the same on one device."""
@@ -67,9 +65,8 @@ def main(options: argparse.Namespace) -> int:
     try:
         with interruptible():
             return run(options)
-    except (UsageError, images.ImagesError) as error:
-        _tell(f"pytest-ddl experiment: error: {error}")
-        return USAGE
+    except (UsageError, program.ImagesError) as error:
+        return failed("experiment", f"error: {error}", USAGE)
     except KeyboardInterrupt:
         # Closed here and not at exit, so that no process is left if the caller continues.
         process_harness().close()
@@ -86,30 +83,16 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
     from pytest_ddl.cluster.cluster import ClusterError
 
     folder = _checked(options)
-    found = images.digits() if options.data is None else images.load(Path(options.data))
+    found = program.digits() if options.data is None else program.load(Path(options.data))
     harness = process_harness()
-    setup = _setup(harness, options)
+    plan, notes = _plan(harness, options, train)
     # So both train on the same number of images in an epoch, and all batches have the same size.
-    found = found.trimmed(options.batch * setup.replicas if options.batch_rule == "replica" else options.batch)
-    notes = [*setup.notes, *_busy()]
+    found = found.trimmed(plan.global_batch(plan.replicas))
+    notes += _busy()
     started = datetime.now(timezone.utc)
     with tempfile.TemporaryDirectory(prefix="mnist-scaling-") as scratch:
-        file = Path(scratch) / "images.npz"
-        found.save(file)
-        plan = measuring.Plan(
-            file=file,
-            train_images=len(found.y_train),
-            many=str(setup.spec),
-            replicas=setup.replicas,
-            batch=options.batch,
-            batch_rule=options.batch_rule,
-            epochs=_epochs(options),
-            repeats=options.repeats,
-            device=setup.device,
-            cores_per_replica=setup.cores,
-            timeout=options.timeout,
-            train=train,
-        )
+        plan = replace(plan, file=Path(scratch) / "images.npz", train_images=len(found.y_train))
+        found.save(plan.file)
         _tell(f"checking the training function under {plan.many} against one device …")
         try:
             report = measuring.check(plan)
@@ -124,8 +107,8 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
             return WRONG
     experiment = Experiment(
         trainings=tuple(trainings),
-        batch=options.batch,
-        batch_rule=options.batch_rule,
+        batch=plan.batch,
+        batch_rule=plan.batch_rule,
         epochs=plan.epochs,
         data=found.source,
         train_images=plan.train_images,
@@ -155,18 +138,13 @@ def conclude(experiment: Experiment, folder: Path) -> int:
     return OK
 
 
-@dataclass(frozen=True)
-class _Setup:
-    """Settings for several replicas on this machine."""
+def _plan(
+    harness: Harness, options: argparse.Namespace, train: measuring.TrainFunction
+) -> tuple[measuring.Plan, list[str]]:
+    """Return the settings for this machine, still without images, and notes on their limits.
 
-    spec: StrategySpec
-    replicas: int
-    device: str
-    cores: int
-    notes: tuple[str, ...]
-
-
-def _setup(harness: Harness, options: argparse.Namespace) -> _Setup:
+    :raises UsageError: if the strategy or the batch cannot be used here.
+    """
     from pytest_ddl.strategies.registry import UnknownStrategyError
 
     device = harness.device(DdlMark(device=options.device))
@@ -201,7 +179,21 @@ def _setup(harness: Harness, options: argparse.Namespace) -> _Setup:
         notes.append("Replicas were not pinned and share all cores: 1 replica had the hardware of all of them.")
     if device == "gpu":
         notes += _gpu_notes(spec, replicas, harness.machine.gpus)
-    return _Setup(spec, replicas, device, cores, tuple(notes))
+    plan = measuring.Plan(
+        file=Path(),
+        train_images=0,
+        many=str(spec),
+        replicas=replicas,
+        batch=options.batch,
+        batch_rule=options.batch_rule,
+        epochs=_epochs(options),
+        repeats=options.repeats,
+        device=device,
+        cores_per_replica=cores,
+        timeout=options.timeout,
+        train=train,
+    )
+    return plan, notes
 
 
 def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:

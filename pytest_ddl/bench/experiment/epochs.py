@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.bench.experiment.images import scaled
+from pytest_ddl.bench.experiment.program import scaled
 from pytest_ddl.bench.experiment.results import RankTraining
-from pytest_ddl.bench.launching import memory
 from pytest_ddl.bench.launching.energy import EnergyMeter
 from pytest_ddl.bench.launching.pinning import pinned
+from pytest_ddl.bench.launching.remote import peak_bytes
 from pytest_ddl.bench.launching.stopwatch import synchronise
 from pytest_ddl.bench.records import EnergyReading
 from pytest_ddl.cluster.worker import current_rank
@@ -187,7 +187,7 @@ def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: Order
             weights=recorder.digests(),
             moved=recorder.moved,
             retraces=recorder.retraces,
-            peak_memory_bytes=memory.peak_bytes(),
+            peak_memory_bytes=peak_bytes(),
             energy=reading,
         )
     return RankAnswer(training, environment.versions())

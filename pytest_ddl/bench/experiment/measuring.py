@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.experiment.epochs import Orders, RankAnswer, run_epochs
+from pytest_ddl.bench.experiment.program import train_mnist
 from pytest_ddl.bench.experiment.results import Training
-from pytest_ddl.bench.experiment.training import train_mnist
 from pytest_ddl.bench.launching.answers import PARTING, BenchError, all_of
 from pytest_ddl.bench.launching.pinning import thread_environ
 from pytest_ddl.bench.machine import machine_facts
@@ -40,7 +40,7 @@ class Plan:
     """Settings of the trainings."""
 
     file: Path
-    """File with the images; see :mod:`pytest_ddl.bench.experiment.images`."""
+    """File with the images; see :func:`pytest_ddl.bench.experiment.program.load`."""
     train_images: int
     single: str = "one_device"
     many: str = "multi_worker_mirrored[workers=2,replicas=1]"

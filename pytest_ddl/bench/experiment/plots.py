@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pytest_ddl.bench.experiment import table
-from pytest_ddl.bench.experiment.published import PUBLISHED
-from pytest_ddl.bench.experiment.results import Experiment, Training, mean
+from pytest_ddl.bench.experiment.numbers import PUBLISHED
+from pytest_ddl.bench.experiment.results import Experiment, Training
 
 SINGLE, MANY, ALL, STEADY = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
 """Colors of Okabe and Ito, which color-blind readers can distinguish."""
@@ -95,7 +96,7 @@ def _curve(axes: Any, trainings: Sequence[Training], of: str, colour: str, label
     epochs = range(1, len(series) + 1)
     marker = "o" if len(series) < 10 else None
     axes.plot(
-        epochs, [mean(s) for s in series], style, color=colour, label=label, linewidth=1.8, marker=marker, markersize=4
+        epochs, [fmean(s) for s in series], style, color=colour, label=label, linewidth=1.8, marker=marker, markersize=4
     )
     if len(trainings) > 1:
         axes.fill_between(epochs, [min(s) for s in series], [max(s) for s in series], color=colour, alpha=0.15, lw=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,7 +30,6 @@ class RankTraining:
     weights: tuple[str, ...]
     """Digests of the trained weights, one for each replica on this rank."""
     moved: bool
-    """True if training changed the weights."""
     retraces: int
     """Number of traces after the first epoch; 0 for a correct program."""
     peak_memory_bytes: int
@@ -142,7 +141,3 @@ class Experiment:
     @property
     def replicas(self) -> int:
         return self.many.replicas
-
-
-def mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values)

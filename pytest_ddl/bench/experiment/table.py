@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from pytest_ddl.bench.experiment import numbers
-from pytest_ddl.bench.experiment.numbers import Number, Scaling
-from pytest_ddl.bench.experiment.published import BATCH_PER_REPLICA, PUBLISHED
-from pytest_ddl.bench.experiment.results import Experiment, Training, mean
+from pytest_ddl.bench.experiment.numbers import BATCH_PER_REPLICA, PUBLISHED, Number, Scaling
+from pytest_ddl.bench.experiment.results import Experiment, Training
 from pytest_ddl.bench.records import EnergyReading
 
 UNKNOWN = "not published"
@@ -102,8 +102,8 @@ def _of_epochs(
 ) -> tuple[str, ...]:
     def told(trainings: Sequence[Training]) -> str:
         if first:
-            return f"{mean([t.epoch_seconds[0] for t in trainings]):.2f} s"
-        return f"{mean([t.median_epoch_seconds for t in trainings]):.3f} s"
+            return f"{fmean([t.epoch_seconds[0] for t in trainings]):.2f} s"
+        return f"{fmean([t.median_epoch_seconds for t in trainings]):.3f} s"
 
     measured = f"1: {told(singles)}; {n}: {told(many)}"
     if first:
@@ -190,7 +190,7 @@ def _percent(number: Number) -> str:
 
 def _accuracy(trainings: Sequence[Training]) -> str:
     found = [t.accuracy for t in trainings]
-    told = f"{mean(found):.4f}"
+    told = f"{fmean(found):.4f}"
     return told if len(found) == 1 else f"{told} ({min(found):.4f} to {max(found):.4f})"
 
 
@@ -200,7 +200,7 @@ def _energy(trainings: Sequence[Training]) -> str:
     if len(joules) < len(readings):
         return f"none: {next(reading.reason for _t, reading in readings if reading.joules is None)}"
     examples = [t.examples_per_epoch * t.epochs / (r.joules or 1) for t, r in readings]
-    return f"{mean(joules):.0f} J, evaluating included ({mean(examples):.1f} examples/J; {readings[0][1].source})"
+    return f"{fmean(joules):.0f} J, evaluating included ({fmean(examples):.1f} examples/J; {readings[0][1].source})"
 
 
 def scaling_of(experiment: Experiment) -> dict[str, Scaling | None]:

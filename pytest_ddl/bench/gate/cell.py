@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_ddl.bench.counters.changes import Change, compare_launches, uncounted
-from pytest_ddl.bench.gate.lockstep import GROUPS, Pair, Paired
+from pytest_ddl.bench.gate.lockstep import GROUPS, Paired, VersionPair
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
 from pytest_ddl.bench.gate.target import Target
@@ -40,9 +40,9 @@ class Cell:
     counters_only: bool = False
     cores_per_replica: int = 0
 
-    def pair(self) -> Pair:
+    def pair(self) -> VersionPair:
         """Return a context manager that holds both versions, ready to launch."""
-        return Pair(
+        return VersionPair(
             self.base,
             self.head,
             self.target,

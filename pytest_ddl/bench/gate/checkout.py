@@ -9,11 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest_ddl
-from pytest_ddl.bench.gate.folders import held_folder, remove_left_over
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.side import PROTOCOL
 from pytest_ddl.bench.gate.sides import SCRIPT, Side
-from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, Version
+from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, Version, held_folder, remove_left_over
 
 _START = """import sys
 from pytest_ddl.bench.gate.side import main

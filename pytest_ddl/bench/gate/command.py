@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
-import traceback
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from pytest_ddl.bench.gate import github, report
+from pytest_ddl.bench import github
+from pytest_ddl.bench.exits import FAILED, INTERRUPTED, USAGE, failed, interruptible
+from pytest_ddl.bench.gate import report
 from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
-from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
-from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
+from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.git import GitError
 from pytest_ddl.bench.spec import BenchSpec
 
-USAGE = 2
-NOT_MEASURED = 4
 STATUSES = """\
 exit status:
   0    every cell passed: no counter is worse, and a slowdown beyond the margin is ruled out
@@ -33,7 +34,6 @@ A regression in one cell counts more than a 4 in another, and that more than a 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
     default = GatePlan("", "", ("",))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is measured")
     what.add_argument(
         "--target",
+        dest="targets",
         action="append",
         required=True,
         metavar="MODULE:FUNCTION",
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--strategy",
+        dest="strategies",
         action="append",
         metavar="VARIANT",
         help="variants such as mirrored[replicas=2]; each target is measured under each. Repeatable (one_device)",
@@ -62,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default.bench.device,
         help="auto: GPUs where there are any",
     )
-    what.add_argument("--path", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)")
+    what.add_argument(
+        "--path", dest="paths", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)"
+    )
     what.add_argument(
         "--repository", type=Path, default=Path(), metavar="FOLDER", help="the git repository of both versions (.)"
     )
@@ -91,7 +95,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="probability of a false regression of one cell, over all looks (0.01)",
     )
     how.add_argument(
-        "--max-launches", type=int, default=default.launches, metavar="N", help="of a cell, at most (%(default)s)"
+        "--max-launches",
+        dest="launches",
+        type=int,
+        default=default.launches,
+        metavar="N",
+        help="of a cell, at most (%(default)s)",
     )
     how.add_argument(
         "--budget", type=float, default=default.budget, metavar="SECONDS", help="of a cell, at most (%(default)g)"
@@ -126,36 +135,18 @@ def plan_of(options: argparse.Namespace) -> GatePlan:
 
     :raises GateUsageError: if a value cannot be used; the message names it.
     """
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(options).items()}
+    given["strategies"] = given["strategies"] or GatePlan.strategies
+    given["accept"] = dict(_accepted(text) for text in options.accept)
     try:
-        bench = BenchSpec(
-            batch_per_replica=options.batch_per_replica,
-            global_batch_size=options.global_batch_size,
-            warm_up=options.warm_up,
-            timeout=options.timeout,
-            pin=options.pin,
-            device=options.device,
-        )
+        bench = BenchSpec(**_fields_of(BenchSpec, given))
     except ValueError as error:
         raise GateUsageError(str(error)) from None
-    return GatePlan(
-        base=options.base,
-        head=options.head,
-        targets=tuple(options.target),
-        strategies=tuple(options.strategy or GatePlan.strategies),
-        bench=bench,
-        margin=options.margin,
-        false_alarms=options.false_alarms,
-        launches=options.max_launches,
-        budget=options.budget,
-        counters_only=options.counters_only,
-        accept=dict(_accepted(text) for text in options.accept),
-        base_python=options.base_python,
-        head_python=options.head_python,
-        a_a=options.a_a,
-        instrument=options.instrument,
-        paths=tuple(options.path),
-        repository=options.repository,
-    )
+    return GatePlan(bench=bench, **_fields_of(GatePlan, given))
+
+
+def _fields_of(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: given[field.name] for field in fields(kind) if field.name in given}
 
 
 def main(options: argparse.Namespace) -> int:
@@ -173,16 +164,14 @@ def main(options: argparse.Namespace) -> int:
                 _check_json(options.json)
             return _show(run_gate(plan, tell), options)
     except GateUsageError as error:
-        return _failed(str(error), USAGE)
+        return failed("gate", str(error), USAGE)
     except KeyboardInterrupt:
-        return _failed("interrupted; there is no verdict", INTERRUPTED)
+        return failed("gate", "interrupted; there is no verdict", INTERRUPTED)
     except GitError as error:
-        return _failed(f"could not measure: {error}", NOT_MEASURED)
+        return failed("gate", f"could not measure: {error}", FAILED)
     except Exception as error:
-        # Python exits with 1 after an uncaught error, but here 1 means that HEAD is slower.
-        told = " ".join(str(error).split())
-        problem = f"could not measure: {type(error).__name__}: {told} (the traceback is above)"
-        return _failed(traceback.format_exc() + f"pytest-ddl gate: {problem}", NOT_MEASURED, prefix="")
+        said = " ".join(str(error).split())
+        return failed("gate", f"could not measure: {type(error).__name__}: {said}", FAILED, error)
 
 
 def _show(result: GateResult, options: argparse.Namespace) -> int:
@@ -190,8 +179,8 @@ def _show(result: GateResult, options: argparse.Namespace) -> int:
     if options.json is not None:
         result.save(options.json)
     if options.github or github.is_github():
-        sys.stdout.write(github.commands(result))
-        if not github.write_summary(result) and options.github:
+        sys.stdout.write(report.github_annotations(result))
+        if not github.append_summary(report.step_summary(result)) and options.github:
             sys.stderr.write("pytest-ddl gate: --github: GITHUB_STEP_SUMMARY is not set, so there is no step summary\n")
     sys.stdout.flush()
     return result.exit_status
@@ -204,14 +193,6 @@ def _check_json(path: Path) -> None:
         raise GateUsageError(f"--json={str(path)!r}: there is no such folder")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise GateUsageError(f"--json={str(path)!r} cannot be written: give a file in a folder that is yours")
-
-
-def _failed(problem: str, status: int, prefix: str = "pytest-ddl gate: ") -> int:
-    # Writing fails if the terminal was closed; the exit status must be returned all the same.
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"{prefix}{problem}\n")
-        sys.stderr.flush()
-    return status
 
 
 def _share(text: str) -> float:

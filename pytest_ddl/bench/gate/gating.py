@@ -9,8 +9,7 @@ from importlib.util import find_spec
 
 from pytest_ddl.bench.gate.cell import Cell, counters_of, measure_cell
 from pytest_ddl.bench.gate.checkout import both_sides
-from pytest_ddl.bench.gate.interpreters import is_same_environment
-from pytest_ddl.bench.gate.plan import GatePlan
+from pytest_ddl.bench.gate.plan import GatePlan, is_same_environment
 from pytest_ddl.bench.gate.result import CellResult, GateResult
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target

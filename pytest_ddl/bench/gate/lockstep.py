@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pytest_ddl.bench.gate.folders import held_folder
 from pytest_ddl.bench.gate.overload import Load, Reading, foreign_gpu_processes
 from pytest_ddl.bench.gate.sides import Running, Side, Watch, explained, provenance
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.turns import Turns, take_turns
+from pytest_ddl.bench.gate.worktrees import held_folder
 from pytest_ddl.bench.launching.answers import PARTING
 from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.processes import Processes
@@ -51,7 +51,6 @@ class Paired:
     load: Load
     steps_per_block: int
     seconds: float
-    """Seconds that the whole launch took."""
     dropped_blocks: tuple[int, int] = (0, 0)
     """Blocks of BASE and of HEAD in which a function was traced; their groups were not used."""
     total_ratio: float = 0.0
@@ -73,7 +72,7 @@ class Paired:
         }
 
 
-class Pair:
+class VersionPair:
     """Both versions, each in its own interpreter. This is a context manager, which ends the interpreters on exit.
 
     Interpreters import TensorFlow and last for several launches. The ranks of a launch are separate processes, forked
@@ -100,7 +99,7 @@ class Pair:
         self._stack = ExitStack()
         self._left = 0
 
-    def __enter__(self) -> Pair:
+    def __enter__(self) -> VersionPair:
         return self
 
     def __exit__(self, *_exception: object) -> None:

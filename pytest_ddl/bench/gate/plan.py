@@ -1,8 +1,9 @@
-"""Arguments of the gate, checked."""
+"""Arguments of the gate, checked; and whether two interpreters are the same environment."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,12 @@ from pathlib import Path
 from pytest_ddl.bench.gate.verdict import Rule
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.spec import BenchSpec
+
+_ENVIRONMENT = """import os, sys
+shell = ("_", "PWD", "OLDPWD", "SHLVL")
+variables = sorted(item for item in os.environ.items() if item[0] not in shell)
+print([sys.version, os.path.realpath(sys.prefix), sys.path, variables])
+"""
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,6 @@ class GatePlan:
     """
 
     base: str
-    """Branch, tag or hash of a commit."""
     head: str
     """Branch, tag or hash of a commit, or ``WORKTREE`` for the working tree as it is."""
     targets: tuple[str, ...]
@@ -68,3 +74,31 @@ class GatePlan:
             raise GateUsageError(
                 f"--max-launches={self.launches!r} must be at least {Rule.looks[0]}: fewer do not tell their own spread"
             )
+
+
+def is_same_environment(one: str, other: str) -> bool:
+    """Return whether both interpreters run the same code: one environment, with the same paths and variables.
+
+    ``python``, ``python3`` and a full path can all be the same interpreter. A script that sets ``LD_LIBRARY_PATH``
+    and then starts the same Python counts as another one.
+    """
+    if one == other:
+        return True
+    found = _environment(one)
+    return found is not None and found == _environment(other)
+
+
+def _environment(python: str) -> str | None:
+    """Return what an interpreter prints about its environment, or ``None`` if it fails; its side reports that later."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _ENVIRONMENT],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout

@@ -1,4 +1,4 @@
-"""Format the gate's result as text for a terminal."""
+"""Format the gate's result: as text for a terminal, and as Markdown and annotations for GitHub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from pytest_ddl.bench.gate.result import CellResult, GateResult
 from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
+from pytest_ddl.bench.github import escaped, escaped_property
 
+_LEVELS = {Verdict.REGRESSION: "error", Verdict.ERROR: "error", Verdict.INCONCLUSIVE: "warning"}
 HEADER = ("cell", "verdict", "step time, HEAD / BASE", "throughput", "launches", "sd")
 
 
@@ -72,3 +74,41 @@ def _ending(result: GateResult) -> str:
     if result.verdict is Verdict.INCONCLUSIVE:
         what += "; it was not shown that HEAD is as fast as BASE"
     return f"({what}; exit status {result.exit_status})"
+
+
+def github_annotations(result: GateResult) -> str:
+    """Return workflow commands for GitHub Actions, one line for each cell that did not pass."""
+    lines = []
+    for cell in result.cells:
+        level = _LEVELS.get(cell.verdict)
+        if level is not None:
+            title = escaped_property(f"{cell.verdict.value}: {cell.name}")
+            lines.append(f"::{level} title={title}::{escaped(cell.reason)}\n")
+    return "".join(lines)
+
+
+def step_summary(result: GateResult) -> str:
+    """Return the whole report as Markdown, for the summary of a GitHub job."""
+    lines = [f"## Performance gate: {result.verdict.value}", ""]
+    lines += _table(HEADER, [row(cell) for cell in result.cells])
+    lines.append("")
+    for cell in result.cells:
+        lines.append(f"* **{_cell(cell.name)}**: {_cell(cell.reason)}")
+        lines += [
+            f"  * {'worse' if change.is_regression else 'changed'}: `{change.counter}` {change.base} → {change.head}. "
+            f"{_cell(change.message)}"
+            for change in cell.changes
+        ]
+        lines += [f"  * note: {_cell(note)}" for note in cell.launch_notes]
+    lines += ["", *(f"* {name}: {_cell(told)}" for name, told in versions(result))]
+    lines += [f"* note: {_cell(note)}" for note in result.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return [f"| {' | '.join(_cell(value) for value in line)} |" for line in lines]
+
+
+def _cell(value: str) -> str:
+    return " ".join(value.split()).replace("|", "\\|")

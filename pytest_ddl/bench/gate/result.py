@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_ddl.bench import exits
 from pytest_ddl.bench.counters.changes import Change
 from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.verdict import Decision, Verdict
@@ -17,13 +18,13 @@ from pytest_ddl.bench.machine import machine_facts
 SCHEMA = 1
 """Version of the JSON. It is raised when a field changes its meaning or is removed."""
 EXIT_STATUS: Mapping[Verdict, int] = {
-    Verdict.PASS: 0,
-    Verdict.IMPROVEMENT: 0,
-    Verdict.REGRESSION: 1,
-    Verdict.INCONCLUSIVE: 3,
-    Verdict.ERROR: 4,
+    Verdict.PASS: exits.OK,
+    Verdict.IMPROVEMENT: exits.OK,
+    Verdict.REGRESSION: exits.WRONG,
+    Verdict.INCONCLUSIVE: exits.INCOMPLETE,
+    Verdict.ERROR: exits.FAILED,
 }
-"""Verdict -> exit status. In addition, 2 means a wrong command line, and 130 an interrupted gate."""
+"""Exit status of the gate for each verdict; see :mod:`pytest_ddl.bench.exits` for the others."""
 _WORST_FIRST = (Verdict.REGRESSION, Verdict.ERROR, Verdict.INCONCLUSIVE)
 
 
@@ -35,9 +36,7 @@ class CellResult:
     strategy: str
     verdict: Verdict
     reason: str
-    """Reason for the verdict, in words for the user."""
     decision: Decision | None = None
-    """Decision on step time; ``None`` if there is none."""
     changes: tuple[Change, ...] = ()
     """Changes of counters, regressions first."""
     launches: tuple[Paired, ...] = field(default=(), repr=False)

@@ -35,7 +35,6 @@ class SideOrder:
     checkout: str
     strategy: str
     address: str
-    """Address of this side's pacer."""
     report: str
     """File for the report, which is JSON: ``{"launch": ...}`` or ``{"error": ...}``."""
     bench: dict[str, Any]

@@ -37,7 +37,6 @@ class Side:
     """``BASE`` or ``HEAD``."""
     commit: str
     root: Path
-    """Folder with the version."""
     paths: tuple[Path, ...]
     """Folders in ``root`` from which modules are imported."""
     checkout: Path

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_ddl.bench.gate.origin import foreign_modules
 from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.provenance import foreign_modules, listed
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,14 @@ class FromVersion:
         function = self.func
         function(run)
         # Checked after the run, because a function may import modules while it runs.
-        strangers = foreign_modules(sys.modules.values(), self.root, self.paths, self.checkout)
-        if strangers:
-            raise TargetError(_told(strangers, self.root))
+        foreign = foreign_modules(sys.modules.values(), self.root, self.paths, self.checkout)
+        if foreign:
+            raise TargetError(
+                f"code was imported that is not of the version to be measured ({self.root}): {listed(foreign)}. Both "
+                "versions would run the same code. Uninstall the package and keep what it depends on (an editable "
+                "installation points to your checkout, any other is a copy of one version), or give the folder of the "
+                "repository that holds its source as --path"
+            )
 
     def _load(self) -> Callable[[Any], Any]:
         if self.target.place.endswith(".py"):
@@ -139,16 +144,6 @@ class FromVersion:
 
 class TargetError(RuntimeError):
     """Raised if the training function is missing, or is not the one of the version to measure."""
-
-
-def _told(strangers: dict[str, Path], root: Path) -> str:
-    shown = "; ".join(f"{name} from {path}" for name, path in list(strangers.items())[:5])
-    return (
-        f"code was imported that is not of the version to be measured ({root}): {shown}. Both versions would run the "
-        "same code. Uninstall the package and keep what it depends on (an editable installation points to your "
-        "checkout, any other is a copy of one version), or give the folder of the repository that holds its source as "
-        "--path"
-    )
 
 
 def _inside(path: Path, root: Path) -> str:

@@ -21,7 +21,6 @@ class GateFailedError(AssertionError):
     def __init__(self, message: str, verdict: Verdict = Verdict.ERROR) -> None:
         super().__init__(message)
         self.verdict = verdict.value
-        """Worst verdict of all cells."""
 
 
 def gate_in_test(

@@ -24,7 +24,7 @@ LAUNCH_SECONDS = 5.0
 """Seconds after which no group beyond ``FEWEST_GROUPS`` begins."""
 
 
-class Paced(Protocol):
+class BlockRunner(Protocol):
     """Ranks that run blocks of steps on command, such as a :class:`pytest_ddl.bench.launching.pacing.Lane`."""
 
     traces: int
@@ -47,7 +47,6 @@ class Turns:
     """Measurements from the blocks of one launch."""
 
     steps: int
-    """Steps of each block."""
     ratios: list[float] = field(default_factory=list)
     """Log of the step times' ratio, HEAD over BASE, one for each group."""
     base_steps: list[float] = field(default_factory=list)
@@ -64,7 +63,7 @@ class Turns:
 
 
 def take_turns(
-    base: Paced, head: Paced, steps: int, deadline: float, groups: int, *, head_first: bool = False
+    base: BlockRunner, head: BlockRunner, steps: int, deadline: float, groups: int, *, head_first: bool = False
 ) -> Turns:
     """Run blocks in ABBA groups. Each group gives one log ratio, the mean over its two pairs.
 
@@ -87,11 +86,13 @@ def take_turns(
             lane.resume()
 
 
-def _take_turns(base: Paced, head: Paced, steps: int, deadline: float, groups: int, head_first: bool) -> Turns:
+def _take_turns(
+    base: BlockRunner, head: BlockRunner, steps: int, deadline: float, groups: int, head_first: bool
+) -> Turns:
     first, second = (head, base) if head_first else (base, head)
     other = {id(base): head, id(head): base}
 
-    def alone(lane: Paced, steps: int) -> float:
+    def alone(lane: BlockRunner, steps: int) -> float:
         waiting = other[id(lane)]
         waiting.pause()
         lane.resume()
@@ -124,7 +125,7 @@ def _take_turns(base: Paced, head: Paced, steps: int, deadline: float, groups: i
     return turns
 
 
-def calibrate(run: Callable[[Paced, int], float], lanes: Sequence[Paced], steps: int) -> int:
+def calibrate(run: Callable[[BlockRunner, int], float], lanes: Sequence[BlockRunner], steps: int) -> int:
     """Return the steps of a block, for both sides: as requested, more if steps are very short, fewer if very long."""
     few = min(steps, 5)
     for lane in lanes:

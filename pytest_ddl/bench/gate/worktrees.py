@@ -1,22 +1,23 @@
-"""Resolve references with git, and check out both versions into separate folders."""
+"""Resolve references with git, and check out both versions into temporary folders, which are always removed."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-import subprocess
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddl.bench.gate.folders import PREFIX
+from pytest_ddl.bench.git import GitError, GitUnusableError, git, is_shallow
 
+PREFIX = "ddl-gate-"
+_LOCK = ".lock"
 WORKTREE = "WORKTREE"
 """Name for HEAD that means the working tree as it is, with uncommitted and new files. ``.`` means the same."""
-_GIT_SECONDS = 120
-_OF_A_HOOK = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
-"""Variables that git sets for its hooks. With them, a checkout elsewhere would overwrite the user's index."""
 
 
 class GateUsageError(ValueError):
@@ -54,7 +55,7 @@ class Repository:
             self.prefix = self._git("rev-parse", "--show-prefix").rstrip("/")
         except GitError as error:
             raise GateUsageError(
-                f"{folder.resolve()} is not in a git repository ({error}); run the gate in your project, or give "
+                f"{folder.resolve()} is not in a git repository ({error.said}); run the gate in your project, or give "
                 "--repository"
             ) from None
 
@@ -71,9 +72,9 @@ class Repository:
             )
         except GitError as error:
             if given in (WORKTREE, "."):
-                raise GateUsageError(f"{given}: the working tree cannot be read: {error}") from None
+                raise GateUsageError(f"{given}: the working tree cannot be read: {error.said}") from None
             hint = " (this clone is shallow: fetch its history, in GitHub Actions with fetch-depth: 0)"
-            hint = hint if self._is_shallow() else ""
+            hint = hint if is_shallow(self._folder) else ""
             raise GateUsageError(f"{given!r} is no commit of {self.root}{hint}") from None
         return Version(given, commit, self._git("rev-parse", f"{commit}^{{tree}}"))
 
@@ -90,10 +91,7 @@ class Repository:
         try:
             return count, self._git("merge-base", base.commit, head.commit)
         except GitError:
-            return (0 if self._is_shallow() else count), ""
-
-    def _is_shallow(self) -> bool:
-        return self._git("rev-parse", "--is-shallow-repository") == "true"
+            return (0 if is_shallow(self._folder) else count), ""
 
     def is_checked_out(self, version: Version) -> bool:
         """Return whether the working tree was made from this version."""
@@ -130,8 +128,8 @@ class Repository:
                     environ={"GIT_LFS_SKIP_SMUDGE": "1"},
                 )
             except GitError as error:
-                told = "; ".join(str(error).splitlines())
-                raise GitError(f"git cannot check out {version.short} into {folder}: {told}") from None
+                said = "; ".join(error.said.splitlines())
+                raise GitError(f"git cannot check out {version.short} into {folder}: {said}") from None
             yield folder.resolve()
         finally:
             with contextlib.suppress(GitError):
@@ -151,26 +149,9 @@ class Repository:
 
     def _git(self, *arguments: str, environ: dict[str, str] | None = None) -> str:
         try:
-            done = subprocess.run(
-                ["git", *arguments],
-                cwd=self._folder,
-                env={name: value for name, value in os.environ.items() if name not in _OF_A_HOOK} | (environ or {}),
-                capture_output=True,
-                text=True,
-                timeout=_GIT_SECONDS,
-                stdin=subprocess.DEVNULL,
-            )
-        except FileNotFoundError:
-            raise GateUsageError("the gate needs git, which is not on PATH") from None
-        except subprocess.TimeoutExpired:
-            raise GateUsageError(f"git {' '.join(arguments)} took more than {_GIT_SECONDS} s") from None
-        if done.returncode != 0:
-            raise GitError(done.stderr.strip() or f"git {arguments[0]} exited with status {done.returncode}")
-        return done.stdout.strip()
-
-
-class GitError(RuntimeError):
-    """Raised if a git command fails that should have worked (exit status 4). The message contains git's own."""
+            return git(self._folder, *arguments, environ=environ)
+        except GitUnusableError as error:
+            raise GateUsageError(f"the gate needs git: {error}") from None
 
 
 def check_different(base: Version, head: Version, same_is_meant: bool) -> None:
@@ -186,3 +167,32 @@ def check_different(base: Version, head: Version, same_is_meant: bool) -> None:
             f"uncommitted changes give {WORKTREE} as HEAD; to compare releases of TensorFlow give the interpreter of "
             "another environment as --head-python; to measure the gate itself give --a-a"
         )
+
+
+@contextmanager
+def held_folder(kind: str = "") -> Iterator[Path]:
+    """Make a temporary folder that exists as long as the context.
+
+    A file in it is locked. The kernel releases the lock when the process ends for any reason. Unlike a process id,
+    the lock means the same in all containers that share the folder.
+
+    :param kind: part of the folder's name.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}")).resolve()
+    try:
+        with (folder / f"{_LOCK}-made").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Renamed after locking: another gate that found an unlocked file would remove the folder.
+            Path(lock.name).rename(folder / _LOCK)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_left_over() -> None:
+    """Remove the folders of gates that were killed."""
+    for lock_file in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_LOCK}"):
+        # An error means that the folder is in use, belongs to another user, or is already gone.
+        with contextlib.suppress(OSError), lock_file.open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock_file.parent, ignore_errors=True)

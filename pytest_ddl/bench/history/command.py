@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-import traceback
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddl.bench.history.commits import GitError, read_log
+from pytest_ddl.bench.exits import FAILED, INTERRUPTED, USAGE, failed, interruptible
+from pytest_ddl.bench.git import GitError, read_log
+from pytest_ddl.bench.github import append_summary, is_github
 from pytest_ddl.bench.history.confirm import FILE, Confirm, Confirmations, at_most, confirm_all
-from pytest_ddl.bench.history.derived import explain
 from pytest_ddl.bench.history.detect import MARGIN, Change, DetectorMissingError, changes
 from pytest_ddl.bench.history.model import History, Problem
 from pytest_ddl.bench.history.page import write_page
 from pytest_ddl.bench.history.places import ConfigurationError, Places, check_outputs, places_of
 from pytest_ddl.bench.history.read import NoResultsError, read_results
-from pytest_ddl.bench.history.report import FAILED, USAGE, Report
+from pytest_ddl.bench.history.report import Report, explain
 from pytest_ddl.bench.history.words import github_annotations, step_summary, told
-from pytest_ddl.bench.interruption import INTERRUPTED, interruptible
 from pytest_ddl.bench.metrics.absent import MissingPackageError
 
 STATUSES = """\
@@ -37,7 +35,6 @@ exit status:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
     parser.add_argument("--config", type=Path, metavar="FILE", help="asv.conf.json; default: the one of this folder")
@@ -88,20 +85,13 @@ def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
         with interruptible():
             return _run(options, confirm)
     except (ConfigurationError, NoResultsError, GitError, MissingPackageError) as error:
-        return _failed(str(error), USAGE)
+        return failed("history", str(error), USAGE)
     except KeyboardInterrupt:
-        return _failed("interrupted", INTERRUPTED)
+        return failed("history", "interrupted", INTERRUPTED)
     except OSError as error:
-        return _failed(f"could not go on: {error}", FAILED)
+        return failed("history", f"could not go on: {error}", FAILED)
     except Exception as error:
-        # Python exits with 1 after an uncaught error, but here 1 means that a regression was confirmed.
-        traceback.print_exc()
-        return _failed(f"failed: {type(error).__name__}: {error} (the traceback is above)", FAILED)
-
-
-def _failed(problem: str, status: int) -> int:
-    print(f"pytest-ddl history: {problem}", file=sys.stderr)  # noqa: T201
-    return status
+        return failed("history", f"failed: {type(error).__name__}: {error}", FAILED, error)
 
 
 def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
@@ -123,12 +113,9 @@ def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
     print(f"page: {page}")  # noqa: T201
     if options.json:
         options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
-    if os.environ.get("GITHUB_ACTIONS") == "true":
+    if is_github():
         print(github_annotations(report))  # noqa: T201
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(step_summary(report))
+    append_summary(step_summary(report))
     return report.exit_status
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from pytest_ddl.bench.history.detect import MARGIN, Change, Verdict, beyond_steps
+from pytest_ddl.bench.history.detect import MARGIN, Change, ChangeVerdict, beyond_steps
 from pytest_ddl.bench.history.meaning import family, variant, whole_workload
 from pytest_ddl.bench.history.model import Series
 
-Confirm = Callable[[str, str, Series], Verdict]
+Confirm = Callable[[str, str, Series], ChangeVerdict]
 """Function that takes the hashes of the commits before and after, and the series, and returns the re-run's verdict.
 
 If a re-run fails, the verdict is ``unconfirmed`` with the reason. If nothing can be run, the function raises
@@ -59,7 +59,7 @@ class Confirmations:
                     unread += 1
         return cls(path, rows, unread)
 
-    def find(self, change: Change, places: Mapping[str, int]) -> Verdict | None:
+    def find(self, change: Change, places: Mapping[str, int]) -> ChangeVerdict | None:
         """Return an earlier verdict on this change: for the same cell, from a re-run of commits on both sides of it."""
         for row in reversed(self.rows):
             base, head = places.get(row["base"]), places.get(row["head"])
@@ -73,10 +73,10 @@ class Confirmations:
                     row["status"] == "confirmed" or head == change.after.position
                 )
             if same:
-                return Verdict(row["status"], str(row.get("message", "")), row.get("effect"))
+                return ChangeVerdict(row["status"], str(row.get("message", "")), row.get("effect"))
         return None
 
-    def add(self, change: Change, verdict: Verdict) -> None:
+    def add(self, change: Change, verdict: ChangeVerdict) -> None:
         """Keep a verdict, also in the file. One that decides nothing is not kept, so that the candidate runs again."""
         if verdict.status not in ("confirmed", "refuted"):
             return
@@ -173,7 +173,7 @@ def _judged(
         if earlier is not None:
             judged[one.id] = one.judged(earlier)
         elif confirm is None:
-            judged[one.id] = one.judged(Verdict("unconfirmed", "nothing was re-run"))
+            judged[one.id] = one.judged(ChangeVerdict("unconfirmed", "nothing was re-run"))
         else:
             waiting.append(one)
     for group in _together(waiting):
@@ -184,7 +184,7 @@ def _judged(
         try:
             verdict = confirm(before.hash, after.hash, subject.series)
         except NotRerunError as error:
-            verdict = Verdict("unconfirmed", str(error))
+            verdict = ChangeVerdict("unconfirmed", str(error))
         known.add(Change(**{**vars(subject), "before": before, "after": after}), verdict)
         for one in group:
             judged[one.id] = one.judged(verdict)

@@ -37,7 +37,7 @@ Status = Literal["confirmed", "refuted", "unconfirmed", "exact", "explained", "n
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ChangeVerdict:
     """Verdict on a change, for a candidate from a re-run of both commits side by side."""
 
     status: Status
@@ -66,7 +66,7 @@ class Change:
     worse: bool
     standing: bool
     """True if the newest results still show the change."""
-    verdict: Verdict = Verdict("not asked")
+    verdict: ChangeVerdict = ChangeVerdict("not asked")
 
     @property
     def effect(self) -> float:
@@ -89,7 +89,7 @@ class Change:
         """True if the change would be reported as a regression after a re-run confirmed it."""
         return self.worse and self.standing and self.verdict.status in ("unconfirmed", "not asked")
 
-    def judged(self, verdict: Verdict) -> Change:
+    def judged(self, verdict: ChangeVerdict) -> Change:
         return replace(self, verdict=verdict)
 
 
@@ -256,7 +256,7 @@ def _exact(series: Series) -> list[Change]:
                 0.0,
                 worse,
                 standing,
-                Verdict("exact", "counted: the same in every run"),
+                ChangeVerdict("exact", "counted: the same in every run"),
             )
         )
     return found

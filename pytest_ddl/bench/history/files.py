@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.history.model import Benchmark, Commit, Machine, Problem, plain
+from pytest_ddl.bench.history.model import AsvMachine, Benchmark, Commit, Problem, plain
 
 FORMAT = 2
 """Version of asv's result files and of ``benchmarks.json``, as asv 0.6 writes them."""
@@ -25,7 +25,7 @@ class ResultFile:
     """Content of one file: results of one commit on one machine in one environment."""
 
     path: Path
-    machine: Machine
+    machine: AsvMachine
     environment: str
     commit: str
     date: int
@@ -84,7 +84,7 @@ def result_files(results: Path, problems: list[Problem]) -> Iterator[ResultFile]
                 problems.append(broken(path, str(error)))
 
 
-def _machines(folders: list[Path], problems: list[Problem]) -> dict[Path, Machine]:
+def _machines(folders: list[Path], problems: list[Problem]) -> dict[Path, AsvMachine]:
     """Return a different machine for each folder, because results of two machines must not become one series."""
     facts: dict[Path, dict[str, Any]] = {}
     for folder in folders:
@@ -107,7 +107,7 @@ def _machines(folders: list[Path], problems: list[Problem]) -> dict[Path, Machin
         shown = {
             str(key): str(value) for key, value in facts[folder].items() if key not in ("machine", "version") and value
         }
-        found[folder] = Machine(name, shown)
+        found[folder] = AsvMachine(name, shown)
     return found
 
 
@@ -125,7 +125,7 @@ def _load(path: Path) -> dict[str, Any]:
     return data
 
 
-def _result_file(path: Path, machine: Machine) -> ResultFile:
+def _result_file(path: Path, machine: AsvMachine) -> ResultFile:
     """Parse a result file.
 
     :raises ValueError: if the file cannot be used; the message says what is wrong.

@@ -35,7 +35,6 @@ class Problem:
     message: str
     """Description of the problem, its place, and the fix."""
     subject: str
-    """File or benchmark that has the problem."""
     detail: str = ""
     """Difference between this problem and an earlier one with the same subject; part of the id."""
 
@@ -71,7 +70,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Machine:
+class AsvMachine:
     """Machine that results come from, as described in asv's ``machine.json``."""
 
     name: str
@@ -134,7 +133,6 @@ class Series:
     dropped: tuple[Point, ...] = ()
     """Points of older versions, which are not comparable, and which asv does not show."""
     failed: tuple[Commit, ...] = ()
-    """Commits at which the benchmark failed."""
     skipped: tuple[Commit, ...] = ()
     """Commits at which the benchmark reported that it could not be measured: n/a."""
     clashes: bool = False
@@ -173,7 +171,7 @@ class History:
     series: tuple[Series, ...]
     commits: tuple[Commit, ...]
     """Commits with results, oldest first."""
-    machines: Mapping[str, Machine]
+    machines: Mapping[str, AsvMachine]
     problems: tuple[Problem, ...]
     commit_url: str = ""
     """URL to which a commit's hash is appended for a link; empty if it is unknown."""

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.history.commits import commit_url
+from pytest_ddl.bench.git import commit_url
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json", "benchmarks/asv.conf.json")
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_ddl.bench.git import GitLog
 from pytest_ddl.bench.history import gaps
-from pytest_ddl.bench.history.commits import GitLog
 from pytest_ddl.bench.history.files import ResultFile, broken, read_benchmarks, result_files
 from pytest_ddl.bench.history.meaning import told_apart
-from pytest_ddl.bench.history.model import Basis, Benchmark, Commit, History, Machine, Point, Problem, Series, plain
+from pytest_ddl.bench.history.model import AsvMachine, Basis, Benchmark, Commit, History, Point, Problem, Series, plain
 from pytest_ddl.bench.metrics.absent import statistics_package
 
 CONFIDENCE = 0.95
@@ -57,7 +57,7 @@ def read_results(results: Path, log: GitLog | None = None, *, commit_url: str = 
     on_branch = {commit.hash: commit for commit in commits}
     left_out = {file.commit for file in files} - set(on_branch)
     problems += gaps.outside(sorted(left_out), shallow=log is not None and log.shallow)
-    machines: dict[str, Machine] = {}
+    machines: dict[str, AsvMachine] = {}
     measured: dict[tuple[str, str], set[Commit]] = defaultdict(set)
     cells: dict[_Key, _Cell] = defaultdict(_Cell)
     for file in files:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_ddl.bench.history.detect import Change
-from pytest_ddl.bench.history.meaning import FAMILIES, family, whole_workload
-from pytest_ddl.bench.history.model import Commit, History, Problem
-
-OK, REGRESSION, USAGE, INCOMPLETE, FAILED = 0, 1, 2, 3, 4
-"""Exit statuses of ``pytest-ddl history``: nothing certain was found; a confirmed regression stands; nothing could be
-read; the history is incomplete (results dropped, unreadable, failed or gone); the command itself failed."""
+from pytest_ddl.bench.counters.changes import explained_bytes
+from pytest_ddl.bench.exits import INCOMPLETE, OK, WRONG
+from pytest_ddl.bench.history.detect import Change, ChangeVerdict
+from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, variant, whole_workload
+from pytest_ddl.bench.history.model import History, Problem, Series
+from pytest_ddl.bench.records import Counters
 
 PRIMARY = ("step", "throughput", "counters")
+STEPS = ("step", "throughput")
+EXPLAINED = ChangeVerdict(
+    "explained",
+    "the step itself did not get slower: the one replica that it is compared with got faster",
+)
+LARGER_MODEL = ChangeVerdict("explained", "the model has more parameters, and reduces as much more as these explain")
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Report:
     @property
     def exit_status(self) -> int:
         if self.regressions:
-            return REGRESSION
+            return WRONG
         return INCOMPLETE if self.errors else OK
 
     def as_json(self) -> dict[str, Any]:
@@ -56,10 +62,10 @@ class Report:
             "commits": len(self.history.commits),
             "series": len(self.history.series),
             "machines": {name: dict(machine.facts) for name, machine in self.history.machines.items()},
-            "regressions": [_told(one) for one in self.regressions],
-            "candidates": [_told(one) for one in self.candidates],
+            "regressions": [_as_json(one) for one in self.regressions],
+            "candidates": [_as_json(one) for one in self.candidates],
             "other_changes": [
-                {**_told(one), "accepted": one.id in self.accepted}
+                {**_as_json(one), "accepted": one.id in self.accepted}
                 for one in self.changes
                 if one.id in self.accepted or not (one.alerts or one.is_candidate)
             ],
@@ -106,10 +112,7 @@ def _largest_first(changes: Sequence[Change]) -> list[Change]:
     return sorted(changes, key=lambda one: (-abs(one.effect), one.series.key))
 
 
-def _told(one: Change) -> dict[str, Any]:
-    def commit(which: Commit) -> str:
-        return which.hash
-
+def _as_json(one: Change) -> dict[str, Any]:
     return {
         "id": one.id,
         "kind": one.kind,
@@ -124,10 +127,59 @@ def _told(one: Change) -> dict[str, Any]:
         "spread": one.spread if math.isfinite(one.spread) else None,
         "old": one.old,
         "new": one.new,
-        "last_before": commit(one.before),
-        "likely_first": commit(one.likely),
-        "first_after": commit(one.after),
+        "last_before": one.before.hash,
+        "likely_first": one.likely.hash,
+        "first_after": one.after.hash,
         "verdict": one.verdict.status,
         "message": one.verdict.message,
         "confirmed_effect": one.verdict.effect,
     }
+
+
+def _place(series: Series) -> tuple[str, ...]:
+    """Return the key of series that are measured together: machine, environment, workload and variant."""
+    found = variant(series)
+    return (series.machine, series.environment, whole_workload(series), repr(found or series.parameters))
+
+
+def _overlap(one: Change, other: Change) -> bool:
+    """Return whether one commit can have caused both changes."""
+    return one.before.position < other.after.position and other.before.position < one.after.position
+
+
+def explain(changes: Sequence[Change], series: Sequence[Series]) -> list[Change]:
+    """Return the changes in the same order, and mark those as explained that only follow from something else.
+
+    Efficiency, overhead and the share of communication also get worse when one replica gets faster, which is no
+    regression. They count if the step or the throughput of the same variant got worse in the same commits. They also
+    count if neither is known for the variant. A larger model reduces more bytes, which is no regression either.
+    """
+    known = {_place(one) for one in series if family(one.benchmark).name in STEPS and one.points}
+    slower: dict[tuple[str, ...], list[Change]] = defaultdict(list)
+    for one in changes:
+        if one.worse and one.kind == "step" and family(one.series.benchmark).name in STEPS:
+            slower[_place(one.series)].append(one)
+    parameters = {_place(one): one for one in series if leaf(one.benchmark) == "parameter_bytes"}
+    told = []
+    for one in changes:
+        where = _place(one.series)
+        alone = family(one.series.benchmark).derived and where in known
+        if alone and one.worse and not any(_overlap(one, other) for other in slower[where]):
+            told.append(one.judged(EXPLAINED))
+        elif one.worse and leaf(one.series.benchmark) == "reduced_bytes" and _is_larger(one, parameters.get(where)):
+            told.append(one.judged(LARGER_MODEL))
+        else:
+            told.append(one)
+    return told
+
+
+def _is_larger(change: Change, parameters: Series | None) -> bool:
+    """Return whether the model grew in the same commits by enough to explain the reduced bytes."""
+    sizes = {point.commit.hash: int(point.value) for point in parameters.points} if parameters else {}
+    if change.before.hash not in sizes or change.after.hash not in sizes:
+        return False
+    before, after = (
+        Counters(parameter_bytes=sizes[commit.hash], reduced_bytes=int(reduced))
+        for commit, reduced in ((change.before, change.old), (change.after, change.new))
+    )
+    return after.reduced_bytes <= explained_bytes(before, after)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.history.confirm import RERUN, Confirm, NotRerunError, at_most
-from pytest_ddl.bench.history.detect import Verdict
+from pytest_ddl.bench.history.detect import ChangeVerdict
 from pytest_ddl.bench.history.meaning import family, higher_is_better, leaf, variant, whole_workload, workload
 from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.metrics import METRICS, NoNumberError
@@ -40,17 +40,24 @@ def gate_confirmation(
     :param tell: is called with a line for each re-run, because a re-run takes minutes.
     :raises ValueError: if an argument cannot be used.
     """
+    from pytest_ddl.bench.counters.changes import NAMES
+    from pytest_ddl.bench.gate.gating import gate as own_gate
+    from pytest_ddl.bench.gate.worktrees import GateUsageError
+    from pytest_ddl.bench.git import GitError
+
     functions = _functions(targets)
-    given = _options(options)
+    # A counter that became worse would end the gate before it measures enough times.
+    accept = {name: WANTED for name in NAMES if name not in ("eager", "steady_steps")}
+    given = {"repository": repository, "accept": accept, **_options(options)}
     here = {machine} if machine else known_names()
 
     def measured(before: str, after: str, target: str, strategy: str, **how: Any) -> Any:
         tell(f"re-running {before[:8]} and {after[:8]}: {target}, {strategy}")
-        return (gate or _the_gate())(before, after, target, strategy, **how)
+        return (gate or own_gate)(before, after, target, strategy, **how)
 
     limited = at_most(reruns, measured)
 
-    def confirm(before: str, after: str, series: Series) -> Verdict:
+    def confirm(before: str, after: str, series: Series) -> ChangeVerdict:
         if series.machine not in here:
             raise NotRerunError(
                 f"the results are from {series.machine}, and this is {', '.join(sorted(here))}: run this there, or say "
@@ -64,15 +71,16 @@ def gate_confirmation(
         if found is None:
             raise NotRerunError("it is not of a training function, and the gate re-runs nothing else")
         strategy = _text(found.strategy, found.replicas)
-        return _run(limited, before, after, series, target, strategy, given, repository)
+        try:
+            result = limited(before, after, target, strategy, **given)
+        except (GateUsageError, GitError, ValueError) as error:
+            raise NotRerunError(f"the gate could not run: {error}") from error
+        cell = result.cells[0]
+        if family(series.benchmark).name in RERUN:
+            return judged(cell.verdict.value, cell.reason, cell.decision)
+        return _other_metric(cell, series, result.margin)
 
     return confirm
-
-
-def _the_gate() -> Callable[..., Any]:
-    from pytest_ddl.bench.gate.gating import gate
-
-    return gate
 
 
 def known_names(path: Path | None = None) -> set[str]:
@@ -124,68 +132,43 @@ def _options(options: Sequence[str]) -> dict[str, Any]:
 
 def _text(strategy: str, replicas: int) -> str:
     """Return the variant of a strategy with this number of replicas, in the gate's notation."""
+    from pytest_ddl.bench.matrix import sized_variant
     from pytest_ddl.harness import process_harness
 
     if "[" in strategy or not replicas:
         return strategy
-    registry = process_harness().registry
-    spec = registry.parse_variant(strategy)
-    sizes = [key for key in ("workers", "replicas") if key in registry[spec.name].defaults]
-    return str(registry.parse_variant(f"{strategy}[{sizes[0]}={replicas}]")) if sizes else strategy
+    return sized_variant(process_harness().registry, strategy, replicas) or strategy
 
 
-def _run(
-    gate: Callable[..., Any],
-    before: str,
-    after: str,
-    series: Series,
-    target: str,
-    strategy: str,
-    given: Mapping[str, Any],
-    repository: Path,
-) -> Verdict:
-    from pytest_ddl.bench.counters.changes import NAMES
-    from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError
-
-    # A counter that became worse would end the gate before it measures enough times.
-    accept = {name: WANTED for name in NAMES if name not in ("eager", "steady_steps")}
-    try:
-        result = gate(before, after, target, strategy, repository=repository, accept=accept, **given)
-    except (GateUsageError, GitError, ValueError) as error:
-        raise NotRerunError(f"the gate could not run: {error}") from error
-    cell = result.cells[0]
-    if family(series.benchmark).name in RERUN:
-        return judged(cell.verdict.value, cell.reason, cell.decision)
-    return _other_metric(cell, series, result.margin)
-
-
-def judged(verdict: str, reason: str, decision: Any) -> Verdict:
+def judged(verdict: str, reason: str, decision: Any) -> ChangeVerdict:
     """Translate the gate's verdict into one on a candidate: only a regression confirms it, only a pass refutes it."""
     effect = None if decision is None or not math.isfinite(decision.ratio) else decision.ratio - 1
     about = f"re-run, {decision.launches} launches: {reason}" if decision is not None else f"re-run: {reason}"
     if verdict == "regression":
-        return Verdict("confirmed", about, effect)
+        return ChangeVerdict("confirmed", about, effect)
     if verdict in ("pass", "improvement"):
-        return Verdict("refuted", about, effect)
-    return Verdict("unconfirmed", about, effect)
+        return ChangeVerdict("refuted", about, effect)
+    return ChangeVerdict("unconfirmed", about, effect)
 
 
-def _other_metric(cell: Any, series: Series, margin: float) -> Verdict:
+def _other_metric(cell: Any, series: Series, margin: float) -> ChangeVerdict:
     """Judge memory, energy and similar metrics: apply the same rule to their values in the re-run's launches."""
     from pytest_ddl.bench.gate.verdict import Rule, decide
 
     name = leaf(series.benchmark)
     metric = METRICS.get(name)
     if metric is None or metric.scope != "launch" or metric.of is None:
-        return Verdict("unconfirmed", f"{name} is no metric of a launch, and the gate re-runs nothing else")
+        return ChangeVerdict("unconfirmed", f"{name} is no metric of a launch, and the gate re-runs nothing else")
     sign = -1 if higher_is_better(series.benchmark) else 1
     try:
         pairs = [(metric.of(one.base), metric.of(one.head)) for one in cell.launches if not one.load.problem]
         ratios = [sign * math.log(head / base) for base, head in pairs]
     except (NoNumberError, ValueError, ZeroDivisionError) as error:
-        return Verdict("unconfirmed", f"the re-run has no {name}: {error}")
+        return ChangeVerdict("unconfirmed", f"the re-run has no {name}: {error}")
     if len(ratios) < 3:
-        return Verdict("unconfirmed", f"the re-run has {len(ratios)} calm launches, and 3 are needed: {cell.reason}")
+        return ChangeVerdict(
+            "unconfirmed", f"the re-run has {len(ratios)} calm launches, and 3 are needed: {cell.reason}"
+        )
     decision = decide(ratios, Rule(margin=margin, looks=(len(ratios),)))
     reason = decision.reason.replace("a step takes", f"{name} takes").replace("a step seems", f"{name} seems")
     return judged(decision.verdict.value, reason.replace(" time", ""), decision)

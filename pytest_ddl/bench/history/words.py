@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_ddl.bench.github import escaped
 from pytest_ddl.bench.history.detect import Change
 from pytest_ddl.bench.history.meaning import workload
 from pytest_ddl.bench.history.report import Report, causes
@@ -71,19 +72,15 @@ def github_annotations(report: Report) -> str:
     https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     """
     lines = [
-        f"::error title=Performance regression::{_escaped('; '.join(cause(group)))}"
+        f"::error title=Performance regression::{escaped('; '.join(cause(group)))}"
         for group in causes(report.regressions)
     ]
-    lines += [f"::warning title=History incomplete::{_escaped(problem.message)}" for problem in report.errors]
+    lines += [f"::warning title=History incomplete::{escaped(problem.message)}" for problem in report.errors]
     lines += [
-        f"::notice title=Performance candidate, not confirmed::{_escaped('; '.join(cause(group)))}"
+        f"::notice title=Performance candidate, not confirmed::{escaped('; '.join(cause(group)))}"
         for group in causes(report.candidates)
     ]
     return "\n".join(lines)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def step_summary(report: Report) -> str:

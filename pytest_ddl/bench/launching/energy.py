@@ -22,11 +22,11 @@ wrapped around twice, which cannot be detected."""
 POWERCAP = Path("/sys/class/powercap")
 
 
-class UnreadableError(RuntimeError):
+class NoEnergyError(RuntimeError):
     """Error if a source of energy cannot be read here; the message says why and what to do."""
 
 
-class Source(Protocol):
+class EnergySource(Protocol):
     """Protocol for a source of energy: a set of counters."""
 
     period: float
@@ -37,19 +37,19 @@ class Source(Protocol):
     def open(self) -> None:
         """Prepare to read.
 
-        :raises UnreadableError: if nothing can be read.
+        :raises NoEnergyError: if nothing can be read.
         """
 
     def read(self) -> list[float]:
         """Return the joules of each counter since some moment in the past.
 
-        :raises UnreadableError: if a counter cannot be read.
+        :raises NoEnergyError: if a counter cannot be read.
         """
 
     def used(self, before: list[float], after: list[float], seconds: float) -> float:
         """Return the joules between two readings.
 
-        :raises UnreadableError: if the readings do not determine them.
+        :raises NoEnergyError: if the readings do not determine them.
         """
 
     def close(self) -> None:
@@ -81,21 +81,21 @@ class Nvml:
         try:
             nvml = self._load()
         except ImportError:
-            raise UnreadableError("a GPU's energy is read with nvidia-ml-py: pip install 'pytest-ddl[bench]'") from None
+            raise NoEnergyError("a GPU's energy is read with nvidia-ml-py: pip install 'pytest-ddl[bench]'") from None
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
-            raise UnreadableError(f"NVML does not start: {error} (is the NVIDIA driver loaded?)") from None
+            raise NoEnergyError(f"NVML does not start: {error} (is the NVIDIA driver loaded?)") from None
         self._nvml = nvml
         try:
             self._handles = [self._handle(name) for name in self._visible()]
             if not self._handles:
-                raise UnreadableError("no GPU: NVML lists none that CUDA_VISIBLE_DEVICES leaves")
+                raise NoEnergyError("no GPU: NVML lists none that CUDA_VISIBLE_DEVICES leaves")
             self.read()
         except nvml.NVMLError as error:
             self.close()
-            raise UnreadableError(f"a GPU of CUDA_VISIBLE_DEVICES is not one of NVML's: {error}") from None
-        except UnreadableError:
+            raise NoEnergyError(f"a GPU of CUDA_VISIBLE_DEVICES is not one of NVML's: {error}") from None
+        except NoEnergyError:
             self.close()
             raise
         self.covers = f"nvml: {len(self._handles)} GPU{'s' if len(self._handles) > 1 else ''}"
@@ -117,11 +117,11 @@ class Nvml:
         try:
             return [self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3 for handle in self._handles]
         except self._nvml.NVMLError as error:
-            raise UnreadableError(f"no energy counter of the GPU: {error} (Volta and later have one)") from None
+            raise NoEnergyError(f"no energy counter of the GPU: {error} (Volta and later have one)") from None
 
     def used(self, before: list[float], after: list[float], seconds: float) -> float:
         if any(end < start for start, end in zip(before, after, strict=True)):
-            raise UnreadableError("a GPU's energy counter went backwards: its driver was loaded anew")
+            raise NoEnergyError("a GPU's energy counter went backwards: its driver was loaded anew")
         return sum(after) - sum(before)
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class Rapl:
             if name.startswith("package"):
                 packages.setdefault(name, path)
         if not packages:
-            raise UnreadableError(
+            raise NoEnergyError(
                 f"no RAPL: {self._folder}/intel-rapl* has no package (a virtual machine, a container without /sys, "
                 "or a processor without it)"
             )
@@ -177,18 +177,18 @@ class Rapl:
         try:
             return float(self._read(path)) / 1e6
         except PermissionError:
-            raise UnreadableError(
+            raise NoEnergyError(
                 f"{path} may not be read (permission; kernels give it to root since CVE-2020-8694): measure as root, "
                 "or have an administrator allow it on this machine"
             ) from None
         except (OSError, ValueError) as error:
-            raise UnreadableError(f"{path} cannot be read: {error}") from None
+            raise NoEnergyError(f"{path} cannot be read: {error}") from None
 
     def used(self, before: list[float], after: list[float], seconds: float) -> float:
         total = 0.0
         for start, end, largest in zip(before, after, self._ranges, strict=True):
             if seconds * MOST_WATTS > largest:
-                raise UnreadableError(
+                raise NoEnergyError(
                     f"a window of {seconds:.0f} s: a counter of {largest:.0f} J may have started anew more than once; "
                     f"measure {largest / MOST_WATTS:.0f} s at most"
                 )
@@ -207,9 +207,11 @@ class EnergyMeter:
     :param clock: returns seconds.
     """
 
-    def __init__(self, sources: list[Source] | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, sources: list[EnergySource] | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._sources, self._clock = sources, clock
-        self._source: Source | None = None
+        self._source: EnergySource | None = None
         self._reasons: list[str] = []
         self._before: list[float] = []
         self._since = self._seconds = self._joules = 0.0
@@ -221,7 +223,7 @@ class EnergyMeter:
         for source in self._sources if self._sources is not None else default_sources():
             try:
                 source.open()
-            except UnreadableError as error:
+            except NoEnergyError as error:
                 self._reasons.append(str(error))
                 continue
             self._source, self._before = source, source.read()
@@ -241,7 +243,7 @@ class EnergyMeter:
         try:
             before, self._before = self._before, self._source.read()
             self._joules += self._source.used(before, self._before, seconds) if counts else 0.0
-        except UnreadableError as error:
+        except NoEnergyError as error:
             self._problem = str(error)
 
     def stop(self) -> EnergyReading:
@@ -267,7 +269,7 @@ class EnergyMeter:
         return EnergyReading(None if self._problem else self._joules, seconds, source.covers, self._problem)
 
 
-def default_sources() -> list[Source]:
+def default_sources() -> list[EnergySource]:
     """Return the sources for the energy of this process."""
     # If only the CPU is measured, the energy of an idle GPU says nothing about it.
     return [Nvml()] if _uses_gpus() else [Rapl()]

@@ -8,22 +8,21 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.counters.ranks import of_all_ranks
 from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError, all_of
 from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.pinning import thread_environ
-from pytest_ddl.bench.launching.remote import Orders, RankResult, measure_training
+from pytest_ddl.bench.launching.remote import LaunchOrders, RankResult, measure_training
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.records import Launch
+from pytest_ddl.bench.records import Counters, Launch
 from pytest_ddl.bench.spec import BenchSpec
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.cluster import Answer
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
 
+_REASONS = ("notes", "uncounted")
 TAG = "DDL_BENCH_LAUNCH"
 """Environment variable that marks every program that the ranks of a launch start, in any process group."""
 
@@ -78,7 +78,7 @@ def launch(
             if address is None:
                 driver = stack.enter_context(_Driver(folder, cluster.num_ranks, bench, deadline))
                 address = driver.address
-            orders = Orders(address, bench.warm_up, cores_per_replica, bench.energy)
+            orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy)
             answers = cluster.ask(
                 Kind.CALL,
                 ship.pack(measure_training, (train, settings, orders)),
@@ -91,7 +91,9 @@ def launch(
     finally:
         _end_started_by_ranks(folder)
         shutil.rmtree(folder, ignore_errors=True)
-    results = _results(answers, driver.failure if driver is not None else None)
+    results: list[RankResult] = all_of(answers, "while it was measured", _ended_early)
+    if driver is not None and driver.failure is not None:
+        raise BenchError(f"the ranks ended, but not the measurement: {driver.failure}")
     return Launch(
         strategy=str(spec),
         replicas=replicas,
@@ -156,13 +158,6 @@ def drive(lane: Lane, bench: BenchSpec, deadline: float) -> None:
         lane.stop()
 
 
-def _results(answers: list[Answer], pacing: str | None) -> list[RankResult]:
-    results: list[RankResult] = all_of(answers, "while it was measured", _ended_early)
-    if pacing is not None:
-        raise BenchError(f"the ranks ended, but not the measurement: {pacing}")
-    return results
-
-
 def _ended_early(result: RankResult) -> str:
     ended = f"the training function ended on {result.timing.task} after {result.steps} step(s), before"
     if not result.steady:
@@ -177,3 +172,34 @@ def _ended_early(result: RankResult) -> str:
             "or measure fewer blocks"
         )
     return ""
+
+
+def of_all_ranks(counters: Sequence[Counters]) -> Counters:
+    """Return the largest value of each counter over the ranks, with a note that names the counters that differ.
+
+    For ``steady_steps``, it is the smallest value. For ``misplaced``, it is the longest tuple. ``copies`` is ``None``
+    if no rank counted them.
+
+    :param counters: counters of each rank, at least one.
+    """
+    values = {item.name: [getattr(one, item.name) for one in counters] for item in fields(Counters)}
+    merged = {name: _one_of(name, found) for name, found in values.items()}
+    differ = [name for name, found in values.items() if name not in _REASONS and any(one != found[0] for one in found)]
+    if differ:
+        shown = "; ".join(f"{name} {', '.join(str(one) for one in values[name])}" for name in differ)
+        merged["notes"] = (*merged["notes"], f"ranks differ, and the largest is compared: {shown}")
+    return Counters(**merged)
+
+
+def _one_of(name: str, found: list[Any]) -> Any:
+    if name in _REASONS:
+        return tuple(dict.fromkeys(line for lines in found for line in lines))
+    if name == "steady_steps":
+        return min(found)
+    if name == "misplaced":
+        return max(found, key=len)
+    counted = [one for one in found if one is not None]
+    if counted and isinstance(counted[0], Mapping):
+        keys = dict.fromkeys(key for one in counted for key in one)
+        return {key: max(one.get(key, 0) for one in counted) for key in keys}
+    return max(counted, default=None)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.counters import counting
-from pytest_ddl.bench.launching import memory
 from pytest_ddl.bench.launching.energy import EnergyMeter
 from pytest_ddl.bench.launching.pinning import pinned
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
@@ -23,11 +22,10 @@ from pytest_ddl.training.settings import RunSettings
 
 
 @dataclass(frozen=True)
-class Orders:
+class LaunchOrders:
     """Settings with which a rank measures, as they are sent to it."""
 
     address: str
-    """Address of the pacer."""
     warm_up: int
     cores_per_replica: int = 0
     energy: bool = False
@@ -48,7 +46,7 @@ class RankResult:
     """True if the measurement ended the steps, and not the program."""
 
 
-def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders: Orders) -> RankResult:
+def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders: LaunchOrders) -> RankResult:
     """Run and measure a training function on this rank."""
     context = current_rank()
     assert context is not None
@@ -90,8 +88,8 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
         build_seconds=watch.build_seconds,
         first_step_seconds=watch.first_step_seconds,
         warm_up_seconds=watch.warm_up_seconds,
-        peak_memory_bytes=memory.peak_bytes(),
-        device_peak_bytes=memory.device_peak_bytes(),
+        peak_memory_bytes=peak_bytes(),
+        device_peak_bytes=device_peak_bytes(),
         energy=reading,
         loss=watch.loss,
         program=source_of(train),
@@ -99,6 +97,29 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
         examples=watch.examples,
     )
     return RankResult(timing, counters, environment.versions(), watch.completed, watch.is_steady, watch.reached_limit)
+
+
+def peak_bytes() -> int:
+    """Return the largest resident set of this process in bytes: ``VmHWM`` of proc(5); 0 if there is no ``/proc``.
+
+    It includes resident pages that are shared with the process from which this one was forked.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def device_peak_bytes() -> dict[str, int]:
+    """Return the most bytes that TensorFlow had allocated on each GPU (``tf.config.experimental.get_memory_info``)."""
+    import tensorflow as tf
+
+    found = {}
+    for device in tf.config.list_logical_devices("GPU"):
+        short = device.name.removeprefix("/device:")
+        found[short] = int(tf.config.experimental.get_memory_info(short)["peak"])
+    return found
 
 
 _kept: list[Any] = []

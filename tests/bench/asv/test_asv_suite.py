@@ -15,10 +15,10 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.discovery import disc_benchmarks, list_benchmarks
 
 from pytest_ddl.bench import BenchSpec, Counters, Matrix
-from pytest_ddl.bench.asv.origin import Source
 from pytest_ddl.bench.asv.suite import measure_cells, training_suite
 from pytest_ddl.bench.asv.tracked import SAMPLES, pieces, tracked
 from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.provenance import SourceTrees
 from tests.bench import made
 
 MIRRORED = "mirrored[replicas=2]"
@@ -332,7 +332,7 @@ def test_under_pytest_ddl_asv_run_what_is_measured_is_proven(monkeypatch: pytest
 
     monkeypatch.setattr("pytest_ddl.bench.matrix.measure", measure)
     measure_cells(print, [("one_device", 1)], BenchSpec())
-    source = Source(("/tree",), ("/tree/src",), "/tree/benchmarks")
+    source = SourceTrees(("/tree",), ("/tree/src",), "/tree/benchmarks")
     for name, value in source.tell().items():
         monkeypatch.setenv(name, value)
     measure_cells(print, [("one_device", 1)], BenchSpec())

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ddl.bench.experiment.images import ARRAYS, ImagesError, digits, load, scaled
+from pytest_ddl.bench.experiment.program import ARRAYS, ImagesError, digits, load, scaled
 
 
 def test_digits_have_the_shape_of_mnist_and_a_fixed_split() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.bench.experiment import command
-from pytest_ddl.bench.experiment.images import digits
+from pytest_ddl.bench.experiment.program import digits
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_ddl.bench.gate import GatePlan, GateResult, Verdict, command
 from pytest_ddl.bench.gate.result import CellResult
-from pytest_ddl.bench.gate.worktrees import GitError, Version
+from pytest_ddl.bench.gate.worktrees import Version
+from pytest_ddl.bench.git import GitError
 from pytest_ddl.cli import main
 
 GATE = ["gate", "a", "b", "--target", "m:f"]

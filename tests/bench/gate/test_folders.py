@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.gate.folders import PREFIX, held_folder, remove_left_over
-from pytest_ddl.bench.gate.worktrees import Repository
+from pytest_ddl.bench.gate.worktrees import PREFIX, Repository, held_folder, remove_left_over
 from tests.bench.gate.repositories import git
 
 _HOLDS = """
-from pytest_ddl.bench.gate.folders import held_folder
+from pytest_ddl.bench.gate.worktrees import held_folder
 with held_folder("launch-") as folder:
     (folder / "BASE").mkdir()
     print(folder, flush=True)

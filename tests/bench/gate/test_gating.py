@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddl.bench.gate import GatePlan, GateResult, GateUsageError, gating
 from pytest_ddl.bench.gate.cell import Cell
-from pytest_ddl.bench.gate.interpreters import is_same_environment
+from pytest_ddl.bench.gate.plan import is_same_environment
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Verdict

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.gate import GatePlan, github, report
+from pytest_ddl.bench import github
+from pytest_ddl.bench.gate import GatePlan, report
 from pytest_ddl.bench.gate.cell import measure_cell
 from pytest_ddl.bench.gate.result import EXIT_STATUS, CellResult, GateResult
 from pytest_ddl.bench.gate.testing import name_of
@@ -86,7 +87,7 @@ def test_what_launches_had_to_say_is_shown_once_with_its_versions() -> None:
     told = report.text(result)
     assert told.count(f"  note: BASE and HEAD: {both}\n") == told.count(f"  note: HEAD: {alone}\n") == 1
     assert told.count("note:") == 2
-    assert "  * note: HEAD: only loop 1 \\| of 2 was measured\n" in github.summary(result)
+    assert "  * note: HEAD: only loop 1 \\| of 2 was measured\n" in report.step_summary(result)
 
 
 def test_json_has_everything_and_no_nan(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_json_has_everything_and_no_nan(tmp_path: Path) -> None:
 
 
 def test_annotations_are_escaped() -> None:
-    text = github.commands(whole(bare(Verdict.REGRESSION), bare(Verdict.INCONCLUSIVE), bare(Verdict.PASS)))
+    text = report.github_annotations(whole(bare(Verdict.REGRESSION), bare(Verdict.INCONCLUSIVE), bare(Verdict.PASS)))
     error, warning = text.splitlines()
     assert error == "::error title=regression%3A training%3Atrain one_device::because | of%0A50%25 more"
     assert warning.startswith("::warning title=inconclusive")
@@ -110,12 +111,14 @@ def test_annotations_are_escaped() -> None:
 def test_the_step_summary_is_appended(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("before\n")
-    assert github.write_summary(whole(measured(5), bare(Verdict.ERROR)), {"GITHUB_STEP_SUMMARY": str(path)})
+    assert github.append_summary(
+        report.step_summary(whole(measured(5), bare(Verdict.ERROR))), {"GITHUB_STEP_SUMMARY": str(path)}
+    )
     text = path.read_text()
     assert text.startswith("before\n## Performance gate: regression")
     assert "| REGRESSION | +5.0 % (" in text
     assert "because \\| of 50% more" in text
-    assert not github.write_summary(whole(bare(Verdict.PASS)), {})
+    assert not github.append_summary("text", {})
 
 
 def command(*arguments: str) -> int:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.gate.worktrees import GateUsageError, GitError, Repository, check_different
+from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, check_different
+from pytest_ddl.bench.git import GitError
 from tests.bench.gate.repositories import git
 
 

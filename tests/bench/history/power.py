@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from pytest_ddl.bench.gate.verdict import Rule, replay
 from pytest_ddl.bench.history.confirm import Confirm, Confirmations, confirm_all
-from pytest_ddl.bench.history.detect import Verdict, changes
+from pytest_ddl.bench.history.detect import ChangeVerdict, changes
 from pytest_ddl.bench.history.model import Benchmark, Commit, Point, Series
 from pytest_ddl.bench.history.rerun import judged
 
@@ -45,7 +45,7 @@ def gate_of(level: Callable[[int], float], sd: float, seed: int) -> Confirm:
     """The gate on commits whose step takes ``level(commit)``."""
     rng = random.Random(f"gate/{seed}")
 
-    def confirm(before: str, after: str, _series: Series) -> Verdict:
+    def confirm(before: str, after: str, _series: Series) -> ChangeVerdict:
         truth = math.log(level(int(after, 16)) / level(int(before, 16)))
         rule = Rule()
         decision = replay([rng.gauss(truth, sd) for _ in range(rule.looks[-1])], rule)
@@ -81,7 +81,9 @@ def rates(
         found = changes(one)
         gate = gate_of(level, sd, seed)
 
-        def counted(before: str, after: str, series: Series, gate: Confirm = gate, calls: list[str] = calls) -> Verdict:
+        def counted(
+            before: str, after: str, series: Series, gate: Confirm = gate, calls: list[str] = calls
+        ) -> ChangeVerdict:
             calls.append(before)
             return gate(before, after, series)
 

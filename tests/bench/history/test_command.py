@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.bench.exits import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG
+from pytest_ddl.bench.github import escaped
 from pytest_ddl.bench.history import command
 from pytest_ddl.bench.history.confirm import Confirm
-from pytest_ddl.bench.history.detect import Verdict
+from pytest_ddl.bench.history.detect import ChangeVerdict
 from pytest_ddl.bench.history.model import Series
-from pytest_ddl.bench.history.report import FAILED, INCOMPLETE, OK, REGRESSION, USAGE
-from pytest_ddl.bench.interruption import INTERRUPTED
 from tests.bench.history.synthetic import Bench, commit_hashes, noisy, repository, write_results
 
 STEP = "training.Gate.track_step_time"
@@ -41,8 +41,8 @@ def given(folder: Path, *more: str) -> list[str]:
 
 
 def says(status: Any) -> Confirm:
-    def confirm(_before: str, _after: str, _series: Series) -> Verdict:
-        return Verdict(status, "re-run: 6 launches", 0.1)
+    def confirm(_before: str, _after: str, _series: Series) -> ChangeVerdict:
+        return ChangeVerdict(status, "re-run: 6 launches", 0.1)
 
     return confirm
 
@@ -137,9 +137,7 @@ def test_github_is_told_what_alerts_and_what_does_not(
 
 
 def test_annotations_are_one_line_each() -> None:
-    from pytest_ddl.bench.history.words import _escaped
-
-    assert _escaped("5 %\nmore") == "5 %25%0Amore"
+    assert escaped("5 %\nmore") == "5 %25%0Amore"
 
 
 @pytest.mark.parametrize(
@@ -233,7 +231,7 @@ def test_what_cannot_be_written_is_named_before_anything_is_re_run(
     results(tmp_path)
     (tmp_path / "file").touch()
 
-    def unasked(*_: object) -> Verdict:
+    def unasked(*_: object) -> ChangeVerdict:
         raise AssertionError("re-run")
 
     assert run("--results", "results", *arguments, confirm=unasked) == 2
@@ -254,7 +252,7 @@ def test_no_error_has_the_status_of_a_regression(
 ) -> None:
     results(tmp_path)
 
-    def failing(*_: object) -> Verdict:
+    def failing(*_: object) -> ChangeVerdict:
         raise error
 
     assert run(*given(tmp_path), confirm=failing) == status
@@ -266,7 +264,7 @@ def test_a_cancelled_re_run_can_remove_what_it_made(tmp_path: Path, number: sign
     results(tmp_path)
     removed = []
 
-    def cancelled(*_: object) -> Verdict:
+    def cancelled(*_: object) -> ChangeVerdict:
         try:
             signal.raise_signal(number)
         finally:
@@ -310,7 +308,7 @@ def test_the_statuses_are_those_of_the_documentation() -> None:
     table = page.partition("| exit status |")[2].partition("\n\n")[0]
     documented = {int(row.split("|")[1]) for row in table.splitlines() if row.split("|")[1:2] and row[2:3].isdigit()}
     told = {int(line.split()[0]) for line in command.STATUSES.splitlines() if line[2:3].isdigit()}
-    assert documented == told == {OK, REGRESSION, USAGE, INCOMPLETE, FAILED, INTERRUPTED}
+    assert documented == told == {OK, WRONG, USAGE, INCOMPLETE, FAILED, INTERRUPTED}
 
 
 @pytest.mark.slow

@@ -11,14 +11,14 @@ import pytest
 
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.history.confirm import Confirmations, NotRerunError, at_most, confirm_all
-from pytest_ddl.bench.history.derived import explain
-from pytest_ddl.bench.history.detect import Change, Verdict, changes
+from pytest_ddl.bench.history.detect import Change, ChangeVerdict, changes
 from pytest_ddl.bench.history.meaning import told_apart
 from pytest_ddl.bench.history.model import Benchmark, Series
+from pytest_ddl.bench.history.report import explain
 from pytest_ddl.bench.history.rerun import gate_confirmation, judged, known_names
 from tests.bench.history.power import STEP, THROUGHPUT, creeping, simulated, step_at
 
-CONFIRMED = Verdict("confirmed", "slower", 0.05)
+CONFIRMED = ChangeVerdict("confirmed", "slower", 0.05)
 
 
 def places(*several: Series) -> dict[str, int]:
@@ -44,7 +44,7 @@ def test_an_unconfirmed_candidate_never_alerts() -> None:
 )
 def test_the_verdict_decides(status: Any, alerts: bool, candidate: bool) -> None:
     one = simulated(step_at(40, 0.08), 0.01, 1)
-    found = confirm_all(changes(one), lambda *_: Verdict(status), Confirmations(None, []), places(one))[0]
+    found = confirm_all(changes(one), lambda *_: ChangeVerdict(status), Confirmations(None, []), places(one))[0]
     assert (found.alerts, found.is_candidate) == (alerts, candidate)
 
 
@@ -52,7 +52,7 @@ def test_one_rerun_decides_about_step_and_throughput() -> None:
     step, throughput = both()
     asked: list[tuple[str, str, str]] = []
 
-    def confirm(before: str, after: str, series: Series) -> Verdict:
+    def confirm(before: str, after: str, series: Series) -> ChangeVerdict:
         asked.append((before, after, series.benchmark.name))
         return CONFIRMED
 
@@ -72,7 +72,7 @@ def test_verdicts_are_kept_and_not_asked_for_again(tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == 1
     path.write_text(path.read_text() + "broken\n")
 
-    def unasked(*_: object) -> Verdict:
+    def unasked(*_: object) -> ChangeVerdict:
         raise AssertionError("asked again")
 
     (found,) = confirm_all(changes(step), unasked, Confirmations.load(path), places(step))
@@ -83,7 +83,7 @@ def test_verdicts_are_kept_and_not_asked_for_again(tmp_path: Path) -> None:
 def test_a_verdict_about_other_commits_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "confirmations.jsonl"
     early = simulated(step_at(10, 0.08), 0.01, 1)
-    confirm_all(changes(early), lambda *_: Verdict("refuted"), Confirmations.load(path), places(early))
+    confirm_all(changes(early), lambda *_: ChangeVerdict("refuted"), Confirmations.load(path), places(early))
     late = simulated(step_at(40, 0.08), 0.01, 1)
     (found,) = confirm_all(changes(late), None, Confirmations.load(path), places(late))
     assert found.verdict.status == "unconfirmed"
@@ -92,7 +92,7 @@ def test_a_verdict_about_other_commits_does_not_count(tmp_path: Path) -> None:
 def test_what_decided_nothing_is_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "confirmations.jsonl"
     one = simulated(step_at(40, 0.08), 0.01, 1)
-    confirm_all(changes(one), lambda *_: Verdict("unconfirmed", "busy"), Confirmations.load(path), places(one))
+    confirm_all(changes(one), lambda *_: ChangeVerdict("unconfirmed", "busy"), Confirmations.load(path), places(one))
     assert not path.exists()
 
 
@@ -101,8 +101,8 @@ def test_a_creep_is_told_besides_steps_that_were_refuted_one_by_one() -> None:
     found = changes(one)
     assert any(change.kind == "step" for change in found)
 
-    def confirm(before: str, after: str, _series: Series) -> Verdict:
-        return Verdict("confirmed" if int(after, 16) - int(before, 16) > 30 else "refuted")
+    def confirm(before: str, after: str, _series: Series) -> ChangeVerdict:
+        return ChangeVerdict("confirmed" if int(after, 16) - int(before, 16) > 30 else "refuted")
 
     alerts = [change for change in confirm_all(found, confirm, Confirmations(None, []), places(one)) if change.alerts]
     assert [change.kind for change in alerts] == ["creep"]
@@ -158,7 +158,7 @@ def result(verdict: str, launches: int = 6, ratio: float = 1.05, memory: tuple[i
     return SimpleNamespace(cells=[cell], margin=0.025)
 
 
-def rerun(gate: Any, one: Series, **more: Any) -> Verdict:
+def rerun(gate: Any, one: Series, **more: Any) -> ChangeVerdict:
     confirm = gate_confirmation(Path(), ["benchmarks:train"], machine="runner", gate=gate, **more)
     return confirm("a" * 40, "b" * 40, one)
 
@@ -190,7 +190,9 @@ def test_only_a_regression_of_the_gate_confirms(verdict: str, status: str) -> No
 
 
 def test_without_a_decision_nothing_is_decided() -> None:
-    assert judged("error", "TensorFlow is missing", None) == Verdict("unconfirmed", "re-run: TensorFlow is missing")
+    assert judged("error", "TensorFlow is missing", None) == ChangeVerdict(
+        "unconfirmed", "re-run: TensorFlow is missing"
+    )
 
 
 def test_memory_is_judged_by_the_memory_of_the_rerun() -> None:
@@ -230,8 +232,8 @@ def test_a_re_run_of_one_suite_says_nothing_about_another_of_its_name() -> None:
     vision, text = told_apart([of("vision.GateCnn"), of("text.GateCnn")])
     found = [*changes(vision), *changes(text)]
 
-    def confirm(_before: str, _after: str, series: Series) -> Verdict:
-        return Verdict("confirmed" if series is text else "refuted")
+    def confirm(_before: str, _after: str, series: Series) -> ChangeVerdict:
+        return ChangeVerdict("confirmed" if series is text else "refuted")
 
     done = confirm_all(found, confirm, Confirmations(None, []), places(vision))
     assert {one.series.benchmark.name for one in done if one.alerts} == {text.benchmark.name}
@@ -240,7 +242,7 @@ def test_a_re_run_of_one_suite_says_nothing_about_another_of_its_name() -> None:
 def test_a_verdict_on_a_suite_is_not_one_on_another_of_its_name(tmp_path: Path) -> None:
     path = tmp_path / "confirmations.jsonl"
     vision, text = of("vision.GateCnn"), of("text.GateCnn")
-    confirm_all(changes(vision), lambda *_: Verdict("refuted"), Confirmations.load(path), places(vision))
+    confirm_all(changes(vision), lambda *_: ChangeVerdict("refuted"), Confirmations.load(path), places(vision))
     (again,) = confirm_all(changes(vision)[:1], None, Confirmations.load(path), places(vision))
     (other,) = confirm_all(changes(text)[:1], None, Confirmations.load(path), places(text))
     assert (again.verdict.status, other.verdict.status) == ("refuted", "unconfirmed")

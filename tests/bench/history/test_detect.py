@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddl.bench.history.detect import Verdict, beyond_steps, changes, noise, relative_noise
+from pytest_ddl.bench.history.detect import ChangeVerdict, beyond_steps, changes, noise, relative_noise
 from pytest_ddl.bench.history.meaning import family, higher_is_better, variant, workload
 from pytest_ddl.bench.history.model import Benchmark, Commit, Point, Series
 from tests.bench.history.power import THROUGHPUT, creeping, flat, rates, simulated, step_at
@@ -98,7 +98,7 @@ def test_what_creeps_in_after_a_repair_in_part_is_not_hidden_by_the_slowdown_bef
 
     one = simulated(level, 0.003, 1)
     found = changes(one)
-    steps = [change.judged(Verdict("confirmed")) for change in found if change.kind == "step"][:2]
+    steps = [change.judged(ChangeVerdict("confirmed")) for change in found if change.kind == "step"][:2]
     (creep,) = [change for change in found if change.kind == "creep"]
     assert [change.worse for change in steps] == [True, False]
     assert beyond_steps(creep, steps)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.history.commits import GitLog, read_log
+from pytest_ddl.bench.git import GitLog, read_log
 from pytest_ddl.bench.history.meaning import workload
 from pytest_ddl.bench.history.model import History, Problem
 from pytest_ddl.bench.history.read import NoResultsError, read_results

@@ -13,13 +13,12 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from pytest_ddl.bench.history.confirm import Confirmations, confirm_all
-from pytest_ddl.bench.history.derived import explain
-from pytest_ddl.bench.history.detect import Verdict, changes
+from pytest_ddl.bench.history.detect import ChangeVerdict, changes
 from pytest_ddl.bench.history.meaning import variant
 from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.history.page import as_script, render, views_of, write_page
 from pytest_ddl.bench.history.read import read_results
-from pytest_ddl.bench.history.report import Report
+from pytest_ddl.bench.history.report import Report, explain
 from pytest_ddl.bench.history.units import labels, number, percent, quantity, scale, ticks
 from tests.bench.history.synthetic import Bench, commit_hashes, training, write_results
 
@@ -27,9 +26,11 @@ URL = "https://github.com/example/project/commit/"
 NASTY = "</script><script>alert(1)</script>&\"'<b>"
 
 
-def confirm(_before: str, _after: str, series: Series) -> Verdict:
+def confirm(_before: str, _after: str, series: Series) -> ChangeVerdict:
     found = variant(series)
-    return Verdict("confirmed" if found and found.strategy == "mirrored" else "refuted", "re-run: 6 launches", 0.05)
+    return ChangeVerdict(
+        "confirmed" if found and found.strategy == "mirrored" else "refuted", "re-run: 6 launches", 0.05
+    )
 
 
 def made(folder: Path, *, asked: bool = True, **more: Any) -> Report:

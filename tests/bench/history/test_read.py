@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.history.commits import GitError, GitLog, commit_url, read_log
+from pytest_ddl.bench.git import GitError, GitLog, commit_url, read_log
 from pytest_ddl.bench.history.model import History, plain
 from pytest_ddl.bench.history.read import NoResultsError, between_launches, read_results
 from tests.bench.history.synthetic import Bench, commit_hashes, repository, write_results

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.launching.energy import EnergyMeter, Nvml, Rapl, Source, UnreadableError
+from pytest_ddl.bench.launching.energy import EnergyMeter, EnergySource, NoEnergyError, Nvml, Rapl
 from pytest_ddl.bench.records import EnergyReading
 
 
@@ -50,7 +50,7 @@ class FakeNvml:
         return next(self.counters[handle])
 
 
-def read(source: Source, seconds: float = 10.0) -> EnergyReading:
+def read(source: EnergySource, seconds: float = 10.0) -> EnergyReading:
     """What a meter tells of a window of so many seconds."""
     meter = EnergyMeter([source], clock=iter([100.0, 100.0 + seconds]).__next__)
     meter.start()
@@ -71,7 +71,7 @@ class Counter:
     def read(self) -> list[float]:
         found = next(self.joules)
         if found < 0:
-            raise UnreadableError("it is gone")
+            raise NoEnergyError("it is gone")
         return [found]
 
     def used(self, before: list[float], after: list[float], _seconds: float) -> float:
@@ -168,7 +168,7 @@ def advance(path: Path, energy: int) -> None:
     (path / "energy_uj").write_text(f"{energy}\n")
 
 
-def window(source: Source, change: Any, seconds: float = 10.0) -> EnergyReading:
+def window(source: EnergySource, change: Any, seconds: float = 10.0) -> EnergyReading:
     meter = EnergyMeter([source], clock=iter([0.0, seconds]).__next__)
     meter.start()
     change()

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_ddl.bench.gate.origin import foreign_modules
+from pytest_ddl.bench.provenance import foreign_modules
 
 SITE = Path("/env/lib/python3.11/site-packages")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.asv import origin
-from pytest_ddl.bench.asv.origin import FromSource, Source, StrangerError
+from pytest_ddl.bench import provenance
 from pytest_ddl.bench.launching.remote import source_of
+from pytest_ddl.bench.provenance import ForeignCodeError, FromSource, SourceTrees
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def module(name: str, file: Path) -> ModuleType:
 
 
 def strangers(tree: Path, name: str, file: Path) -> dict[str, Path]:
-    source = Source((str(tree),), (str(tree),), str(tree / "benchmarks"))
-    assert Source.told(source.tell()) == source
-    return source.strangers([module(name, file)])
+    source = SourceTrees((str(tree),), (str(tree),), str(tree / "benchmarks"))
+    assert SourceTrees.told(source.tell()) == source
+    return source.foreign([module(name, file)])
 
 
 @pytest.mark.parametrize("site", ["elsewhere/site-packages", "project/.venv/lib/site-packages", "second-clone/python"])
@@ -69,12 +69,12 @@ def test_the_checkout_itself_and_other_projects_are_none(tree: Path) -> None:
 
 def test_benchmarks_may_be_of_another_checkout_than_what_they_measure(tree: Path) -> None:
     later = write(tree.parent / "main" / "benchmarks" / "models.py", "later\n")
-    source = Source((str(tree),), (str(tree),), str(later.parent))
-    assert source.strangers([module("benchmarks.models", later)]) == {}
+    source = SourceTrees((str(tree),), (str(tree),), str(later.parent))
+    assert source.foreign([module("benchmarks.models", later)]) == {}
 
 
 def test_without_pytest_ddl_asv_nothing_is_checked() -> None:
-    assert Source.told({}) is None
+    assert SourceTrees.told({}) is None
 
 
 def test_a_function_that_imports_a_stranger_fails_and_tells_the_cure(
@@ -87,8 +87,8 @@ def test_a_function_that_imports_a_stranger_fails_and_tells_the_cure(
         # Where the function imports it, and not where its module is imported.
         loaded["mypkg.train"] = module("mypkg.train", stale)
 
-    monkeypatch.setattr(origin, "sys", SimpleNamespace(modules=loaded))
-    proven = FromSource(train, Source((str(tree),), (str(tree),), ""))
+    monkeypatch.setattr(provenance, "sys", SimpleNamespace(modules=loaded))
+    proven = FromSource(train, SourceTrees((str(tree),), (str(tree),), ""))
     assert source_of(proven) == str(Path(__file__).resolve())
-    with pytest.raises(StrangerError, match=r"mypkg.train from .*site-packages.*--path"):
+    with pytest.raises(ForeignCodeError, match=r"mypkg.train from .*site-packages.*--path"):
         proven(None)

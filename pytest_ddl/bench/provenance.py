@@ -1,4 +1,4 @@
-"""Find imported code that should come from the measured version, but comes from another place."""
+"""Provenance of measured code: find imported modules that do not come from the version to be measured."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ import contextlib
 import json
 import os
 import re
+import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import unquote, urlparse
 
+from pytest_ddl.bench.git import GitError, git
+
+SOURCE = "DDL_BENCH_SOURCE"
+"""Environment variable that names the source to be measured, as JSON. asv itself does not set it. In an environment of
+its own for each commit, asv measures what is installed there."""
 _INSTALLED = frozenset(["site-packages", "dist-packages"])
 _NOT_SEARCHED = _INSTALLED | {"node_modules", "third_party", "vendor", "vendored", "external"}
 """Folders that hold copies of other projects. A numpy/ in one of them does not make NumPy part of this project."""
@@ -136,3 +144,127 @@ def _source(distribution: Distribution) -> tuple[Path | None, bool]:
 def _plain(name: str) -> str:
     """Return a distribution's name, normalized for comparison (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@dataclass(frozen=True)
+class SourceTrees:
+    """Work trees that hold the measured code."""
+
+    trees: tuple[str, ...]
+    paths: tuple[str, ...]
+    """Folders from which modules are imported."""
+    benchmarks: str
+    """asv's folder of benchmarks. It may be newer than the commit, because asv measures old commits with it too."""
+    written: tuple[str, ...] = ()
+    """Folders that asv writes to. They are not compared, because each run changes them and they may be in git."""
+
+    @classmethod
+    def of(
+        cls, commit: str, paths: Iterable[Path], folder: Path, benchmarks: Path, written: Iterable[Path]
+    ) -> SourceTrees:
+        """Return the work trees of these paths that contain the commit; if none does, the work tree of ``folder``."""
+        given = _texts(paths)
+        trees = [git(path, "rev-parse", "--show-toplevel") for path in given if _knows(path, commit)]
+        trees = trees or [git(folder, "rev-parse", "--show-toplevel")]
+        return cls(_texts(map(Path, trees)), given, str(benchmarks.resolve()), _texts(written))
+
+    @classmethod
+    def told(cls, environ: Mapping[str, str] = os.environ) -> SourceTrees | None:
+        """Return the source that the environment names; ``None`` if it names none."""
+        if not environ.get(SOURCE):
+            return None
+        said = json.loads(environ[SOURCE])
+        return cls(tuple(said["trees"]), tuple(said["paths"]), said["benchmarks"], tuple(said["written"]))
+
+    def tell(self) -> dict[str, str]:
+        """Return the variables that name this source in the environment of the benchmarks."""
+        return {SOURCE: json.dumps(asdict(self))}
+
+    def differences(self, commit: str) -> tuple[list[str], list[str]]:
+        """Return tracked files that differ from the commit: first the measured files, then those of the benchmarks."""
+        files = [
+            Path(tree, name)
+            for tree in self.trees
+            for name in git(tree, "diff", "--name-only", "-z", commit).split("\0")
+            if name and not any(Path(tree, name).is_relative_to(folder) for folder in self.written)
+        ]
+        measuring = [file for file in files if file.is_relative_to(self.benchmarks) or file.name == "asv.conf.json"]
+        return [str(file) for file in files if file not in measuring], [str(file) for file in measuring]
+
+    def foreign(self, modules: Iterable[ModuleType]) -> dict[str, Path]:
+        """Return modules that were imported from a copy that differs from the source: name -> file.
+
+        A module is returned if the gate considers it foreign, and its file differs from the file of that name in the
+        source. A module without such a file, for example a compiled extension, cannot be checked and is left out.
+        """
+        places = [Path(self.benchmarks), *map(Path, self.trees)]
+        loaded = [module for module in list(modules) if getattr(module, "__file__", None)]
+        found: dict[str, Path] = {}
+        for tree in map(Path, self.trees):
+            found |= foreign_modules(loaded, tree, map(Path, self.paths), tree)
+        return {
+            name: path
+            for name, path in found.items()
+            if not any(lies_in(path, place) for place in places) and self._differs(name, path)
+        }
+
+    def _differs(self, name: str, path: Path) -> bool:
+        tail = path.parts[-len(name.split(".")) - (path.name == "__init__.py") :]
+        end = "/".join(tail)
+        sources = [
+            Path(tree, file)
+            for tree in self.trees
+            for file in git(tree, "ls-files", "-z", "--", end, f"*/{end}").split("\0")
+            if file
+        ]
+        return bool(sources) and all(_content(file) != _content(path) for file in sources)
+
+
+class ForeignCodeError(RuntimeError):
+    """Error if code was measured that is not that of the version."""
+
+
+class FromSource:
+    """Training function that fails if it imported modules that differ from the source.
+
+    It can be pickled if the function can.
+    """
+
+    def __init__(self, func: Callable[[Any], Any], source: SourceTrees) -> None:
+        self.func, self.source = func, source
+
+    def __call__(self, run: Any) -> None:
+        self.func(run)
+        foreign = self.source.foreign(sys.modules.values())
+        if foreign:
+            raise ForeignCodeError(
+                f"code was measured that is not the checked-out one in {', '.join(self.source.trees)}: "
+                f"{listed(foreign)}. Each commit would get the numbers of that copy. Give the folder that holds the "
+                "package's source as --path, for example pytest-ddl asv run --path python, or install the package "
+                "anew from the commit, or as an editable one (pip install --editable .)"
+            )
+
+
+def listed(modules: Mapping[str, Path]) -> str:
+    """Name the first modules with their files."""
+    return "; ".join(f"{name} from {path}" for name, path in list(modules.items())[:5])
+
+
+def _texts(paths: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(path.resolve()) for path in paths))
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the content with LF line ends, because a checkout or wheel may change them; ``None`` if unreadable."""
+    try:
+        return path.read_bytes().replace(b"\r\n", b"\n")
+    except OSError:
+        return None
+
+
+def _knows(folder: str, commit: str) -> bool:
+    try:
+        git(folder, "cat-file", "-e", f"{commit}^{{commit}}")
+    except GitError:
+        return False
+    return True

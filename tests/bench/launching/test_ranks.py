@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from pytest_ddl.bench.counters.ranks import of_all_ranks
+from pytest_ddl.bench.launching.launch import of_all_ranks
 from pytest_ddl.bench.records import Counters
 
 ONE = Counters(

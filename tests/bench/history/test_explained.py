@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.bench.history.derived import explain
 from pytest_ddl.bench.history.detect import changes
 from pytest_ddl.bench.history.model import Benchmark, Commit, Point, Series
+from pytest_ddl.bench.history.report import explain
 
 VARIANT = (("strategy", "mirrored"), ("replicas", "2"))
 
