@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.observe import Place, of_kind, shared_steps
+from pytest_ddl.equivalence.evidence.comparison import Place
+from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Outcome
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 

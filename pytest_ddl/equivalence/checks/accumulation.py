@@ -18,6 +18,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.accumulation_parts import unequal_replicas
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import moved, settings_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica, calls, observed, total
 from pytest_ddl.equivalence.evidence.observe import of_kind, sizes, update
@@ -70,6 +71,7 @@ class _Fault:
 
 def check_accumulation(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Solve each update of both runs for the micro-batches that it is made of."""
+    comparison = Comparison(reference, distributed, tolerance)
     if not (observed(distributed) or observed(reference)):
         return not_applicable(CHECK, "gradients were not recorded")
     accumulating = 0
@@ -89,7 +91,7 @@ def check_accumulation(reference: TrainingRecord, distributed: TrainingRecord, t
             return failed(CHECK, [_finding(starved, where if record is reference else "")])
     if not accumulating:
         return not_applicable(CHECK, "no gradients of several steps or calls are added up before an update")
-    fault = _unlike(reference, distributed, tolerance)
+    fault = _unlike(comparison)
     if fault is not None:
         return failed(CHECK, [_finding(fault, "")])
     return passed(CHECK, "every update is the sum of the micro-batches since the last, and nothing moves in between")
@@ -321,8 +323,9 @@ def _steps(record: TrainingRecord) -> range:
     return range(1, record.num_steps + 1)
 
 
-def _unlike(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> _Fault | None:
+def _unlike(comparison: Comparison) -> _Fault | None:
     """Find right gradients that the accumulators add up differently than on one device."""
+    reference, distributed, tolerance = comparison.reference, comparison.distributed, comparison.tolerance
     for ours, theirs in zip(groups_of(reference), groups_of(distributed), strict=False):
         if [v.index for v in ours.variables] != [v.index for v in theirs.variables]:
             return None

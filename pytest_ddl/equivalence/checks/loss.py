@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import is_running_mean, shown_by_fit
-from pytest_ddl.equivalence.evidence.observe import compare, shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import lone_losses
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
@@ -28,10 +28,11 @@ class _Formula:
 
 def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Compare the losses of the steps that began with equal weights. Later losses add no information."""
-    steps = shared_steps(reference, distributed)
+    comparison = Comparison(reference, distributed, tolerance)
+    steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed)
-    diverged = compare(reference, distributed, tolerance).step
+    diverged = comparison.differences().step
     if diverged == 0:
         return inconclusive(CHECK, "the weights differ before the first step", follows=True)
     last = steps if diverged is None else min(steps, diverged)

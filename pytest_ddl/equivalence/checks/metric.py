@@ -10,9 +10,10 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica, pairs, resummed, state_agrees
-from pytest_ddl.equivalence.evidence.observe import compare, shared_steps
+from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
 from pytest_ddl.equivalence.evidence.results import returned
 from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision, Tolerance
@@ -75,20 +76,21 @@ class _Seen:
 
 def check_metric(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Compare metric state, named values and results of calls as long as the weights agree."""
+    comparison = Comparison(reference, distributed, tolerance)
     if distributed.errors or reference.errors:
         return not_applicable(CHECK, "the run failed, see RUN")
     if not (reference.ranks and distributed.ranks):
         return inconclusive(CHECK, "no rank left a record")
-    steps = shared_steps(reference, distributed)
-    diverged = compare(reference, distributed, tolerance).step
+    steps = comparison.steps
+    diverged = comparison.differences().step
     if diverged == 0:
         return not_applicable(CHECK, "the weights differ before the first step")
     sound = steps if diverged is None else diverged - 1
     unlike = unmatched(CHECK, reference, distributed, (VariableKind.METRIC,), "metric-wrong")
     seen = _Seen(findings=unlike, taken_over=reference.taken_over)
-    _results(reference, distributed, tolerance, sound, seen)
-    _state(reference, distributed, tolerance, sound, seen)
-    _values(reference, distributed, tolerance, sound, seen)
+    _results(comparison, sound, seen)
+    _state(comparison, sound, seen)
+    _values(comparison, sound, seen)
     told = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
     if seen.findings:
         # Report the earliest place of each name first. A wrong history says more than its single steps.
@@ -123,11 +125,10 @@ def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -
     return [f"{name} (the weights differ from step {sound + 1} on)" for name in dict.fromkeys(names)]
 
 
-def _results(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
-) -> None:
+def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
+    reference, distributed = comparison.records
     ours = returned(reference.ranks[0])
-    noisy = [returned(run.ranks[0]) for run in tolerance.perturbed if run.ranks]
+    noisy = [returned(run.ranks[0]) for run in comparison.tolerance.perturbed if run.ranks]
     for rank in distributed.ranks:
         for key, actual in returned(rank).items():
             desired = ours.get(key)
@@ -143,7 +144,7 @@ def _results(
                 seen.findings.append(_missing_rows(rank, actual.name, actual.value, desired.value, actual.step))
                 continue
             others = [run[key].value for run in noisy if key in run]
-            bound = tolerance.result(desired.value, others)
+            bound = comparison.tolerance.result(desired.value, others)
             since = actual.step if actual.kind == "fit" else None
             error = seen.judge(actual.value, desired.value, bound, actual.name, since)
             if error is None:
@@ -193,14 +194,13 @@ def _order_of_rows(actual: Array, desired: Array, bound: Bound) -> str | None:
     return "the rows are those of one device in another order" if difference(*ordered).error <= bound.value else None
 
 
-def _state(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
-) -> None:
+def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
     """Compare the variables of metrics, read by their declared aggregation."""
+    reference, distributed = comparison.records
     found = pairs(reference, distributed)
     for step in range(1, sound + 1):
         wrong = []
-        alike = counted_by_replica(reference, distributed, tolerance, step)
+        alike = counted_by_replica(comparison, step)
         for pair in found:
             if pair.ours.index in alike:
                 seen.compared += 1
@@ -209,7 +209,7 @@ def _state(
             actual = combined(distributed, pair.theirs, step)
             if desired is None or actual is None:
                 continue
-            bound = tolerance.variable(pair.ours.index, step)
+            bound = comparison.tolerance.variable(pair.ours.index, step)
             if bound.measured and bound.value > bound.effect and not np.any(desired):
                 continue
             error = seen.judge(actual, desired, bound, pair.ours.name, step)
@@ -236,10 +236,9 @@ def _state(
             return
 
 
-def _values(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
-) -> None:
+def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
     """Compare named values, and report the first wrong step of each on the first rank that shows it."""
+    reference, distributed = comparison.records
     done: set[str] = set()
     for step in range(1, sound + 1):
         ours = reference.ranks[0].steps[step - 1].values
@@ -253,14 +252,14 @@ def _values(
                 if _tells_topology(name, theirs[name], distributed, rank):
                     seen.skipped.append(f"{name} (says where the program runs)")
                     continue
-                bound = tolerance.value(name, step)
+                bound = comparison.tolerance.value(name, step)
                 error = seen.judge(actual, desired, bound, name, step)
                 if error is None:
                     continue
                 done.add(name)
                 what = f"the {name} that fit shows" if by_fit else f"{name}"
                 message = f"{what} in step {step} is not that of one device"
-                shown = by_fit and state_agrees(reference, distributed, tolerance, step)
+                shown = by_fit and state_agrees(comparison, step)
                 seen.findings.append(
                     _finding(
                         distributed,

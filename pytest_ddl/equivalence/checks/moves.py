@@ -8,9 +8,10 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import difference, same
+from pytest_ddl.equivalence.evidence.comparison import Place
 from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.gradients import calls
-from pytest_ddl.equivalence.evidence.observe import Place, of_kind, shared_steps
+from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.evidence.unmoved import unmoved
 from pytest_ddl.equivalence.findings import CheckResult, Finding

@@ -9,6 +9,7 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, of_kind, unwatched
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
@@ -57,6 +58,7 @@ def schedules_itself(record: TrainingRecord) -> bool:
 
 def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Count the updates by the variables that grow equally in every step of one device."""
+    comparison = Comparison(reference, distributed, tolerance)
     if not is_asynchronous(distributed):
         return not_applicable(CHECK, "no steps ran concurrently")
     if distributed.errors or reference.errors:
@@ -70,7 +72,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         )
     if not rank.steps or not reference.num_steps:
         return inconclusive(CHECK, "no step was recorded", in_program=True)
-    findings = [*_initial(reference, distributed, tolerance), *_not_finite(reference, rank)]
+    findings = [*_initial(comparison), *_not_finite(reference, rank)]
     counters = [] if findings else _counters(reference)
     compared = []
     for counter in counters:
@@ -81,7 +83,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
             compared.append(f"{counter.variable.name} counts {_shown(steps)} updates")
     # How many closures an epoch has is known only to Keras.
     if all(finding.approximation for finding in findings) and not rank.facts.get("epochs_as_steps"):
-        lost, summed = lost_from_weights(reference, distributed, tolerance, _closures(distributed))
+        lost, summed = lost_from_weights(comparison, _closures(distributed))
         findings += lost
         compared += [f"{name} moved by the sum of its updates" for name in summed]
     findings += _stale(rank)
@@ -94,12 +96,13 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
     return passed(CHECK, f"{'; '.join(compared[:3])}{more}")
 
 
-def _initial(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[Finding]:
+def _initial(comparison: Comparison) -> list[Finding]:
+    reference, distributed = comparison.records
     for variable in of_kind(reference, *WEIGHTS):
         if built_late(reference, variable.index):
             continue
         ours, theirs = reference.value(variable.index, 0), distributed.value(variable.index, 0)
-        bound = tolerance.variable(variable.index, 0)
+        bound = comparison.tolerance.variable(variable.index, 0)
         if ours is not None and theirs is not None and difference(theirs, ours).error > bound.value:
             found = difference(theirs, ours)
             return [

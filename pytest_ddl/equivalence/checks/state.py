@@ -9,15 +9,8 @@ import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric, same
-from pytest_ddl.equivalence.evidence.observe import (
-    Place,
-    compare,
-    is_loss_scale,
-    is_seed,
-    is_uneven,
-    of_kind,
-    shared_steps,
-)
+from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
+from pytest_ddl.equivalence.evidence.observe import is_loss_scale, is_seed, is_uneven, of_kind
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
@@ -38,6 +31,7 @@ CHECK = "STATE-EQ"
 
 def check_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Compare the state besides weights that a step may change: statistics, averages, counters, program buffers."""
+    comparison = Comparison(reference, distributed, tolerance)
     structure = unmatched(CHECK, reference, distributed, (VariableKind.STATE,), "state-not-aggregated")
     if structure:
         return failed(CHECK, structure)
@@ -50,23 +44,23 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     ]
     if not pairs:
         return not_applicable(CHECK, "no non-trainable state was watched (states of generators are SEED's)")
-    steps = shared_steps(reference, distributed)
+    steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed)
     if any(rank.asynchronous for rank in distributed.ranks):
         return not_applicable(CHECK, "the steps ran concurrently, so that state in between belongs to no step")
-    diverged = compare(reference, distributed, tolerance).step
+    diverged = comparison.differences().step
     findings: list[Finding] = []
     reasons: list[str] = []
     compared = 0
     for ours, theirs in pairs:
-        found = _first_difference(reference, distributed, tolerance, ours, theirs, diverged or steps)
+        found = _first_difference(comparison, ours, theirs, diverged or steps)
         if isinstance(found, int):
             compared += found
         elif found.bound.judge(found.difference.error) is Decision.UNDECIDED:
             reasons.append(wide(found))
         else:
-            findings.append(_finding(reference, distributed, tolerance, found, theirs, diverged))
+            findings.append(_finding(comparison, found, theirs, diverged))
     if findings:
         return failed(CHECK, _first_of_each_cause(findings))
     if reasons:
@@ -74,7 +68,7 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     unread = lone_variables(reference, distributed, (VariableKind.STATE,))
     if unread is not None:
         return inconclusive(CHECK, unread)
-    final = None if diverged else changed_afterwards(CHECK, reference, distributed, tolerance, (VariableKind.STATE,))
+    final = None if diverged else changed_afterwards(CHECK, comparison, (VariableKind.STATE,))
     if final is not None:
         return final
     if compared == 0:
@@ -83,31 +77,24 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     return passed(CHECK, f"{len(pairs)} variable(s), {compared} values {last}")
 
 
-def _first_difference(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    ours: VariableRecord,
-    theirs: VariableRecord,
-    last: int,
-) -> Place | int:
+def _first_difference(comparison: Comparison, ours: VariableRecord, theirs: VariableRecord, last: int) -> Place | int:
     """Return the worst value at the first step with one beyond its bound, or else the number of compared values."""
     compared = 0
     undecided: Place | None = None
     late = max(ours.since, theirs.since)
     for step in range(late, last + 1):
-        desired = reference.value(ours.index, step)
+        desired = comparison.reference.value(ours.index, step)
         if desired is None:
             continue  # first watched after that step was recorded
-        bound = tolerance.variable(ours.index, step)
+        bound = comparison.tolerance.variable(ours.index, step)
         places = []
-        for rank, replica, value in _readings(distributed, theirs, step):
+        for rank, replica, value in _readings(comparison.distributed, theirs, step):
             compared += 1
             scale = 2.0 if is_numeric(value) and _is_reduced(theirs) else 1.0
             held = replace(bound, value=bound.value * scale)  # combining the components rounds once more
             found = difference(value, desired)
             undecidable = held.judge(found.error) is Decision.UNDECIDED
-            if undecidable and not tolerance.is_gross(ours.index, step, value, desired):
+            if undecidable and not comparison.tolerance.is_gross(ours.index, step, value, desired):
                 continue
             places.append(Place(ours, step, rank, replica, found, held))
         worst = max(places, key=lambda place: place.difference.error, default=None)
@@ -141,15 +128,8 @@ def _readings(record: TrainingRecord, variable: VariableRecord, step: int) -> li
     return parts[:1] if "first" in aggregation else []
 
 
-def _finding(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    place: Place,
-    theirs: VariableRecord,
-    diverged: int | None,
-) -> Finding:
-    cause, told, exact = _cause(reference, distributed, tolerance, place, theirs, diverged)
+def _finding(comparison: Comparison, place: Place, theirs: VariableRecord, diverged: int | None) -> Finding:
+    cause, told, exact = _cause(comparison, place, theirs, diverged)
     when = "before the first step" if place.step == 0 else f"after step {place.step}"
     how = f" (read as {theirs.aggregation} of the replicas)" if _is_reduced(theirs) else ""
     message = f"{place.variable.name}{how} differs from one device {when}"
@@ -159,14 +139,13 @@ def _finding(
 
 
 def _cause(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
+    comparison: Comparison,
     place: Place,
     theirs: VariableRecord,
     diverged: int | None,
 ) -> tuple[str | None, str, bool]:
     """Return the cause of a state's difference, its evidence, and whether it was recomputed."""
+    reference, distributed = comparison.records
     step = place.step
     if step == 0:
         return "initial-weights-differ", "", True
@@ -184,11 +163,11 @@ def _cause(
     layer = next((layer.name for layer in plain if layer.name in theirs.name.split("/")), None)
     if layer is not None:
         return "per-replica-normalization", f"consistent with it: {layer} is not synchronised", False
-    desired, before = reference.value(place.variable.index, step), reference.value(place.variable.index, step - 1)
+    desired, before = (reference.value(place.variable.index, at) for at in (step, step - 1))
     if desired is not None and before is not None and desired.dtype.kind in "iu" and np.all(desired - before == 1):
         counted = f"it counts steps, by {_growth(distributed, theirs, step)} per step instead of 1"
         return "iteration-count-wrong", counted, True
-    parts = tolerance.slices_at(step)
+    parts = comparison.tolerance.slices_at(step)
     for replica in sorted(parts):
         alone = parts[replica].value(place.variable.index, step)
         if alone is not None and copies and difference(copies[0], alone).error <= place.bound.value:

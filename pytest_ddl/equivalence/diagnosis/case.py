@@ -12,9 +12,9 @@ import numpy as np
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import close_by
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import Rule, effective, rate_of, rule_for
 from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind, sizes, update
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
 
@@ -66,15 +66,18 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(Comparison):
     """Both runs at the first step that differs, as input for the candidates."""
 
-    reference: TrainingRecord
-    distributed: TrainingRecord
-    tolerance: Tolerance
     step: int
     slices: Mapping[int, TrainingRecord] = field(default_factory=dict)
     """For each replica, a reference run that got only that replica's examples in this step."""
+
+    @classmethod
+    def at(cls, comparison: Comparison, step: int) -> Case:
+        """Return the case of a step, with the slices that the driver made for it."""
+        tolerance = comparison.tolerance
+        return cls(comparison.reference, comparison.distributed, tolerance, step, tolerance.slices_at(step))
 
     @property
     def replicas(self) -> int:
