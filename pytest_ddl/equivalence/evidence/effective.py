@@ -112,14 +112,9 @@ def effective(record: TrainingRecord, rule: Rule, step: int) -> list[Float]:
     ]
 
 
-def changes(record: TrainingRecord, variable: VariableRecord, step: int) -> list[Float]:
-    """Return the plain change of each component."""
-    return [change for _rank, _replica, change in component_updates(record, variable.index, step)]
-
-
 def moved(record: TrainingRecord, variable: VariableRecord, step: int) -> bool:
     """Return whether any component of a variable changed in a step."""
-    return any(np.any(change != 0) for change in changes(record, variable, step))
+    return any(np.any(change != 0) for _rank, _replica, change in component_updates(record, variable.index, step))
 
 
 def stands_still(record: TrainingRecord, variable: VariableRecord) -> bool:
@@ -127,3 +122,10 @@ def stands_still(record: TrainingRecord, variable: VariableRecord) -> bool:
     found = [update(record, variable.index, step) for step in range(1, record.num_steps + 1)]
     known = [change for change in found if change is not None]
     return bool(known) and not any(np.any(change) for change in known)
+
+
+def counted(record: TrainingRecord, step: int) -> bool:
+    """Return whether the only optimizer counted an update in a step."""
+    counters = of_kind(record, VariableKind.ITERATIONS)
+    values = [record.value(counters[0].index, at) for at in (step - 1, step)] if len(counters) == 1 else []
+    return len(values) == 2 and all(value is not None for value in values) and bool(values[0] != values[1])
