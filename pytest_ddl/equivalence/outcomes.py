@@ -95,10 +95,10 @@ def unmatched(
                 "unconditionally."
             )
             names = [v.name for v in theirs or ours]
-            told = f"{'these' if theirs else 'those of one device'}: {', '.join(names[:6])}"
+            watched = f"{'these' if theirs else 'those of one device'}: {', '.join(names[:6])}"
             return [
                 Finding(check, message, cause, step=0, worker=rank, observed=observed, expected=expected,
-                        fix=fix, evidence=told)
+                        fix=fix, evidence=watched)
             ]  # fmt: skip
     return []
 

@@ -34,9 +34,9 @@ def check_lint(reference: TrainingRecord, distributed: TrainingRecord, tolerance
         return failed(CHECK, findings)
     if distributed.errors and not distributed.variables:
         return inconclusive(CHECK, "the run failed before a variable was watched", follows=True)
-    told = f"{known[0].facts.get('replicas')} replica(s) in sync"
+    spanned = f"{known[0].facts.get('replicas')} replica(s) in sync"
     mirrored = [variable for variable in distributed.variables if variable.distributed]
-    return passed(CHECK, told + (f", {len(mirrored)} mirrored variables" if mirrored else ""))
+    return passed(CHECK, spanned + (f", {len(mirrored)} mirrored variables" if mirrored else ""))
 
 
 def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:

@@ -73,8 +73,8 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
         )
     if compared == 0:
         return not_applicable(CHECK, "no loss was recorded on both sides")
-    told = f"{compared} losses" + (f", up to step {last}" if last < steps else "")
-    return passed(CHECK, told + (f"; not finite alike in step {not_finite}" if not_finite else ""))
+    counted = f"{compared} losses" + (f", up to step {last}" if last < steps else "")
+    return passed(CHECK, counted + (f"; not finite alike in step {not_finite}" if not_finite else ""))
 
 
 def _alike(actual: float, desired: float) -> bool:
@@ -95,7 +95,7 @@ def _finding(
     shown = shown_by_fit(reference, distributed, step, actual, slack) if by_fit else None
     formulas = [f for f in _formulas(distributed, step, desired, slack) if abs(actual - f.value) <= slack]
     formula = formulas[0] if formulas else None
-    told = "; ".join(f.text for f in formulas) if formulas else "no formula tried (sums, means, single replicas) fits"
+    evidence = "; ".join(f.text for f in formulas) or "no formula tried (sums, means, single replicas) fits"
     cause = shown.cause if shown else "reported-loss-wrong"
     also = shown.also if shown else formula.also if formula else ()
     what = f"the loss that fit shows in step {step}" if by_fit else f"the loss reported for step {step}"
@@ -112,7 +112,7 @@ def _finding(
         observed=f"{actual:.9g}",
         expected=f"{desired:.9g}",
         origin=bound.origin,
-        evidence=shown.text if shown else told,
+        evidence=shown.text if shown else evidence,
         also=also,
         approximation=shown.approximation if shown else False,
         ratio=actual / desired if desired and math.isfinite(actual) else None,

@@ -91,7 +91,7 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     _results(comparison, sound, seen)
     _state(comparison, sound, seen)
     _values(comparison, sound, seen)
-    told = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
+    skipped = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
     if seen.findings:
         # Report the earliest place of each name first. A wrong history says more than its single steps.
         return failed(CHECK, sorted(seen.findings, key=lambda finding: finding.step or 0))
@@ -102,14 +102,14 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if unread is not None:
         return inconclusive(CHECK, unread)
     if not seen.compared and diverged is None and steps == 0:
-        return inconclusive(CHECK, f"neither steps nor results were recorded that can be compared{told}")
+        return inconclusive(CHECK, f"neither steps nor results were recorded that can be compared{skipped}")
     if seen.compared:
-        result = passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + told)
+        result = passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + skipped)
     elif diverged is not None:
         why = f"the weights differ from step {diverged} on, and so does what is computed with them"
         result = not_applicable(CHECK, why)
     else:
-        result = not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{told}")
+        result = not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{skipped}")
     later = _later(reference, distributed, sound)
     return replace(result, unjudged=tuple(dict.fromkeys([*seen.skipped, *later])))
 
@@ -137,8 +137,8 @@ def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
             rows = actual.value.shape[:1] != desired.value.shape[:1]
             if actual.kind == "fit" and rows:
                 if not any(other.resumed for other in distributed.ranks):
-                    told = f"{len(desired.value)} entries on one device, {len(actual.value)} under the strategy"
-                    seen.alone.append(f"{actual.name} ({told})")
+                    lengths = f"{len(desired.value)} entries on one device, {len(actual.value)} under the strategy"
+                    seen.alone.append(f"{actual.name} ({lengths})")
                 continue  # of an interrupted run: each attempt has a history of its own
             if actual.kind == "predict" and rows and actual.value.ndim == desired.value.ndim:
                 seen.findings.append(_missing_rows(rank, actual.name, actual.value, desired.value, actual.step))

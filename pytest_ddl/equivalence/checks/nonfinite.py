@@ -35,14 +35,14 @@ def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tole
             continue
         if not _finite_after(reference, step):
             why = f"one device too updates its weights with the gradient of step {step}, which is not finite"
-            return passed(CHECK, _told(judged)) if judged else not_applicable(CHECK, why)
+            return passed(CHECK, _decided_alike(judged)) if judged else not_applicable(CHECK, why)
         if comparison.differences(first_step=step - 1, last_step=step - 1).first:
             break  # the runs already differ before this step, so it decides nothing
         finding = _weights(comparison, step, broken) or _scales(reference, distributed, step)
         if finding is not None:
             return failed(CHECK, [finding])
         judged.append(step)
-    return passed(CHECK, _told(judged)) if judged else not_applicable(CHECK, "every gradient is finite")
+    return passed(CHECK, _decided_alike(judged)) if judged else not_applicable(CHECK, "every gradient is finite")
 
 
 def not_finite(record: TrainingRecord, step: int) -> dict[int, list[int]]:
@@ -61,9 +61,9 @@ def loss_scales(record: TrainingRecord) -> list[VariableRecord]:
     return [variable for variable in of_kind(record, VariableKind.STATE) if is_loss_scale(record, variable)]
 
 
-def _told(steps: list[int]) -> str:
-    told = ", ".join(map(str, steps))
-    return f"replicas decided alike, and as one device, in step(s) {told} with gradients that are not finite"
+def _decided_alike(steps: list[int]) -> str:
+    numbers = ", ".join(map(str, steps))
+    return f"replicas decided alike, and as one device, in step(s) {numbers} with gradients that are not finite"
 
 
 def _finite_after(record: TrainingRecord, step: int) -> bool:
@@ -115,8 +115,8 @@ def _scales(reference: TrainingRecord, distributed: TrainingRecord, step: int) -
     message = f"the loss scale {place.variable.name} after step {step}, whose gradient is not finite: {what}"
     values = [f"{float(value):g}" for _r, _c, value in distributed.components(place.variable.index, step)]
     desired = reference.value(place.variable.index, step)
-    told = "" if desired is None else f"; on one device {float(desired):g}"
-    return _finding(place, message, "loss-scale-not-synchronised", f"its components are {', '.join(values)}{told}")
+    wanted = "" if desired is None else f"; on one device {float(desired):g}"
+    return _finding(place, message, "loss-scale-not-synchronised", f"its components are {', '.join(values)}{wanted}")
 
 
 def _replicas_differ(record: TrainingRecord, variables: list[VariableRecord], step: int) -> Place | None:

@@ -84,7 +84,7 @@ def _outdated_rate(comparison: Comparison) -> list[Finding]:
                 f"step {step} uses the learning rate {used:.6g}{where}, and the optimizer shows {shown:.6g}: "
                 f"the rate of step {since + 1} was built into the graph"
             )
-            told = f"{used:.6g} times the optimizer's direction reproduces the update of every weight"
+            evidence = f"{used:.6g} times the optimizer's direction reproduces the update of every weight"
             return [
                 Finding(
                     CHECK,
@@ -94,7 +94,7 @@ def _outdated_rate(comparison: Comparison) -> list[Finding]:
                     fix=fix_of(cause),
                     observed=f"{used:.6g}",
                     expected=f"{shown:.6g}",
-                    evidence=told,
+                    evidence=evidence,
                 )
             ]
     return []

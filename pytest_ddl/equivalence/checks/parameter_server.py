@@ -241,15 +241,15 @@ def _stale(rank: RankRecord) -> list[Finding]:
     TensorFlow promises no bound, because a worker may be delayed for any time. So the finding is only an approximation.
     """
     workers = int(rank.facts.get("workers", 0))
-    told = [
+    exceeding = [
         (value, step.index, name)
         for step in rank.steps
         for name, value in step.values.items()
         if "stale" in name.lower() and workers and value > workers
     ]
-    if not told:
+    if not exceeding:
         return []
-    value, step, name = max(told)
+    value, step, name = max(exceeding)
     return [
         Finding(
             check=CHECK,

@@ -129,12 +129,12 @@ def _readings(record: TrainingRecord, variable: VariableRecord, step: int) -> li
 
 
 def _finding(comparison: Comparison, place: Place, theirs: VariableRecord, diverged: int | None) -> Finding:
-    cause, told, exact = _cause(comparison, place, theirs, diverged)
+    cause, evidence, exact = _cause(comparison, place, theirs, diverged)
     when = "before the first step" if place.step == 0 else f"after step {place.step}"
     how = f" (read as {theirs.aggregation} of the replicas)" if _is_reduced(theirs) else ""
     message = f"{place.variable.name}{how} differs from one device {when}"
     tolerated = cause == "mean-of-replica-means"
-    diagnosis = Diagnosis(cause, told, approximation=tolerated, exact=exact) if told else None
+    diagnosis = Diagnosis(cause, evidence, approximation=tolerated, exact=exact) if evidence else None
     return finding_at(CHECK, place, message, cause, diagnosis)
 
 
@@ -155,8 +155,8 @@ def _cause(
             return "loss-scale-not-synchronised", _apart(reference, place, copies), True
         return "state-not-aggregated", _apart(reference, place, copies), True
     if "mean" in theirs.aggregation.lower() and is_uneven(distributed, step):
-        told = "replicas with different numbers of examples count equally in the declared mean"
-        return "mean-of-replica-means", told, True
+        evidence = "replicas with different numbers of examples count equally in the declared mean"
+        return "mean-of-replica-means", evidence, True
     plain = [
         layer for rank in distributed.ranks[:1] for layer in rank.layers if layer.settings.get("synchronized") is False
     ]
@@ -171,14 +171,14 @@ def _cause(
     for replica in sorted(parts):
         alone = parts[replica].value(place.variable.index, step)
         if alone is not None and copies and difference(copies[0], alone).error <= place.bound.value:
-            told = f"it holds what the examples of replica {replica} alone make of it"
-            return "state-not-aggregated", told, True
+            evidence = f"it holds what the examples of replica {replica} alone make of it"
+            return "state-not-aggregated", evidence, True
     if _of_an_optimizer(distributed, theirs):
         return "optimizer-state-mismatch", "", True
     if diverged is not None and diverged <= step:
         return None, "", True
-    told = f"consistent with it: aggregation is {theirs.aggregation}, synchronization {theirs.synchronization}"
-    return "state-not-aggregated", told, False
+    evidence = f"consistent with it: aggregation is {theirs.aggregation}, synchronization {theirs.synchronization}"
+    return "state-not-aggregated", evidence, False
 
 
 def _of_an_optimizer(record: TrainingRecord, variable: VariableRecord) -> bool:
@@ -191,14 +191,14 @@ def _of_an_optimizer(record: TrainingRecord, variable: VariableRecord) -> bool:
 
 
 def _apart(reference: TrainingRecord, place: Place, copies: Sequence[Array]) -> str:
-    told = f"the {len(copies)} copies differ from each other"
+    evidence = f"the {len(copies)} copies differ from each other"
     desired = reference.value(place.variable.index, place.step)
     if desired is None or not all(is_numeric(copy) for copy in copies):
-        return told
+        return evidence
     average = sum(copy.astype(np.float64) for copy in copies) / len(copies)
     if difference(np.asarray(average), desired).error <= 2 * place.bound.value:
-        told += ", and their mean is the value of one device"
-    return told
+        evidence += ", and their mean is the value of one device"
+    return evidence
 
 
 def _growth(record: TrainingRecord, variable: VariableRecord, step: int) -> str:

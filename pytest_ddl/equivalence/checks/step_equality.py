@@ -120,8 +120,8 @@ def _step_counts(reference: TrainingRecord, distributed: TrainingRecord) -> list
     counts = {rank.task: rank.num_steps for rank in distributed.ranks}
     if set(counts.values()) == {reference.num_steps} or not counts:
         return []
-    told = ", ".join(f"{task} {count}" for task, count in counts.items())
-    message = f"the number of steps differs: {told}; on one device {reference.num_steps}"
+    of_ranks = ", ".join(f"{task} {count}" for task, count in counts.items())
+    message = f"the number of steps differs: {of_ranks}; on one device {reference.num_steps}"
     return [
         Finding(
             CHECK,
@@ -129,7 +129,7 @@ def _step_counts(reference: TrainingRecord, distributed: TrainingRecord) -> list
             cause="unequal-steps",
             step=min([*counts.values(), reference.num_steps]) + 1,
             fix=fix_of("unequal-steps"),
-            observed=told,
+            observed=of_ranks,
             expected=str(reference.num_steps),
         )
     ]

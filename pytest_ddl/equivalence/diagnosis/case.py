@@ -31,7 +31,7 @@ class Motion:
     """Change of each component under the strategy, ordered by rank and then by replica."""
     slack: float
     """Largest contribution of rounding to the difference of the two changes."""
-    told: str = "update"
+    label: str = "update"
     """Short description of how the change was computed from the records."""
 
     @property
@@ -231,10 +231,10 @@ class Case(Comparison):
             for other in self.weights
             if other.ours.size > 1 and any(True for _gradient in self._own_gradients(other))
         ]
-        told = [rate for rate in larger if rate is not None]
-        if larger and not told:
+        known_rates = [rate for rate in larger if rate is not None]
+        if larger and not known_rates:
             return None
-        found = [own, *told, *self._own_rates.values()]
+        found = [own, *known_rates, *self._own_rates.values()]
         return next((rate for rate in found if rate is not None), None)
 
     @cached_property

@@ -18,7 +18,7 @@ def standing_still(case: Case) -> Fit | None:
     if not still:
         return None
     names = ", ".join(motion.variable.name for motion in still[:3])
-    told = f"the change of {names} is exactly 0 on every replica"
+    evidence = f"the change of {names} is exactly 0 on every replica"
     for source in case.sources:
         sizes = [
             magnitude(part[i])
@@ -28,9 +28,9 @@ def standing_still(case: Case) -> Fit | None:
             if i in part
         ]
         if sizes:
-            told += f", and the {source} the replicas reach {max(sizes):.4g}"
+            evidence += f", and the {source} the replicas reach {max(sizes):.4g}"
             break
-    return Fit("variable-did-not-move", told)
+    return Fit("variable-did-not-move", evidence)
 
 
 def applied_late(case: Case) -> Fit | None:
@@ -47,8 +47,10 @@ def applied_late(case: Case) -> Fit | None:
             for m in moving
             for _rank, _replica, change in later[m.variable.index]
         ):
-            told = f"no weight moves in step {case.step}, and step {step} makes the change that one device makes there"
-            return Fit("staleness-exceeded", told)
+            evidence = (
+                f"no weight moves in step {case.step}, and step {step} makes the change that one device makes there"
+            )
+            return Fit("staleness-exceeded", evidence)
         return None
     return None
 

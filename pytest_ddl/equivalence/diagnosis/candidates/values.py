@@ -50,11 +50,11 @@ def not_finite(case: Case) -> Fit | None:
     for source in case.sources:
         bad = [r for r, part in enumerate(source.parts) if not all(map(all_finite, part.values()))]
         if bad and len(case.sizes) == case.replicas and all(case.sizes[replica] == 0 for replica in bad):
-            told = f"the {source} replica {bad[0]}, which had no example, are not finite: sizes {case.sizes}"
-            return Fit("empty-replica", told)
+            evidence = f"the {source} replica {bad[0]}, which had no example, are not finite: sizes {case.sizes}"
+            return Fit("empty-replica", evidence)
     if 0 in case.sizes:
-        told = f"{name} is not finite, and a replica had no example: sizes {case.sizes}"
-        return Fit("empty-replica", told, exact=False)
+        evidence = f"{name} is not finite, and a replica had no example: sizes {case.sizes}"
+        return Fit("empty-replica", evidence, exact=False)
     if not all(all(map(all_finite, m.theirs)) == all_finite(m.theirs[0]) for m in broken):
         return Fit("non-finite-not-synchronised", f"{name} is not finite on some replicas only", exact=False)
     return None
