@@ -15,7 +15,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights
-from pytest_ddl.equivalence.evidence.effective import counted, moved, settings_of, stands_still
+from pytest_ddl.equivalence.evidence.effective import counted_updates, moved, settings_of, stands_still
 from pytest_ddl.equivalence.evidence.micro_batches import Group, MicroBatch, Window, groups_of
 from pytest_ddl.equivalence.evidence.observe import sizes
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -174,7 +174,7 @@ def _in_between(group: Group) -> _Fault | None:
                 moving[0].name,
             )
     kind, _settings = settings_of(group.record)
-    counting = [step for step in group.withheld if counted(group.record, step)]
+    counting = [step for step in group.withheld if counted_updates(group.record, step)]
     if counting and kind in _BIAS_CORRECTED:
         return _Fault(
             counting[0],

@@ -6,7 +6,7 @@ from collections import Counter
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, coverage
-from pytest_ddl.equivalence.evidence.observe import shared_steps
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import lone_ids
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
@@ -33,7 +33,7 @@ def check_data_cover(
     if found.order is Order.SAME:
         return passed(CHECK, f"{found.by} of {sum(found.ours.values())} examples in {found.steps} steps")
     if found.order is Order.OTHER:
-        if any(rank.asynchronous for rank in distributed.ranks):
+        if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently: which examples a step consumes is left to chance")
         return failed(CHECK, [_other_order(found)])
     return failed(CHECK, _wrong(found))

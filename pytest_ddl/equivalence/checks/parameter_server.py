@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, of_kind, unwatched
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous as is_asynchronous
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
@@ -41,11 +42,6 @@ class _Counter:
     variable: VariableRecord
     first: Float
     growth: Float
-
-
-def is_asynchronous(record: TrainingRecord) -> bool:
-    """Return whether steps ran concurrently, so that variables between them belong to no step."""
-    return any(rank.asynchronous for rank in record.ranks)
 
 
 def schedules_itself(record: TrainingRecord) -> bool:

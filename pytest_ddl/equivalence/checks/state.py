@@ -10,7 +10,7 @@ import numpy as np
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
-from pytest_ddl.equivalence.evidence.observe import is_loss_scale, is_seed, is_uneven, of_kind
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, is_uneven, of_kind
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
@@ -47,7 +47,7 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed)
-    if any(rank.asynchronous for rank in distributed.ranks):
+    if is_asynchronous(distributed):
         return not_applicable(CHECK, "the steps ran concurrently, so that state in between belongs to no step")
     diverged = comparison.differences().step
     findings: list[Finding] = []
@@ -150,19 +150,22 @@ def _cause(
     if step == 0:
         return "initial-weights-differ", "", True
     copies = [np.asarray(value) for _rank, _replica, value in distributed.components(theirs.index, step)]
+    # Copies that differ were not aggregated, whatever made the difference.
     if not _is_reduced(theirs) and any(not same(copy, copies[0]) for copy in copies[1:]):
-        if is_loss_scale(distributed, theirs):
-            return "loss-scale-not-synchronised", _apart(reference, place, copies), True
-        return "state-not-aggregated", _apart(reference, place, copies), True
+        scale = is_loss_scale(distributed, theirs)
+        cause = "loss-scale-not-synchronised" if scale else "state-not-aggregated"
+        return cause, _apart(reference, place, copies), True
     if "mean" in theirs.aggregation.lower() and is_uneven(distributed, step):
         evidence = "replicas with different numbers of examples count equally in the declared mean"
         return "mean-of-replica-means", evidence, True
+    # The record holds no activations. So statistics of the replica's own examples can be suspected but not recomputed.
     plain = [
         layer for rank in distributed.ranks[:1] for layer in rank.layers if layer.settings.get("synchronized") is False
     ]
     layer = next((layer.name for layer in plain if layer.name in theirs.name.split("/")), None)
     if layer is not None:
         return "per-replica-normalization", f"consistent with it: {layer} is not synchronised", False
+    # One device adds 1 in each step. Any other growth counts something else than steps, for example replicas.
     desired, before = (reference.value(place.variable.index, at) for at in (step, step - 1))
     if desired is not None and before is not None and desired.dtype.kind in "iu" and np.all(desired - before == 1):
         counted = f"it counts steps, by {_growth(distributed, theirs, step)} per step instead of 1"
@@ -176,6 +179,7 @@ def _cause(
     if _of_an_optimizer(distributed, theirs):
         return "optimizer-state-mismatch", "", True
     if diverged is not None and diverged <= step:
+        # The state may only follow the weights, so its declaration is no evidence.
         return None, "", True
     evidence = f"consistent with it: aggregation is {theirs.aggregation}, synchronization {theirs.synchronization}"
     return "state-not-aggregated", evidence, False

@@ -124,8 +124,9 @@ def stands_still(record: TrainingRecord, variable: VariableRecord) -> bool:
     return bool(known) and not any(np.any(change) for change in known)
 
 
-def counted(record: TrainingRecord, step: int) -> bool:
-    """Return whether the only optimizer counted an update in a step."""
+def counted_updates(record: TrainingRecord, step: int) -> int:
+    """Return the number of updates that the optimizer counted in a step; 0 unless exactly one counter is watched."""
     counters = of_kind(record, VariableKind.ITERATIONS)
     values = [record.value(counters[0].index, at) for at in (step - 1, step)] if len(counters) == 1 else []
-    return len(values) == 2 and all(value is not None for value in values) and bool(values[0] != values[1])
+    before, after = values or (None, None)
+    return int(after) - int(before) if before is not None and after is not None else 0

@@ -22,6 +22,11 @@ def shared_steps(reference: TrainingRecord, distributed: TrainingRecord) -> int:
     return min(reference.num_steps, distributed.num_steps)
 
 
+def is_asynchronous(record: TrainingRecord) -> bool:
+    """Return whether steps ran concurrently, so that variables between them belong to no step."""
+    return any(rank.asynchronous for rank in record.ranks)
+
+
 def read_locally(variable: VariableRecord) -> bool:
     """Return whether replicas may hold different values that are reduced when the variable is read."""
     lazy = "on_read" in variable.synchronization.lower()

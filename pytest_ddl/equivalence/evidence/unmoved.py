@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, magnitude
-from pytest_ddl.equivalence.evidence.effective import counted, moved, rate_of
+from pytest_ddl.equivalence.evidence.effective import counted_updates, moved, rate_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica, calls, total
-from pytest_ddl.equivalence.evidence.observe import of_kind, update
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind, update
 from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
@@ -28,7 +28,7 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
     steps = range(1, record.num_steps + 1)
     moving = {step: {v.index for v in trainable if moved(record, v, step)} for step in steps}
     still = [v for v in trainable if not any(v.index in indices for indices in moving.values())]
-    if not still or any(rank.asynchronous for rank in record.ranks):
+    if not still or is_asynchronous(record):
         return
     computed = {step: total(by_replica(record, step, GradientStage.COMPUTED)) for step in steps}
     applied = {step: total(by_replica(record, step, GradientStage.APPLIED)) for step in steps}
@@ -45,7 +45,7 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
             continue  # handed over as zeros: held back on purpose
         elif telling == list(steps) and all(_companions(record, variable, s) & moving[s] for s in telling):
             yield variable, telling[0], f"{reached}, and others of the same gradient call move in every step"
-        elif not any(moving.values()) and all(counted(record, step) for step in telling):
+        elif not any(moving.values()) and all(counted_updates(record, step) for step in telling):
             yield variable, telling[0], f"{reached}, the optimizer counts an update, and no watched weight moves"
 
 
