@@ -34,9 +34,15 @@ class Motion:
     label: str = "update"
     """Short description of how the change was computed from the records."""
 
-    @property
+    # Cached, because several candidates ask this of the same large arrays.
+    @cached_property
     def components_differ(self) -> bool:
         return any(difference(other, self.theirs[0]).error > self.slack for other in self.theirs[1:])
+
+    @cached_property
+    def is_right(self) -> bool:
+        """True if every component changed as on one device."""
+        return not any(difference(other, self.ours).error > self.slack for other in self.theirs)
 
 
 @dataclass(frozen=True)

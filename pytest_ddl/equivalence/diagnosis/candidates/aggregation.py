@@ -23,7 +23,7 @@ def own_gradient(case: Case) -> Fit | None:
         for how, part_of in _parts_used(case, source):
             apart, unexplained = [], False
             for motion in case.pulls:
-                if _right(motion):
+                if motion.is_right:
                     continue
                 fits = not _alike(case, source, motion) and _moved_by(motion, part_of, case.replicas)
                 unexplained = unexplained or not fits
@@ -67,10 +67,6 @@ def _alike(case: Case, source: Source, motion: Motion) -> bool:
     values = [part.get(motion.variable.index) for part in source.parts]
     close, first = case.close(), values[0]
     return first is not None and all(v is not None and close(motion.variable.index, v, first) for v in values[1:])
-
-
-def _right(motion: Motion) -> bool:
-    return all(difference(theirs, motion.ours).error <= motion.slack for theirs in motion.theirs)
 
 
 def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], replicas: int) -> bool:
@@ -124,7 +120,7 @@ def partly_apart(case: Case) -> Fit | None:
     apart = [motion for motion in case.effective if motion.components_differ]
     if not apart or not all(map(all_finite, (theirs for m in case.effective for theirs in m.theirs))):
         return None
-    if any(not motion.components_differ and not _right(motion) for motion in case.effective):
+    if any(not motion.components_differ and not motion.is_right for motion in case.effective):
         return None
     names = []
     for motion in apart:

@@ -106,8 +106,8 @@ def optimizer_itself(case: Case) -> Fit | None:
         return None
     # The gradient computed back from the update is right too. So the error is in the optimizer's own state.
     pulls = [m for m in case.pulls if m.variable.index in source.own]
-    right = all(difference(theirs, m.ours).error <= m.slack for m in pulls for theirs in m.theirs)
-    wrong = [m for m in case.slots if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    right = all(m.is_right for m in pulls)
+    wrong = [m for m in case.slots if not m.is_right]
     if not pulls or not (right or wrong) or any(m.components_differ for m in case.effective):
         return None
     where = f" ({wrong[0].variable.name})" if wrong else ""
@@ -125,13 +125,13 @@ def state_of_the_update(case: Case) -> Fit | None:
     gradient.
     """
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
-    off = [m for m in case.weights if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    off = [m for m in case.weights if not m.is_right]
     if source is None or case.replicas == 1 or any(m.components_differ for m in case.weights):
         return None
     summed, close = total_of(source), case.close(case.replicas)
     if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
         return None
-    wrong = [m for m in case.state if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    wrong = [m for m in case.state if not m.is_right]
     if not off or not all(any(_keeps_its_own(state, m) for state in wrong) for m in off):
         return None
     names = ", ".join(motion.variable.name for motion in wrong[:3])

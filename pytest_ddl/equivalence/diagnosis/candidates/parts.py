@@ -93,7 +93,7 @@ def coupled(case: Case) -> Fit | None:
     if case.layers("BatchNormalization*") or random_sources(case) or not _as_often(case, source):
         return None
     share = _share(case, source) or 1.0
-    off = [m for m in case.pulls if any(difference(t, m.ours).error > m.slack for t in m.theirs)]
+    off = [m for m in case.pulls if not m.is_right]
     if len(off) < sum(magnitude(m.ours) > m.slack for m in case.pulls) and share * case.replicas != 1.0:
         return None  # a term of only some weights is no term of the examples
     evidence = (

@@ -144,7 +144,7 @@ def scaled_parts(case: Case) -> Fit | None:
 
 def scaled_variables(case: Case) -> Fit | None:
     """Test for N (or 1/N) times the gradient in only some variables: one term, or one path, of several is wrong."""
-    wrong = [m for m in case.effective if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    wrong = [m for m in case.effective if not m.is_right]
     for factor, cause in _factors(case):
         fitting = [m for m in wrong if reproduces([m], lambda m: factor * m.ours, factor)]  # noqa: B023
         if not any(np.count_nonzero(np.abs(m.ours) > m.slack) > 1 for m in fitting):
@@ -205,7 +205,7 @@ def penalised_variables(case: Case) -> Fit | None:
     layers = case.distributed.ranks[0].layers if case.distributed.ranks else ()
     names = [layer.name for layer in layers if any(key.endswith("_regularizer") for key in layer.settings)]
     motions = case.effective
-    off = [m for m in motions if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    off = [m for m in motions if not m.is_right]
     if not off or not names or case.replicas == 1 or len(off) == len(motions):
         return None
     if not all(any(name in m.variable.name.split("/") for name in names) for m in off):

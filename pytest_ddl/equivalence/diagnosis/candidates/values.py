@@ -69,7 +69,7 @@ def sparse_rows(case: Case) -> Fit | None:
     if case.replicas == 1 or not case.pulls:
         return None
     sparse = sparse_variables(case.distributed, case.step) | sparse_variables(case.reference, case.step)
-    off = [m for m in case.pulls if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    off = [m for m in case.pulls if not m.is_right]
     if not off or not all(m.variable.index in sparse and m.ours.ndim >= 1 for m in off):
         return None
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
