@@ -139,6 +139,7 @@ def _unequal(window: Window, older: int, solved: Weights) -> str | None:
     def nothing(values: Sequence[float]) -> bool:
         return all(abs(value) <= 2 * error for value in values)
 
+    # A replica that counts in part was weighted, for example by its number of examples.
     if not all(whole(values) or nothing(values) for values in current.values()):
         return None
     lost = [replica for replica in replicas if nothing(current[replica])]
@@ -161,6 +162,7 @@ def _in_between(group: Group) -> _Fault | None:
     computed = sorted({batch.step for batch in group.batches})
     quiet = [step for step in computed if step not in group.updates and step < max(group.updates)]
     quiet += [step for step in group.withheld if step not in quiet]
+    # Zeros are no fault by themselves: plain SGD does nothing with them. An update by hand has no optimizer.
     for step in [] if group.by_hand else quiet:
         moving = [variable for variable in group.variables if moved(group.record, variable, step)]
         if moving:

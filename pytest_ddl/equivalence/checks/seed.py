@@ -53,6 +53,8 @@ def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     if not draws and not whole:
         shapes = ", ".join(sorted({str(next(iter(found.values())).shape) for found in all_draws.values()})[:3])
         return not_applicable(CHECK, f"what is drawn (shapes {shapes}) has no row per example and may be shared")
+    # If each worker has generators of its own, successive draws may come from different ones. A repeat then counts only
+    # if one device repeats them too.
     over_steps = [
         found
         for place, steps in (draws | whole).items()

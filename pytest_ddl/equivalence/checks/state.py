@@ -54,6 +54,7 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     reasons: list[str] = []
     compared = 0
     for ours, theirs in pairs:
+        # State after the step in which weights differ follows from the weights.
         found = _first_difference(comparison, ours, theirs, diverged or steps)
         if isinstance(found, int):
             compared += found

@@ -98,6 +98,7 @@ def _structure(reference: TrainingRecord, distributed: TrainingRecord) -> list[F
                 message = f"{right.name} is not the same variable as on one device"
                 observed, expected = (f"{v.name} {v.kind.value} {v.shape}" for v in (right, left))
                 return [Finding(CHECK, message, variable=right.name, observed=observed, expected=expected, step=0)]
+            # After an error, one run may not have reached the call that watches the rest.
             if left.index != right.index and not (distributed.errors or reference.errors):
                 message = f"{right.name} is watched in another order than on one device"
                 observed, expected = (f"{v.name} at place {v.index + 1}" for v in (right, left))

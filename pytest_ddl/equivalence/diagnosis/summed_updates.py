@@ -34,6 +34,7 @@ def lost_from_weights(comparison: Comparison, closures: int) -> tuple[list[Findi
         handed = _gradients(distributed, variable.index)
         before = () if variable.since else rank.initial.get(variable.index, ())
         after = (rank.final or {}).get(variable.index, rank.steps[-1].snapshot.get(variable.index, ()))
+        # All closures run the same function. So a number that they do not divide means that some were not observed.
         if rate is None or not handed or len(handed) % closures or len(before) != 1 or len(after) != 1:
             continue
         updates = [rate * gradient for gradient in handed]

@@ -162,6 +162,7 @@ def equal_sizes_by_variable(case: Case) -> Fit | None:
         for motion in case.weights:
             index = motion.variable.index
             parts = [{index: part[index]} for part in source.parts if index in part]
+            # Weights of the parts always fit a variable with few elements.
             if motion.components_differ or len(parts) != case.replicas or motion.ours.size <= 2 * case.replicas:
                 continue
             sizes = [norm(part[index]) for part in parts]
@@ -209,6 +210,7 @@ def by_updates(case: Case) -> Fit | None:
     ours, theirs = _flat([m.ours for m in case.weights]), _flat([m.theirs[0] for m in case.weights])
     slack = sum(motion.slack for motion in case.weights)
     if clip.kind == "clipvalue":
+        # Entries that the limit did not cut must agree. Those at the limit must exceed it.
         ceiling = magnitude(ours)
         inside = np.abs(ours) < ceiling - slack
         lost = magnitude(theirs) > ceiling + slack and magnitude((theirs - ours)[inside]) <= slack
@@ -223,6 +225,7 @@ def by_updates(case: Case) -> Fit | None:
     if rate:
         reached, desired = (norm(change) / (rate * clip.limit) for change in (theirs, ours))
         size = f"; |dW| / (lr * limit) is {reached:.4g}, on one device {desired:.4g}"
+    # Each clipped part is at most as long as the limit, so their sum is not much longer than that times the replicas.
     if norm(theirs) > (case.replicas + 1) * norm(ours):
         return None
     return Fit(BEFORE, f"{configured}; the update is not a multiple of the single-device one{size}", exact=False)

@@ -206,6 +206,7 @@ def penalised_variables(case: Case) -> Fit | None:
     names = [layer.name for layer in layers if any(key.endswith("_regularizer") for key in layer.settings)]
     motions = case.effective
     off = [m for m in motions if not m.is_right]
+    # If all weights differ, something else than a regularizer may be wrong.
     if not off or not names or case.replicas == 1 or len(off) == len(motions):
         return None
     if not all(any(name in m.variable.name.split("/") for name in names) for m in off):
