@@ -15,7 +15,7 @@ from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica, pairs, resummed, state_agrees
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
-from pytest_ddl.equivalence.evidence.results import returned
+from pytest_ddl.equivalence.evidence.results import Returned, returned
 from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
@@ -24,6 +24,21 @@ from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
 CHECK = "METRIC-EQ"
 _TOPOLOGY = re.compile(r"rank|replica|worker|task|device|process", re.IGNORECASE)
 """Names of values that may say where the program runs instead of what it learns."""
+_SHOWN_BY_FIT = (
+    "the metric's own state agrees with one device: fit shows, until the epoch ends, what the replicas' metrics show "
+    "one by one"
+)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """Value that both runs have after a step, and its bound."""
+
+    name: str
+    step: int
+    actual: Array
+    desired: Array
+    bound: Bound
 
 
 @dataclass
@@ -38,32 +53,30 @@ class _Seen:
     taken_over: tuple[int, ...] = ()
     """Steps after which one device took over the weights of the strategy."""
 
-    def judge(
-        self, actual: Array, desired: Array, bound: Bound, what: str, keeps_since: int | None = None
-    ) -> float | None:
-        """Return the error of a wrong value, ``None`` otherwise. A value that no bound can decide on is skipped.
+    def is_wrong(self, value: _Value, *, kept: bool = True) -> bool:
+        """Judge a value. One that no bound can decide on is skipped.
 
-        :param keeps_since: step of a value that may hold what the program kept from earlier steps.
+        :param kept: True if the value may hold something that the program kept from earlier steps.
         """
-        error = difference(actual, desired).error
-        if error == 0.0 and not np.any(np.isfinite(desired)):
-            self.skipped.append(f"{what} (not finite on one device)")
-            return None
+        error, bound = difference(value.actual, value.desired).error, value.bound
+        if error == 0.0 and not np.any(np.isfinite(value.desired)):
+            self.skipped.append(f"{value.name} (not finite on one device)")
+            return False
         if bound.measured and bound.value > bound.effect and not math.isinf(error):
             # The same program on one device gives another value each time, for example a time, an unseeded random
             # number or the result of a chaotic training.
-            self.skipped.append(f"{what} (not reproducible on one device)")
-            return None
-        self.compared += 1
+            self.skipped.append(f"{value.name} (not reproducible on one device)")
+            return False
         decision = bound.judge(error)
         if decision is Decision.UNDECIDED:
-            self.compared -= 1
-            self.skipped.append(f"{what} (the bound is too wide)")
-        if decision is Decision.BEYOND and keeps_since is not None and not self._is_gross(error, desired, keeps_since):
-            self.compared -= 1
-            self.skipped.append(f"{what} (the program may have kept it of step {self.taken_over[0]} or before)")
-            return None
-        return error if decision is Decision.BEYOND else None
+            self.skipped.append(f"{value.name} (the bound is too wide)")
+            return False
+        if decision is Decision.BEYOND and kept and not self._is_gross(error, value.desired, value.step):
+            since = f"step {self.taken_over[0]} or before"
+            self.skipped.append(f"{value.name} (the program may have kept it of {since})")
+            return False
+        self.compared += 1
+        return decision is Decision.BEYOND
 
     def _is_gross(self, error: float, desired: Array, step: int) -> bool:
         """Say whether an error cannot come from weights that the program saw before one device took over others.
@@ -141,43 +154,28 @@ def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
                     seen.alone.append(f"{actual.name} ({lengths})")
                 continue  # of an interrupted run: each attempt has a history of its own
             if actual.kind == "predict" and rows and actual.value.ndim == desired.value.ndim:
-                seen.findings.append(_missing_rows(rank, actual.name, actual.value, desired.value, actual.step))
+                seen.findings.append(_missing_rows(rank, actual, len(desired.value)))
                 continue
-            others = [run[key].value for run in noisy if key in run]
-            bound = comparison.tolerance.result(desired.value, others)
-            since = actual.step if actual.kind == "fit" else None
-            error = seen.judge(actual.value, desired.value, bound, actual.name, since)
-            if error is None:
+            bound = comparison.tolerance.result(desired.value, [run[key].value for run in noisy if key in run])
+            value = _Value(actual.name, actual.step, actual.value, desired.value, bound)
+            if not seen.is_wrong(value, kept=actual.kind == "fit"):
                 continue
             loss = actual.name.split("/")[-1] == "loss"
             cause = "reported-loss-wrong" if loss and actual.kind == "fit" else "metric-wrong"
-            evidence = _order_of_rows(actual.value, desired.value, bound) if actual.kind == "predict" else None
+            evidence = _order_of_rows(value) if actual.kind == "predict" else None
             message = f"{actual.name} returned after step {actual.step} is not that of one device"
-            seen.findings.append(
-                _finding(
-                    distributed,
-                    rank,
-                    actual.name,
-                    actual.step,
-                    actual.value,
-                    desired.value,
-                    bound,
-                    message=message,
-                    cause=cause,
-                    evidence=evidence,
-                )
-            )
+            seen.findings.append(_finding(value, rank, distributed.num_replicas, message, cause, evidence))
 
 
-def _missing_rows(rank: RankRecord, name: str, actual: Array, desired: Array, step: int) -> Finding:
-    left, right = len(actual), len(desired)
+def _missing_rows(rank: RankRecord, actual: Returned, right: int) -> Finding:
+    left = len(actual.value)
     cause = "examples-dropped" if left < right else "examples-duplicated"
     return Finding(
         CHECK,
-        f"{name} has {left} rows, and {right} on one device",
+        f"{actual.name} has {left} rows, and {right} on one device",
         cause=cause,
-        step=step,
-        variable=name,
+        step=actual.step,
+        variable=actual.name,
         worker=rank.rank,
         fix=fix_of(cause),
         observed=str(left),
@@ -185,23 +183,24 @@ def _missing_rows(rank: RankRecord, name: str, actual: Array, desired: Array, st
     )
 
 
-def _order_of_rows(actual: Array, desired: Array, bound: Bound) -> str | None:
+def _order_of_rows(value: _Value) -> str | None:
     """Return a text if the rows are those of one device in another order, else ``None``."""
+    actual, desired = value.actual, value.desired
     if actual.shape != desired.shape or actual.ndim == 0:
         return None
     left, right = (rows.reshape(len(rows), -1) for rows in (actual, desired))
-    ordered = (rows[np.lexsort(rows.T[::-1])] for rows in (left, right))
-    return "the rows are those of one device in another order" if difference(*ordered).error <= bound.value else None
+    error = difference(*(rows[np.lexsort(rows.T[::-1])] for rows in (left, right))).error
+    return "the rows are those of one device in another order" if error <= value.bound.value else None
 
 
 def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
     """Compare the variables of metrics, read by their declared aggregation."""
     reference, distributed = comparison.records
-    found = pairs(reference, distributed)
+    watched = pairs(reference, distributed)
     for step in range(1, sound + 1):
         wrong = []
         alike = counted_by_replica(comparison, step)
-        for pair in found:
+        for pair in watched:
             if pair.ours.index in alike:
                 seen.compared += 1
                 continue
@@ -212,27 +211,15 @@ def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
             bound = comparison.tolerance.variable(pair.ours.index, step)
             if bound.measured and bound.value > bound.effect and not np.any(desired):
                 continue
-            error = seen.judge(actual, desired, bound, pair.ours.name, step)
-            if error is not None:
-                wrong.append((pair, actual, desired, bound))
+            value = _Value(pair.ours.name, step, actual, desired, bound)
+            if seen.is_wrong(value):
+                wrong.append((pair, value))
         if wrong:
-            pair, actual, desired, bound = wrong[0]
+            pair, value = wrong[0]
             message = f"the metric state {pair.theirs.name} differs from one device after step {step}"
-            evidence = resummed(reference, distributed, pair, step, bound.value)
-            rank = distributed.ranks[0]
-            seen.findings.append(
-                _finding(
-                    distributed,
-                    rank,
-                    pair.theirs.name,
-                    step,
-                    actual,
-                    desired,
-                    bound,
-                    message=message,
-                    evidence=evidence,
-                )
-            )
+            evidence = resummed(reference, distributed, pair, step, value.bound.value)
+            found = _finding(value, distributed.ranks[0], distributed.num_replicas, message, evidence=evidence)
+            seen.findings.append(replace(found, variable=pair.theirs.name))
             return
 
 
@@ -248,36 +235,25 @@ def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
             for name in theirs:
                 if name not in ours or name == RUNNING_MEAN or name in done:
                     continue
-                desired, actual = np.asarray(ours[name]), np.asarray(theirs[name])
                 if _tells_topology(name, theirs[name], distributed, rank):
                     seen.skipped.append(f"{name} (says where the program runs)")
                     continue
                 bound = comparison.tolerance.value(name, step)
-                error = seen.judge(actual, desired, bound, name, step)
-                if error is None:
+                value = _Value(name, step, np.asarray(theirs[name]), np.asarray(ours[name]), bound)
+                if not seen.is_wrong(value):
                     continue
                 done.add(name)
                 what = f"the {name} that fit shows" if by_fit else f"{name}"
-                message = f"{what} in step {step} is not that of one device"
-                shown = by_fit and state_agrees(comparison, step)
-                seen.findings.append(
-                    _finding(
-                        distributed,
-                        rank,
-                        name,
-                        step,
-                        actual,
-                        desired,
-                        bound,
-                        message=message,
-                        cause="staleness-exceeded" if "stale" in name.lower() else "metric-wrong",
-                        approximation=shown,
-                        evidence="the metric's own state agrees with one device: fit shows, until the epoch ends, what "
-                        "the replicas' metrics show one by one"
-                        if shown
-                        else None,
-                    )
+                found = _finding(
+                    value,
+                    rank,
+                    distributed.num_replicas,
+                    f"{what} in step {step} is not that of one device",
+                    "staleness-exceeded" if "stale" in name.lower() else "metric-wrong",
                 )
+                if by_fit and state_agrees(comparison, step):
+                    found = replace(found, evidence=_SHOWN_BY_FIT, approximation=True)
+                seen.findings.append(found)
 
 
 def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankRecord) -> bool:
@@ -288,43 +264,37 @@ def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankR
 
 
 def _finding(
-    distributed: TrainingRecord,
+    value: _Value,
     rank: RankRecord,
-    name: str,
-    step: int,
-    actual: Array,
-    desired: Array,
-    bound: Bound,
-    *,
+    replicas: int,
     message: str,
     cause: str = "metric-wrong",
     evidence: str | None = None,
-    approximation: bool = False,
 ) -> Finding:
-    found = difference(actual, desired)
+    found = difference(value.actual, value.desired)
     return Finding(
         check=CHECK,
         message=message,
         cause=cause,
-        step=step,
-        variable=name,
+        step=value.step,
+        variable=value.name,
         worker=rank.rank,
         error=found.error,
-        tolerance=bound.value,
+        tolerance=value.bound.value,
         fix=fix_of(cause),
         observed=found.actual,
         expected=found.desired,
-        origin=bound.origin,
-        evidence=evidence or _by_ratio(actual, desired, bound, distributed.num_replicas),
-        approximation=approximation,
+        origin=value.bound.origin,
+        evidence=evidence or _by_ratio(value, replicas),
     )
 
 
-def _by_ratio(actual: Array, desired: Array, bound: Bound, replicas: int) -> str | None:
+def _by_ratio(value: _Value, replicas: int) -> str | None:
+    actual, desired, bound = value.actual, value.desired, value.bound.value
     if actual.shape != desired.shape or not all_finite(actual):
         return None
-    if replicas > 1 and difference(actual, desired * replicas).error <= bound.value * replicas:
+    if replicas > 1 and difference(actual, desired * replicas).error <= bound * replicas:
         return f"it is {replicas} x what one device has: replicas are added up that hold the same"
-    if replicas > 1 and difference(actual, desired / replicas).error <= bound.value:
+    if replicas > 1 and difference(actual, desired / replicas).error <= bound:
         return f"it is 1/{replicas} of what one device has: the mean of parts, or of one replica alone"
     return None
