@@ -27,7 +27,7 @@ CHECK = "ACCUM"
 CAUSE = "gradient-accumulation-wrong"
 _BIAS_CORRECTED = ("Adam", "AdamW", "Nadam", "Adamax", "Lamb")
 _WHOLE = 1e-6
-"""Largest relative distance of a factor from a whole number. Factors come from float64 sums of float32 gradients."""
+"""Largest relative distance of a factor from a whole number: some times the roundoff of float32."""
 
 
 @dataclass(frozen=True)
