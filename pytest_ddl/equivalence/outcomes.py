@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.observe import Place, of_kind, shared_steps
+from pytest_ddl.equivalence.evidence.comparison import Place
+from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Outcome
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
@@ -94,10 +95,10 @@ def unmatched(
                 "unconditionally."
             )
             names = [v.name for v in theirs or ours]
-            told = f"{'these' if theirs else 'those of one device'}: {', '.join(names[:6])}"
+            watched = f"{'these' if theirs else 'those of one device'}: {', '.join(names[:6])}"
             return [
                 Finding(check, message, cause, step=0, worker=rank, observed=observed, expected=expected,
-                        fix=fix, evidence=told)
+                        fix=fix, evidence=watched)
             ]  # fmt: skip
     return []
 

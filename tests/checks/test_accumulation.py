@@ -102,6 +102,7 @@ def test_accumulation_is_seen() -> None:
     [
         (accumulating(zeros=True, momentum=0.9), 3),
         (accumulating(zeros=True, rule="Adam"), 3),
+        (replace(accumulating(zeros=True, rule="Adam"), sizes=SIZES[:2]), 1),
         (accumulating(reset=False), 4),
         (accumulating(3, reset=False), 6),
         (accumulating(1, reset=False), 2),
@@ -112,7 +113,14 @@ def test_accumulation_is_seen() -> None:
         (accumulating(extra=lambda w, step: {"kernel": w["kernel"] * 0.99} if step % 2 else {}), 1),
     ],
     ids=[
-        *("zeros and momentum", "zeros and adam", "no reset", "no reset of three", "no reset in any step"),
+        *(
+            "zeros and momentum",
+            "zeros and adam",
+            "zeros count for adam",
+            "no reset",
+            "no reset of three",
+            "no reset in any step",
+        ),
         *("no reset, adam", "one is lost", "one counts twice", "the last alone", "decays in between"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.report import Report
@@ -106,7 +107,7 @@ def test_weights_move_by_the_sum_of_all_gradients(moved: float, cause: str | Non
     last = {index: (start - 0.1 * moved * STEPS * gradient,)}
     steps = tuple(replace(s, gradients=given, snapshot=last if s.index == STEPS else {}) for s in other.steps)
     distributed = replace(distributed, ranks=(replace(other, steps=steps, initial=rank.initial, asynchronous=True),))
-    found, right = lost_from_weights(reference, distributed, Tolerance(reference), STEPS)
+    found, right = lost_from_weights(Comparison(reference, distributed, Tolerance(reference)), STEPS)
     assert [finding.cause for finding in found] == ([cause] if cause else [])
     assert bool(right) is (cause is None)
 

@@ -16,7 +16,7 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, close_by, global_norm
-from pytest_ddl.equivalence.evidence.effective import effective, rule_for, settings_of
+from pytest_ddl.equivalence.evidence.effective import counted_updates, effective, rule_for, settings_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica, observed, total
 from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
@@ -147,6 +147,7 @@ def _by_the_program(record: TrainingRecord, step: int, tolerance: Tolerance) -> 
             limits.append(set(found))
         elif not all(close(index, after[index], before[index]) for index in both):
             return None  # this replica changed its gradient in another way
+    # Several limits may explain what one replica did. The program has one that explains what all of them did.
     common = set.intersection(*limits) if limits and not _scaled_alike(computed, applied) else set()
     whole = total(computed)
     given = total(applied)
@@ -178,7 +179,7 @@ def _scaled_alike(computed: Mapping[int, Mapping[int, Float]], applied: Mapping[
 
 def _read(record: TrainingRecord, step: int, tolerance: Tolerance) -> _Step | None:
     applied = by_replica(record, step, GradientStage.APPLIED)
-    if sorted(applied) != list(range(record.num_replicas)) or not _one_update(record, step):
+    if sorted(applied) != list(range(record.num_replicas)) or counted_updates(record, step) != 1:
         return None
     _kind, settings = settings_of(record)
     optimizers = record.ranks[0].optimizers
@@ -199,12 +200,6 @@ def _read(record: TrainingRecord, step: int, tolerance: Tolerance) -> _Step | No
         # operations.
         slack[variable.index] = 8 * stored / abs(rule.gain) + _rounding(record, variable.index, tolerance, applied)
     return _Step([applied[replica] for replica in sorted(applied)], moved_by, slack) if moved_by else None
-
-
-def _one_update(record: TrainingRecord, step: int) -> bool:
-    counters = of_kind(record, VariableKind.ITERATIONS)
-    values = [record.value(counters[0].index, at) for at in (step - 1, step)] if len(counters) == 1 else []
-    return len(values) == 2 and all(v is not None for v in values) and int(values[1]) - int(values[0]) == 1  # type: ignore[arg-type]
 
 
 def _rounding(

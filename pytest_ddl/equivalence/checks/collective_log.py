@@ -110,8 +110,8 @@ def _one_device_reduces_both(reference: TrainingRecord | None, one: CollectiveRe
     """Return whether both are reductions of the same step of the program, even if the log is too short to show it."""
     if reference is None or one.step >= reference.num_steps or one.parts or other.parts:
         return False
-    told = reference.ranks[0].steps[one.step].reductions
-    known = {(item.given.shape, item.dtype) for item in told}
+    recorded = reference.ranks[0].steps[one.step].reductions
+    known = {(item.given.shape, item.dtype) for item in recorded}
     return (one.shape, one.dtype) in known and (other.shape, other.dtype) in known
 
 

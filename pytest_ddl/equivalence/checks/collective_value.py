@@ -48,9 +48,9 @@ def check_collective_value(reference: TrainingRecord, distributed: TrainingRecor
 def _reductions(record: TrainingRecord) -> Iterator[_Reduction]:
     """Yield the reductions that were recorded on every replica."""
     for step in range(1, record.num_steps + 1):
-        told = [item for rank in record.ranks for item in rank.steps[step - 1].reductions]
-        for position in sorted({item.position for item in told}):
-            parts = tuple(sorted((i for i in told if i.position == position), key=lambda item: item.replica))
+        reductions = [item for rank in record.ranks for item in rank.steps[step - 1].reductions]
+        for position in sorted({item.position for item in reductions}):
+            parts = tuple(sorted((i for i in reductions if i.position == position), key=lambda item: item.replica))
             alike = len({(item.op, item.dtype, item.given.shape) for item in parts}) == 1
             if alike and [item.replica for item in parts] == list(range(record.num_replicas)):
                 yield _Reduction(step, position, parts)
@@ -141,9 +141,9 @@ def _reference_overflows(reference: TrainingRecord, item: _Reduction) -> bool:
     if item.step > reference.num_steps:
         return False
     same = [
-        told
+        other
         for rank in reference.ranks
-        for told in rank.steps[item.step - 1].reductions
-        if told.position == item.position
+        for other in rank.steps[item.step - 1].reductions
+        if other.position == item.position
     ]
-    return any(told.given.dtype.kind == "f" and not np.isfinite(told.given).all() for told in same)
+    return any(other.given.dtype.kind == "f" and not np.isfinite(other.given).all() for other in same)

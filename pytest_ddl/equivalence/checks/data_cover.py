@@ -6,7 +6,7 @@ from collections import Counter
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, coverage
-from pytest_ddl.equivalence.evidence.observe import shared_steps
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import lone_ids
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
@@ -26,14 +26,14 @@ def check_data_cover(
         return no_steps(CHECK, distributed)
     found = coverage(reference, distributed)
     if found is None:
-        told = lone_ids(reference, distributed)
-        if told is not None:
-            return inconclusive(CHECK, f"example ids were told on one side only ({told}): tell them in every run")
+        one_sided = lone_ids(reference, distributed)
+        if one_sided is not None:
+            return inconclusive(CHECK, f"example ids were told on one side only ({one_sided}): tell them in every run")
         return not_applicable(CHECK, not_observed(distributed, "examples were"))
     if found.order is Order.SAME:
         return passed(CHECK, f"{found.by} of {sum(found.ours.values())} examples in {found.steps} steps")
     if found.order is Order.OTHER:
-        if any(rank.asynchronous for rank in distributed.ranks):
+        if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently: which examples a step consumes is left to chance")
         return failed(CHECK, [_other_order(found)])
     return failed(CHECK, _wrong(found))
@@ -55,14 +55,14 @@ def _wrong(found: Coverage) -> list[Finding]:
     extra, missing = found.theirs - found.ours, found.ours - found.theirs
     repeated: Examples = Counter({n: count for n, count in extra.items() if n in found.ours or found.theirs[n] > 1})
     unknown = sum((extra - repeated).values())
-    told = f"; {unknown} example(s) are none of one device's" if unknown else ""
+    others = f"; {unknown} example(s) are none of one device's" if unknown else ""
     findings = []
     if repeated:
         what = f"{sum(repeated.values())} example(s) counted more often than on one device"
         findings.append(_finding(found, "examples-duplicated", repeated, what))
     if missing:
         what = f"{sum(missing.values())} example(s) missing compared with one device"
-        findings.append(_finding(found, "examples-dropped", missing, what + told))
+        findings.append(_finding(found, "examples-dropped", missing, what + others))
     if not findings:
         findings.append(_finding(found, None, extra, f"{unknown} example(s) are none of one device's"))
     return findings

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import difference
-from pytest_ddl.equivalence.evidence.observe import compare, compared_with_reference, is_seed, of_kind, update
+from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.observe import compared_with_reference, is_seed, of_kind, update
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
@@ -21,20 +22,21 @@ _OF_THE_OPTIMIZER = (VariableKind.SLOT, VariableKind.ITERATIONS)
 
 def check_lint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Judge the facts about the set-up. The reference shows which variables are trained."""
+    comparison = Comparison(reference, distributed, tolerance)
     known = [rank for rank in distributed.ranks if "replicas" in rank.facts]
     if not known:
         return not_applicable(CHECK, "the set-up was not observed")
     findings = [finding for rank in known for finding in _cluster(rank, distributed)]
-    outside = _outside(reference, distributed, tolerance)
+    outside = _outside(comparison)
     if outside:
         findings.append(_outside_scope(outside, distributed))
     if findings:
         return failed(CHECK, findings)
     if distributed.errors and not distributed.variables:
         return inconclusive(CHECK, "the run failed before a variable was watched", follows=True)
-    told = f"{known[0].facts.get('replicas')} replica(s) in sync"
+    spanned = f"{known[0].facts.get('replicas')} replica(s) in sync"
     mirrored = [variable for variable in distributed.variables if variable.distributed]
-    return passed(CHECK, told + (f", {len(mirrored)} mirrored variables" if mirrored else ""))
+    return passed(CHECK, spanned + (f", {len(mirrored)} mirrored variables" if mirrored else ""))
 
 
 def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
@@ -74,12 +76,13 @@ def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
     ]
 
 
-def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[VariableRecord]:
+def _outside(comparison: Comparison) -> list[VariableRecord]:
     """Find trained variables that have one component for all replicas.
 
     Variables of the optimizer are listed only if they differ from one device, because each worker may rightly keep its
     own counter. Other state is listed only if every replica repeats its change.
     """
+    reference, distributed = comparison.records
     if distributed.num_replicas < 2 or distributed.strategy.split("[")[0] not in _MIRRORING:
         return []
     plain = {variable.index for variable in distributed.variables if not variable.distributed}
@@ -87,47 +90,43 @@ def _outside(reference: TrainingRecord, distributed: TrainingRecord, tolerance: 
     trained = [
         variable
         for variable in of_kind(reference, VariableKind.TRAINABLE)
-        if variable.index in plain and tolerance.moved(variable.index, steps)
+        if variable.index in plain and comparison.tolerance.moved(variable.index, steps)
     ]
-    trained = [variable for variable in trained if _is_of_a_replica(reference, distributed, tolerance, variable)]
+    trained = [variable for variable in trained if _is_of_a_replica(comparison, variable)]
     alone = all(len(rank.replicas) == 1 for rank in distributed.ranks)
-    if alone and not distributed.errors and not compare(reference, distributed, tolerance).first:
+    if alone and not distributed.errors and not comparison.differences().first:
         trained = []  # each worker keeps its own copy and updates it as the others do
     last = min(steps, distributed.num_steps)
-    wrong = {
-        place.variable.index for place in compare(reference, distributed, tolerance, _OF_THE_OPTIMIZER, 1, last).first
-    }
+    wrong = {place.variable.index for place in comparison.differences(_OF_THE_OPTIMIZER, 1, last).first}
     found = trained + [v for v in of_kind(reference, *_OF_THE_OPTIMIZER) if v.index in plain & wrong]
-    return found + [v for v in _repeated_state(reference, distributed, tolerance) if v.index in plain]
+    return found + [v for v in _repeated_state(comparison) if v.index in plain]
 
 
-def _is_of_a_replica(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, variable: VariableRecord
-) -> bool:
+def _is_of_a_replica(comparison: Comparison, variable: VariableRecord) -> bool:
     """Return whether a replica trains a variable, as far as that was observed.
 
     A counter that only the program's loop changes has no gradient and equals one device. But TensorFlow calls it
     trainable unless the program says otherwise.
     """
+    reference, distributed = comparison.records
     if not (gradients.observed(reference) and gradients.observed(distributed)):
         return True
-    for record in (reference, distributed):
+    for record in comparison.records:
         for step in range(1, record.num_steps + 1):
             found = (call for stage in GradientStage for call in gradients.calls(record, step, stage))
             if any(call.values.get(variable.index) is not None for call in found):
                 return True
     last = min(reference.num_steps, distributed.num_steps)
     return any(
-        difference(actual, desired).error > tolerance.variable(variable.index, step).value
+        difference(actual, desired).error > comparison.tolerance.variable(variable.index, step).value
         for step in range(1, last + 1)
         for _rank, _replica, actual, desired in compared_with_reference(reference, distributed, variable, step)
     )
 
 
-def _repeated_state(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
-) -> list[VariableRecord]:
+def _repeated_state(comparison: Comparison) -> list[VariableRecord]:
     """Find state to which every replica of a process added the change that one device makes."""
+    reference, distributed = comparison.records
     if all(len(rank.replicas) == 1 for rank in distributed.ranks):
         return []
     found = []
@@ -136,7 +135,7 @@ def _repeated_state(
             ours, theirs = (update(record, variable.index, step) for record in (reference, distributed))
             if is_seed(variable) or ours is None or theirs is None or ours.shape != theirs.shape:
                 break
-            slack = sum(tolerance.variable(variable.index, at).value for at in (step - 1, step))
+            slack = sum(comparison.tolerance.variable(variable.index, at).value for at in (step - 1, step))
             if difference(theirs, ours).error <= slack:
                 continue
             number = len(distributed.ranks[0].replicas)

@@ -10,11 +10,12 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica, pairs, resummed, state_agrees
-from pytest_ddl.equivalence.evidence.observe import compare, shared_steps
+from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
-from pytest_ddl.equivalence.evidence.results import returned
+from pytest_ddl.equivalence.evidence.results import Returned, returned
 from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
@@ -23,6 +24,21 @@ from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
 CHECK = "METRIC-EQ"
 _TOPOLOGY = re.compile(r"rank|replica|worker|task|device|process", re.IGNORECASE)
 """Names of values that may say where the program runs instead of what it learns."""
+_SHOWN_BY_FIT = (
+    "the metric's own state agrees with one device: fit shows, until the epoch ends, what the replicas' metrics show "
+    "one by one"
+)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """Value that both runs have after a step, and its bound."""
+
+    name: str
+    step: int
+    actual: Array
+    desired: Array
+    bound: Bound
 
 
 @dataclass
@@ -37,32 +53,30 @@ class _Seen:
     taken_over: tuple[int, ...] = ()
     """Steps after which one device took over the weights of the strategy."""
 
-    def judge(
-        self, actual: Array, desired: Array, bound: Bound, what: str, keeps_since: int | None = None
-    ) -> float | None:
-        """Return the error of a wrong value, ``None`` otherwise. A value that no bound can decide on is skipped.
+    def is_wrong(self, value: _Value, *, kept: bool = True) -> bool:
+        """Judge a value. One that no bound can decide on is skipped.
 
-        :param keeps_since: step of a value that may hold what the program kept from earlier steps.
+        :param kept: True if the value may hold something that the program kept from earlier steps.
         """
-        error = difference(actual, desired).error
-        if error == 0.0 and not np.any(np.isfinite(desired)):
-            self.skipped.append(f"{what} (not finite on one device)")
-            return None
+        error, bound = difference(value.actual, value.desired).error, value.bound
+        if error == 0.0 and not np.any(np.isfinite(value.desired)):
+            self.skipped.append(f"{value.name} (not finite on one device)")
+            return False
         if bound.measured and bound.value > bound.effect and not math.isinf(error):
             # The same program on one device gives another value each time, for example a time, an unseeded random
             # number or the result of a chaotic training.
-            self.skipped.append(f"{what} (not reproducible on one device)")
-            return None
-        self.compared += 1
+            self.skipped.append(f"{value.name} (not reproducible on one device)")
+            return False
         decision = bound.judge(error)
         if decision is Decision.UNDECIDED:
-            self.compared -= 1
-            self.skipped.append(f"{what} (the bound is too wide)")
-        if decision is Decision.BEYOND and keeps_since is not None and not self._is_gross(error, desired, keeps_since):
-            self.compared -= 1
-            self.skipped.append(f"{what} (the program may have kept it of step {self.taken_over[0]} or before)")
-            return None
-        return error if decision is Decision.BEYOND else None
+            self.skipped.append(f"{value.name} (the bound is too wide)")
+            return False
+        if decision is Decision.BEYOND and kept and not self._is_gross(error, value.desired, value.step):
+            since = f"step {self.taken_over[0]} or before"
+            self.skipped.append(f"{value.name} (the program may have kept it of {since})")
+            return False
+        self.compared += 1
+        return decision is Decision.BEYOND
 
     def _is_gross(self, error: float, desired: Array, step: int) -> bool:
         """Say whether an error cannot come from weights that the program saw before one device took over others.
@@ -75,21 +89,22 @@ class _Seen:
 
 def check_metric(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Compare metric state, named values and results of calls as long as the weights agree."""
+    comparison = Comparison(reference, distributed, tolerance)
     if distributed.errors or reference.errors:
         return not_applicable(CHECK, "the run failed, see RUN")
     if not (reference.ranks and distributed.ranks):
         return inconclusive(CHECK, "no rank left a record")
-    steps = shared_steps(reference, distributed)
-    diverged = compare(reference, distributed, tolerance).step
+    steps = comparison.steps
+    diverged = comparison.differences().step
     if diverged == 0:
         return not_applicable(CHECK, "the weights differ before the first step")
     sound = steps if diverged is None else diverged - 1
     unlike = unmatched(CHECK, reference, distributed, (VariableKind.METRIC,), "metric-wrong")
     seen = _Seen(findings=unlike, taken_over=reference.taken_over)
-    _results(reference, distributed, tolerance, sound, seen)
-    _state(reference, distributed, tolerance, sound, seen)
-    _values(reference, distributed, tolerance, sound, seen)
-    told = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
+    _results(comparison, sound, seen)
+    _state(comparison, sound, seen)
+    _values(comparison, sound, seen)
+    skipped = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
     if seen.findings:
         # Report the earliest place of each name first. A wrong history says more than its single steps.
         return failed(CHECK, sorted(seen.findings, key=lambda finding: finding.step or 0))
@@ -100,14 +115,14 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if unread is not None:
         return inconclusive(CHECK, unread)
     if not seen.compared and diverged is None and steps == 0:
-        return inconclusive(CHECK, f"neither steps nor results were recorded that can be compared{told}")
+        return inconclusive(CHECK, f"neither steps nor results were recorded that can be compared{skipped}")
     if seen.compared:
-        result = passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + told)
+        result = passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + skipped)
     elif diverged is not None:
         why = f"the weights differ from step {diverged} on, and so does what is computed with them"
         result = not_applicable(CHECK, why)
     else:
-        result = not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{told}")
+        result = not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{skipped}")
     later = _later(reference, distributed, sound)
     return replace(result, unjudged=tuple(dict.fromkeys([*seen.skipped, *later])))
 
@@ -123,11 +138,10 @@ def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -
     return [f"{name} (the weights differ from step {sound + 1} on)" for name in dict.fromkeys(names)]
 
 
-def _results(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
-) -> None:
+def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
+    reference, distributed = comparison.records
     ours = returned(reference.ranks[0])
-    noisy = [returned(run.ranks[0]) for run in tolerance.perturbed if run.ranks]
+    noisy = [returned(run.ranks[0]) for run in comparison.tolerance.perturbed if run.ranks]
     for rank in distributed.ranks:
         for key, actual in returned(rank).items():
             desired = ours.get(key)
@@ -136,47 +150,32 @@ def _results(
             rows = actual.value.shape[:1] != desired.value.shape[:1]
             if actual.kind == "fit" and rows:
                 if not any(other.resumed for other in distributed.ranks):
-                    told = f"{len(desired.value)} entries on one device, {len(actual.value)} under the strategy"
-                    seen.alone.append(f"{actual.name} ({told})")
+                    lengths = f"{len(desired.value)} entries on one device, {len(actual.value)} under the strategy"
+                    seen.alone.append(f"{actual.name} ({lengths})")
                 continue  # of an interrupted run: each attempt has a history of its own
             if actual.kind == "predict" and rows and actual.value.ndim == desired.value.ndim:
-                seen.findings.append(_missing_rows(rank, actual.name, actual.value, desired.value, actual.step))
+                seen.findings.append(_missing_rows(rank, actual, len(desired.value)))
                 continue
-            others = [run[key].value for run in noisy if key in run]
-            bound = tolerance.result(desired.value, others)
-            since = actual.step if actual.kind == "fit" else None
-            error = seen.judge(actual.value, desired.value, bound, actual.name, since)
-            if error is None:
+            bound = comparison.tolerance.result(desired.value, [run[key].value for run in noisy if key in run])
+            value = _Value(actual.name, actual.step, actual.value, desired.value, bound)
+            if not seen.is_wrong(value, kept=actual.kind == "fit"):
                 continue
             loss = actual.name.split("/")[-1] == "loss"
             cause = "reported-loss-wrong" if loss and actual.kind == "fit" else "metric-wrong"
-            evidence = _order_of_rows(actual.value, desired.value, bound) if actual.kind == "predict" else None
+            evidence = _order_of_rows(value) if actual.kind == "predict" else None
             message = f"{actual.name} returned after step {actual.step} is not that of one device"
-            seen.findings.append(
-                _finding(
-                    distributed,
-                    rank,
-                    actual.name,
-                    actual.step,
-                    actual.value,
-                    desired.value,
-                    bound,
-                    message=message,
-                    cause=cause,
-                    evidence=evidence,
-                )
-            )
+            seen.findings.append(_finding(value, rank, distributed.num_replicas, message, cause, evidence))
 
 
-def _missing_rows(rank: RankRecord, name: str, actual: Array, desired: Array, step: int) -> Finding:
-    left, right = len(actual), len(desired)
+def _missing_rows(rank: RankRecord, actual: Returned, right: int) -> Finding:
+    left = len(actual.value)
     cause = "examples-dropped" if left < right else "examples-duplicated"
     return Finding(
         CHECK,
-        f"{name} has {left} rows, and {right} on one device",
+        f"{actual.name} has {left} rows, and {right} on one device",
         cause=cause,
-        step=step,
-        variable=name,
+        step=actual.step,
+        variable=actual.name,
         worker=rank.rank,
         fix=fix_of(cause),
         observed=str(left),
@@ -184,24 +183,24 @@ def _missing_rows(rank: RankRecord, name: str, actual: Array, desired: Array, st
     )
 
 
-def _order_of_rows(actual: Array, desired: Array, bound: Bound) -> str | None:
+def _order_of_rows(value: _Value) -> str | None:
     """Return a text if the rows are those of one device in another order, else ``None``."""
+    actual, desired = value.actual, value.desired
     if actual.shape != desired.shape or actual.ndim == 0:
         return None
     left, right = (rows.reshape(len(rows), -1) for rows in (actual, desired))
-    ordered = (rows[np.lexsort(rows.T[::-1])] for rows in (left, right))
-    return "the rows are those of one device in another order" if difference(*ordered).error <= bound.value else None
+    error = difference(*(rows[np.lexsort(rows.T[::-1])] for rows in (left, right))).error
+    return "the rows are those of one device in another order" if error <= value.bound.value else None
 
 
-def _state(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
-) -> None:
+def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
     """Compare the variables of metrics, read by their declared aggregation."""
-    found = pairs(reference, distributed)
+    reference, distributed = comparison.records
+    watched = pairs(reference, distributed)
     for step in range(1, sound + 1):
         wrong = []
-        alike = counted_by_replica(reference, distributed, tolerance, step)
-        for pair in found:
+        alike = counted_by_replica(comparison, step)
+        for pair in watched:
             if pair.ours.index in alike:
                 seen.compared += 1
                 continue
@@ -209,37 +208,24 @@ def _state(
             actual = combined(distributed, pair.theirs, step)
             if desired is None or actual is None:
                 continue
-            bound = tolerance.variable(pair.ours.index, step)
+            bound = comparison.tolerance.variable(pair.ours.index, step)
             if bound.measured and bound.value > bound.effect and not np.any(desired):
                 continue
-            error = seen.judge(actual, desired, bound, pair.ours.name, step)
-            if error is not None:
-                wrong.append((pair, actual, desired, bound))
+            value = _Value(pair.ours.name, step, actual, desired, bound)
+            if seen.is_wrong(value):
+                wrong.append((pair, value))
         if wrong:
-            pair, actual, desired, bound = wrong[0]
+            pair, value = wrong[0]
             message = f"the metric state {pair.theirs.name} differs from one device after step {step}"
-            evidence = resummed(reference, distributed, pair, step, bound.value)
-            rank = distributed.ranks[0]
-            seen.findings.append(
-                _finding(
-                    distributed,
-                    rank,
-                    pair.theirs.name,
-                    step,
-                    actual,
-                    desired,
-                    bound,
-                    message=message,
-                    evidence=evidence,
-                )
-            )
+            evidence = resummed(reference, distributed, pair, step, value.bound.value)
+            found = _finding(value, distributed.ranks[0], distributed.num_replicas, message, evidence=evidence)
+            seen.findings.append(replace(found, variable=pair.theirs.name))
             return
 
 
-def _values(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, sound: int, seen: _Seen
-) -> None:
+def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
     """Compare named values, and report the first wrong step of each on the first rank that shows it."""
+    reference, distributed = comparison.records
     done: set[str] = set()
     for step in range(1, sound + 1):
         ours = reference.ranks[0].steps[step - 1].values
@@ -249,36 +235,25 @@ def _values(
             for name in theirs:
                 if name not in ours or name == RUNNING_MEAN or name in done:
                     continue
-                desired, actual = np.asarray(ours[name]), np.asarray(theirs[name])
                 if _tells_topology(name, theirs[name], distributed, rank):
                     seen.skipped.append(f"{name} (says where the program runs)")
                     continue
-                bound = tolerance.value(name, step)
-                error = seen.judge(actual, desired, bound, name, step)
-                if error is None:
+                bound = comparison.tolerance.value(name, step)
+                value = _Value(name, step, np.asarray(theirs[name]), np.asarray(ours[name]), bound)
+                if not seen.is_wrong(value):
                     continue
                 done.add(name)
                 what = f"the {name} that fit shows" if by_fit else f"{name}"
-                message = f"{what} in step {step} is not that of one device"
-                shown = by_fit and state_agrees(reference, distributed, tolerance, step)
-                seen.findings.append(
-                    _finding(
-                        distributed,
-                        rank,
-                        name,
-                        step,
-                        actual,
-                        desired,
-                        bound,
-                        message=message,
-                        cause="staleness-exceeded" if "stale" in name.lower() else "metric-wrong",
-                        approximation=shown,
-                        evidence="the metric's own state agrees with one device: fit shows, until the epoch ends, what "
-                        "the replicas' metrics show one by one"
-                        if shown
-                        else None,
-                    )
+                found = _finding(
+                    value,
+                    rank,
+                    distributed.num_replicas,
+                    f"{what} in step {step} is not that of one device",
+                    "staleness-exceeded" if "stale" in name.lower() else "metric-wrong",
                 )
+                if by_fit and state_agrees(comparison, step):
+                    found = replace(found, evidence=_SHOWN_BY_FIT, approximation=True)
+                seen.findings.append(found)
 
 
 def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankRecord) -> bool:
@@ -289,43 +264,37 @@ def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankR
 
 
 def _finding(
-    distributed: TrainingRecord,
+    value: _Value,
     rank: RankRecord,
-    name: str,
-    step: int,
-    actual: Array,
-    desired: Array,
-    bound: Bound,
-    *,
+    replicas: int,
     message: str,
     cause: str = "metric-wrong",
     evidence: str | None = None,
-    approximation: bool = False,
 ) -> Finding:
-    found = difference(actual, desired)
+    found = difference(value.actual, value.desired)
     return Finding(
         check=CHECK,
         message=message,
         cause=cause,
-        step=step,
-        variable=name,
+        step=value.step,
+        variable=value.name,
         worker=rank.rank,
         error=found.error,
-        tolerance=bound.value,
+        tolerance=value.bound.value,
         fix=fix_of(cause),
         observed=found.actual,
         expected=found.desired,
-        origin=bound.origin,
-        evidence=evidence or _by_ratio(actual, desired, bound, distributed.num_replicas),
-        approximation=approximation,
+        origin=value.bound.origin,
+        evidence=evidence or _by_ratio(value, replicas),
     )
 
 
-def _by_ratio(actual: Array, desired: Array, bound: Bound, replicas: int) -> str | None:
+def _by_ratio(value: _Value, replicas: int) -> str | None:
+    actual, desired, bound = value.actual, value.desired, value.bound.value
     if actual.shape != desired.shape or not all_finite(actual):
         return None
-    if replicas > 1 and difference(actual, desired * replicas).error <= bound.value * replicas:
+    if replicas > 1 and difference(actual, desired * replicas).error <= bound * replicas:
         return f"it is {replicas} x what one device has: replicas are added up that hold the same"
-    if replicas > 1 and difference(actual, desired / replicas).error <= bound.value:
+    if replicas > 1 and difference(actual, desired / replicas).error <= bound:
         return f"it is 1/{replicas} of what one device has: the mean of parts, or of one replica alone"
     return None

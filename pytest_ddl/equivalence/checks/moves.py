@@ -8,9 +8,10 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import difference, same
+from pytest_ddl.equivalence.evidence.comparison import Place
 from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.gradients import calls
-from pytest_ddl.equivalence.evidence.observe import Place, of_kind, shared_steps
+from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.evidence.unmoved import unmoved
 from pytest_ddl.equivalence.findings import CheckResult, Finding
@@ -47,8 +48,8 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         return inconclusive(CHECK, "no trainable variable moved on one device")
     still = [v.name for v in trainable if v not in moving]
     idle = [v.name for v in of_kind(reference, VariableKind.ITERATIONS) if _counts_nothing(reference, v, steps)]
-    told = f"; not judged, still on one device: {', '.join(still[:3])}" if still else ""
-    result = passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{told}")
+    not_judged = f"; not judged, still on one device: {', '.join(still[:3])}" if still else ""
+    result = passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{not_judged}")
     # A program may have an optimizer that it does not use. So this is not enough to doubt the result.
     why = f"{idle[0]} does not count in {steps} step(s), so its optimizer makes no update" if idle else ""
     return replace(result, unjudged=tuple(f"{name} ({why})" for name in still)) if idle else result
@@ -88,15 +89,16 @@ def _frozen_and_updated(reference: TrainingRecord, distributed: TrainingRecord) 
 
 def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
     """Find weights that have a gradient and never move, on one device either."""
-    found = {variable.index: (variable, step, told) for variable, step, told in unmoved(distributed)}
+    found = {variable.index: (variable, step, evidence) for variable, step, evidence in unmoved(distributed)}
     both = [found[variable.index] for variable, _step, _told in unmoved(reference) if variable.index in found]
     if not both:
         return []
-    variable, step, told = both[0]
+    variable, step, evidence = both[0]
     more = f" (with {len(both) - 1} other variable(s))" if len(both) > 1 else ""
     message = f"{variable.name} never moves though it has a gradient, on one device neither{more}"
     cause = "variable-did-not-move"
-    return [Finding(CHECK, message, cause=cause, step=step, variable=variable.name, fix=fix_of(cause), evidence=told)]
+    fix = fix_of(cause)
+    return [Finding(CHECK, message, cause=cause, step=step, variable=variable.name, fix=fix, evidence=evidence)]
 
 
 def _replicas_moved(record: TrainingRecord, variable: VariableRecord, steps: int) -> bool | None:

@@ -8,15 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, same
-from pytest_ddl.equivalence.evidence.observe import (
-    Place,
-    compare,
-    component_updates,
-    is_loss_scale,
-    of_kind,
-    read_locally,
-    shared_steps,
-)
+from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
+from pytest_ddl.equivalence.evidence.observe import component_updates, is_loss_scale, of_kind, read_locally
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, not_observed, passed
@@ -30,25 +23,26 @@ _EXACT = Bound(0.0, "a loss scale changes by exact factors")
 
 def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Judge the steps in which the gradients of a replica and of one device are not finite."""
+    comparison = Comparison(reference, distributed, tolerance)
     if distributed.num_replicas < 2:
         return not_applicable(CHECK, "there is one replica")
     if not any(step.gradients for rank in distributed.ranks for step in rank.steps):
         return not_applicable(CHECK, not_observed(distributed, "gradients were"))
     judged: list[int] = []
-    for step in range(1, shared_steps(reference, distributed) + 1):
+    for step in range(1, comparison.steps + 1):
         broken = not_finite(distributed, step)
         if not broken or not not_finite(reference, step):
             continue
         if not _finite_after(reference, step):
             why = f"one device too updates its weights with the gradient of step {step}, which is not finite"
-            return passed(CHECK, _told(judged)) if judged else not_applicable(CHECK, why)
-        if compare(reference, distributed, tolerance, first_step=step - 1, last_step=step - 1).first:
+            return passed(CHECK, _decided_alike(judged)) if judged else not_applicable(CHECK, why)
+        if comparison.differences(first_step=step - 1, last_step=step - 1).first:
             break  # the runs already differ before this step, so it decides nothing
-        finding = _weights(reference, distributed, tolerance, step, broken) or _scales(reference, distributed, step)
+        finding = _weights(comparison, step, broken) or _scales(reference, distributed, step)
         if finding is not None:
             return failed(CHECK, [finding])
         judged.append(step)
-    return passed(CHECK, _told(judged)) if judged else not_applicable(CHECK, "every gradient is finite")
+    return passed(CHECK, _decided_alike(judged)) if judged else not_applicable(CHECK, "every gradient is finite")
 
 
 def not_finite(record: TrainingRecord, step: int) -> dict[int, list[int]]:
@@ -67,9 +61,9 @@ def loss_scales(record: TrainingRecord) -> list[VariableRecord]:
     return [variable for variable in of_kind(record, VariableKind.STATE) if is_loss_scale(record, variable)]
 
 
-def _told(steps: list[int]) -> str:
-    told = ", ".join(map(str, steps))
-    return f"replicas decided alike, and as one device, in step(s) {told} with gradients that are not finite"
+def _decided_alike(steps: list[int]) -> str:
+    numbers = ", ".join(map(str, steps))
+    return f"replicas decided alike, and as one device, in step(s) {numbers} with gradients that are not finite"
 
 
 def _finite_after(record: TrainingRecord, step: int) -> bool:
@@ -80,18 +74,13 @@ def _finite_after(record: TrainingRecord, step: int) -> bool:
     )
 
 
-def _weights(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    step: int,
-    broken: dict[int, list[int]],
-) -> Finding | None:
+def _weights(comparison: Comparison, step: int, broken: dict[int, list[int]]) -> Finding | None:
+    reference, distributed = comparison.records
     place = _replicas_differ(distributed, of_kind(distributed, VariableKind.TRAINABLE), step)
     if place is not None:
         what = "replicas decided differently"
     else:
-        beyond = compare(reference, distributed, tolerance, first_step=step, last_step=step).first
+        beyond = comparison.differences(first_step=step, last_step=step).first
         if not beyond:
             return None
         place = beyond[0]
@@ -126,8 +115,8 @@ def _scales(reference: TrainingRecord, distributed: TrainingRecord, step: int) -
     message = f"the loss scale {place.variable.name} after step {step}, whose gradient is not finite: {what}"
     values = [f"{float(value):g}" for _r, _c, value in distributed.components(place.variable.index, step)]
     desired = reference.value(place.variable.index, step)
-    told = "" if desired is None else f"; on one device {float(desired):g}"
-    return _finding(place, message, "loss-scale-not-synchronised", f"its components are {', '.join(values)}{told}")
+    wanted = "" if desired is None else f"; on one device {float(desired):g}"
+    return _finding(place, message, "loss-scale-not-synchronised", f"its components are {', '.join(values)}{wanted}")
 
 
 def _replicas_differ(record: TrainingRecord, variables: list[VariableRecord], step: int) -> Place | None:

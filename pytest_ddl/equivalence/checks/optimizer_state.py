@@ -7,8 +7,8 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
+from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.effective import settings_of
-from pytest_ddl.equivalence.evidence.observe import Place, compare, shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.used_rate import outdated
@@ -36,27 +36,28 @@ _CAUSES = {
 
 def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Compare the optimizer's variables up to the first step in which one of them, or a weight, differs."""
-    steps = shared_steps(reference, distributed)
+    comparison = Comparison(reference, distributed, tolerance)
+    steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed)
     structure = unmatched(CHECK, reference, distributed, _KINDS, "optimizer-state-mismatch")
     if structure:
         return failed(CHECK, structure)
-    diverged = compare(reference, distributed, tolerance).step
+    diverged = comparison.differences().step
     last = steps if diverged is None else diverged
     findings, compared, reasons = [], 0, []
     for kind in _KINDS:
         # Counters do not depend on the weights. So different weights do not excuse a different counter.
         limit = last if kind is VariableKind.SLOT else steps
-        found = compare(reference, distributed, tolerance, (kind,), 1, limit)
+        found = comparison.differences((kind,), 1, limit)
         compared += found.compared
         if found.undecided is not None:
             reasons.append(wide(found.undecided))
         if found.first and kind is VariableKind.SLOT:
-            findings.append(_slot(reference, distributed, tolerance, found.first[0], found.step == diverged))
+            findings.append(_slot(comparison, found.first[0], found.step == diverged))
         elif found.first:
             findings.append(_counter(found.first[0], kind))
-    findings = findings or _outdated_rate(reference, distributed, tolerance)
+    findings = findings or _outdated_rate(comparison)
     if findings:
         return failed(CHECK, findings)
     if reasons:
@@ -69,13 +70,13 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
     return passed(CHECK, f"{compared} components of slots and counters, up to step {last}")
 
 
-def _outdated_rate(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[Finding]:
+def _outdated_rate(comparison: Comparison) -> list[Finding]:
     """Find a learning rate that does not follow its schedule, in each run by itself.
 
     One device makes the same mistake, so a comparison does not show it.
     """
-    for record, where in ((distributed, ""), (reference, " on one device")):
-        found = outdated(record, tolerance)
+    for record, where in ((comparison.distributed, ""), (comparison.reference, " on one device")):
+        found = outdated(record, comparison.tolerance)
         if found is not None:
             step, used, shown, since = found
             cause = "learning-rate-differs"
@@ -83,7 +84,7 @@ def _outdated_rate(reference: TrainingRecord, distributed: TrainingRecord, toler
                 f"step {step} uses the learning rate {used:.6g}{where}, and the optimizer shows {shown:.6g}: "
                 f"the rate of step {since + 1} was built into the graph"
             )
-            told = f"{used:.6g} times the optimizer's direction reproduces the update of every weight"
+            evidence = f"{used:.6g} times the optimizer's direction reproduces the update of every weight"
             return [
                 Finding(
                     CHECK,
@@ -93,7 +94,7 @@ def _outdated_rate(reference: TrainingRecord, distributed: TrainingRecord, toler
                     fix=fix_of(cause),
                     observed=f"{used:.6g}",
                     expected=f"{shown:.6g}",
-                    evidence=told,
+                    evidence=evidence,
                 )
             ]
     return []
@@ -105,25 +106,19 @@ def _counter(place: Place, kind: VariableKind) -> Finding:
     return finding_at(CHECK, place, message, _CAUSES[kind])
 
 
-def _slot(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    place: Place,
-    weights_too: bool,
-) -> Finding:
-    case = Case(reference, distributed, tolerance, place.step, tolerance.slices_at(place.step))
+def _slot(comparison: Comparison, place: Place, weights_too: bool) -> Finding:
+    case = Case.at(comparison, place.step)
     diagnosis: Diagnosis | None = diagnose(case)
     assert diagnosis is not None
     cause = diagnosis.cause
     # With SGD, a wrong gradient shows in the weight as much as in its momentum. Other optimizers may hide its scale.
-    slot_alone = not weights_too and settings_of(reference)[0] == "SGD"
+    slot_alone = not weights_too and settings_of(comparison.reference)[0] == "SGD"
     if cause is None or slot_alone or not (diagnosis.exact or weights_too):
         cause, diagnosis = "optimizer-state-mismatch", None
     ratio = ""
     before, after = (
-        reference.value(place.variable.index, place.step),
-        distributed.value(place.variable.index, place.step),
+        comparison.reference.value(place.variable.index, place.step),
+        comparison.distributed.value(place.variable.index, place.step),
     )
     if before is not None and after is not None and np.any(before) and before.shape == after.shape:
         ratio = f" ({np.linalg.norm(after) / np.linalg.norm(before):.4g}x)"

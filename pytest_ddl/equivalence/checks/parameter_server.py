@@ -9,7 +9,9 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, of_kind, unwatched
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous as is_asynchronous
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
@@ -39,11 +41,6 @@ class _Counter:
     growth: Float
 
 
-def is_asynchronous(record: TrainingRecord) -> bool:
-    """Return whether steps ran concurrently, so that variables between them belong to no step."""
-    return any(rank.asynchronous for rank in record.ranks)
-
-
 def schedules_itself(record: TrainingRecord) -> bool:
     """Return whether the program scheduled several steps at a time by itself.
 
@@ -54,6 +51,7 @@ def schedules_itself(record: TrainingRecord) -> bool:
 
 def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Count the updates by the variables that grow equally in every step of one device."""
+    comparison = Comparison(reference, distributed, tolerance)
     if not is_asynchronous(distributed):
         return not_applicable(CHECK, "no steps ran concurrently")
     if distributed.errors or reference.errors:
@@ -67,7 +65,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         )
     if not rank.steps or not reference.num_steps:
         return inconclusive(CHECK, "no step was recorded", in_program=True)
-    findings = [*_initial(reference, distributed, tolerance), *_not_finite(reference, rank)]
+    findings = [*_initial(comparison), *_not_finite(reference, rank)]
     counters = [] if findings else _counters(reference)
     compared = []
     for counter in counters:
@@ -78,7 +76,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
             compared.append(f"{counter.variable.name} counts {_shown(steps)} updates")
     # How many closures an epoch has is known only to Keras.
     if all(finding.approximation for finding in findings) and not rank.facts.get("epochs_as_steps"):
-        lost, summed = lost_from_weights(reference, distributed, tolerance, _closures(distributed))
+        lost, summed = lost_from_weights(comparison, _closures(distributed))
         findings += lost
         compared += [f"{name} moved by the sum of its updates" for name in summed]
     findings += _stale(rank)
@@ -91,12 +89,13 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
     return passed(CHECK, f"{'; '.join(compared[:3])}{more}")
 
 
-def _initial(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> list[Finding]:
+def _initial(comparison: Comparison) -> list[Finding]:
+    reference, distributed = comparison.records
     for variable in of_kind(reference, *WEIGHTS):
         if built_late(reference, variable.index):
             continue
         ours, theirs = reference.value(variable.index, 0), distributed.value(variable.index, 0)
-        bound = tolerance.variable(variable.index, 0)
+        bound = comparison.tolerance.variable(variable.index, 0)
         if ours is not None and theirs is not None and difference(theirs, ours).error > bound.value:
             found = difference(theirs, ours)
             return [
@@ -235,15 +234,15 @@ def _stale(rank: RankRecord) -> list[Finding]:
     TensorFlow promises no bound, because a worker may be delayed for any time. So the finding is only an approximation.
     """
     workers = int(rank.facts.get("workers", 0))
-    told = [
+    exceeding = [
         (value, step.index, name)
         for step in rank.steps
         for name, value in step.values.items()
         if "stale" in name.lower() and workers and value > workers
     ]
-    if not told:
+    if not exceeding:
         return []
-    value, step, name = max(told)
+    value, step, name = max(exceeding)
     return [
         Finding(
             check=CHECK,

@@ -9,7 +9,8 @@ import numpy as np
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING, diagnose
 from pytest_ddl.equivalence.evidence.arrays import difference, same
-from pytest_ddl.equivalence.evidence.observe import Place, is_loss_scale, read_locally
+from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
+from pytest_ddl.equivalence.evidence.observe import is_loss_scale, read_locally
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, not_applicable, passed
@@ -31,6 +32,7 @@ def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecor
     watched = [variable for variable in distributed.variables if not read_locally(variable)]
     if not watched:
         return inconclusive(CHECK, "no variable was watched: call run.watch(model=..., optimizer=...)", in_program=True)
+    comparison = Comparison(reference, distributed, tolerance)
     compared, findings = 0, []
     # State that is declared to differ must not hide weights that drift later. So each group has its own first step.
     for state in (False, True):
@@ -46,7 +48,7 @@ def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecor
                     drifts.append(drift)
             if drifts:
                 worst = max(drifts, key=lambda drift: drift.place.difference.error)
-                findings.append(_finding(worst, len(drifts), reference, distributed, tolerance))
+                findings.append(_finding(worst, len(drifts), comparison))
                 break
     if findings:
         return failed(CHECK, findings)
@@ -70,21 +72,20 @@ def _drift(variable: VariableRecord, step: int, components: list[tuple[RankRecor
     return worst
 
 
-def _finding(
-    worst: _Drift, count: int, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
-) -> Finding:
+def _finding(worst: _Drift, count: int, comparison: Comparison) -> Finding:
     place = worst.place
     diagnosis: Diagnosis | None = None
     if place.step == 0:
         cause = "initial-weights-differ"
     elif place.variable.kind is VariableKind.STATE:
-        cause = "loss-scale-not-synchronised" if is_loss_scale(distributed, place.variable) else "state-not-aggregated"
+        scale = is_loss_scale(comparison.distributed, place.variable)
+        cause = "loss-scale-not-synchronised" if scale else "state-not-aggregated"
     elif place.variable.kind is VariableKind.LEARNING_RATE:
         cause = "learning-rate-differs"
     else:
         cause = "workers-diverged" if worst.across_workers else "replicas-diverged"
-        if place.step <= reference.num_steps:
-            diagnosis = diagnose(Case(reference, distributed, tolerance, place.step, tolerance.slices_at(place.step)))
+        if place.step <= comparison.reference.num_steps:
+            diagnosis = diagnose(Case.at(comparison, place.step))
             # Only causes that make replicas differ explain this. STEP-EQ reports errors that are the same on all
             # replicas.
             if diagnosis.cause in DIVERGING:

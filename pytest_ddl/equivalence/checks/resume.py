@@ -170,7 +170,7 @@ def _short(value: Array) -> str:
 
 
 def _wrong_data(shift: int, step: int) -> Finding:
-    told = {
+    what = {
         0: "examples that were consumed before the interruption are consumed again",
         -step: "the data begins from its start again",
     }.get(shift, f"the data goes on {abs(shift)} step(s) too {'early' if shift < 0 else 'late'}")
@@ -179,11 +179,11 @@ def _wrong_data(shift: int, step: int) -> Finding:
     cause = "resume-step-wrong" if behind else "resume-data-wrong"
     return Finding(
         check=CHECK,
-        message=f"after run.restart(), which followed step {step}, {told}",
+        message=f"after run.restart(), which followed step {step}, {what}",
         cause=cause,
         step=step,
         fix=fix_of(cause),
-        observed=f"step {step + 1} consumes the examples of step {step + 1 + shift}" if shift else told,
+        observed=f"step {step + 1} consumes the examples of step {step + 1 + shift}" if shift else what,
         expected=f"step {step + 1} consumes what it does on one device",
         also=("resume-data-wrong",) if behind else ("resume-step-wrong",) if shift == 1 else (),
         evidence="the examples of the steps after the interruption, against those of one device",

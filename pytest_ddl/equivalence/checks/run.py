@@ -58,19 +58,19 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
     """Decide whether a program fails only by itself, or also in another way because of the strategy."""
     rank, error = reference.errors[0]
     others = [theirs for _rank, theirs in distributed.errors]
-    told = f"the program fails on one device{' too' if others else ''}: {_headline(error)}"
+    reason = f"the program fails on one device{' too' if others else ''}: {_headline(error)}"
     if reference.refused is not None:
-        told = f"the program fails by itself, without a strategy{' too' if others else ''}: {_headline(error)}"
+        reason = f"the program fails by itself, without a strategy{' too' if others else ''}: {_headline(error)}"
     mistake = known_mistake(error)
     if others and mistake is not None and mistake.cause != "worker-raised":
-        return failed(CHECK, [_error(reference, distributed)], told)  # one device is a strategy with a scope, too
+        return failed(CHECK, [_error(reference, distributed)], reason)  # one device is a strategy with a scope, too
     own = {error.type, *([reference.refused.type] if reference.refused is not None else [])}
     if others and all(theirs.type not in own for theirs in others):
         # A failure that the program does not have on one device comes from the strategy, so report it.
-        return failed(CHECK, [_error(reference, distributed)], told)
+        return failed(CHECK, [_error(reference, distributed)], reason)
     place = place_of(error)
     details = "\n".join(part for part in (f"raised in {place}" if place else None, _details([(rank, error)])) if part)
-    return replace(inconclusive(CHECK, told), details=details or None)
+    return replace(inconclusive(CHECK, reason), details=details or None)
 
 
 def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
@@ -110,8 +110,8 @@ def place_of(error: ErrorRecord) -> str | None:
     if not error.file:
         return None
     file = os.path.relpath(error.file) if error.file.startswith(os.getcwd() + os.sep) else error.file
-    told = f"{file}:{error.line}, in {error.function or 'a lambda'}"
-    return f"{told}: {error.source}" if error.source else told
+    place = f"{file}:{error.line}, in {error.function or 'a lambda'}"
+    return f"{place}: {error.source}" if error.source else place
 
 
 def _order(entry: tuple[RankRecord, ErrorRecord]) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.observe import sizes
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, passed
@@ -42,7 +42,7 @@ def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance
         return no_steps(CHECK, distributed)
     if distributed.capabilities.global_view:
         return not_applicable(CHECK, "under model_parallel there is one program, whose draws are sharded like its data")
-    if any(rank.asynchronous for rank in distributed.ranks):
+    if is_asynchronous(distributed):
         return not_applicable(CHECK, "the steps ran concurrently, so that draws belong to no step")
     all_draws = _by_place(distributed)
     if not all_draws:
@@ -53,6 +53,8 @@ def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     if not draws and not whole:
         shapes = ", ".join(sorted({str(next(iter(found.values())).shape) for found in all_draws.values()})[:3])
         return not_applicable(CHECK, f"what is drawn (shapes {shapes}) has no row per example and may be shared")
+    # If each worker has generators of its own, successive draws may come from different ones. A repeat then counts only
+    # if one device repeats them too.
     over_steps = [
         found
         for place, steps in (draws | whole).items()

@@ -9,15 +9,8 @@ import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric, same
-from pytest_ddl.equivalence.evidence.observe import (
-    Place,
-    compare,
-    is_loss_scale,
-    is_seed,
-    is_uneven,
-    of_kind,
-    shared_steps,
-)
+from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, is_uneven, of_kind
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
@@ -38,6 +31,7 @@ CHECK = "STATE-EQ"
 
 def check_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Compare the state besides weights that a step may change: statistics, averages, counters, program buffers."""
+    comparison = Comparison(reference, distributed, tolerance)
     structure = unmatched(CHECK, reference, distributed, (VariableKind.STATE,), "state-not-aggregated")
     if structure:
         return failed(CHECK, structure)
@@ -50,23 +44,24 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     ]
     if not pairs:
         return not_applicable(CHECK, "no non-trainable state was watched (states of generators are SEED's)")
-    steps = shared_steps(reference, distributed)
+    steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed)
-    if any(rank.asynchronous for rank in distributed.ranks):
+    if is_asynchronous(distributed):
         return not_applicable(CHECK, "the steps ran concurrently, so that state in between belongs to no step")
-    diverged = compare(reference, distributed, tolerance).step
+    diverged = comparison.differences().step
     findings: list[Finding] = []
     reasons: list[str] = []
     compared = 0
     for ours, theirs in pairs:
-        found = _first_difference(reference, distributed, tolerance, ours, theirs, diverged or steps)
+        # State after the step in which weights differ follows from the weights.
+        found = _first_difference(comparison, ours, theirs, diverged or steps)
         if isinstance(found, int):
             compared += found
         elif found.bound.judge(found.difference.error) is Decision.UNDECIDED:
             reasons.append(wide(found))
         else:
-            findings.append(_finding(reference, distributed, tolerance, found, theirs, diverged))
+            findings.append(_finding(comparison, found, theirs, diverged))
     if findings:
         return failed(CHECK, _first_of_each_cause(findings))
     if reasons:
@@ -74,7 +69,7 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     unread = lone_variables(reference, distributed, (VariableKind.STATE,))
     if unread is not None:
         return inconclusive(CHECK, unread)
-    final = None if diverged else changed_afterwards(CHECK, reference, distributed, tolerance, (VariableKind.STATE,))
+    final = None if diverged else changed_afterwards(CHECK, comparison, (VariableKind.STATE,))
     if final is not None:
         return final
     if compared == 0:
@@ -83,31 +78,24 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     return passed(CHECK, f"{len(pairs)} variable(s), {compared} values {last}")
 
 
-def _first_difference(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    ours: VariableRecord,
-    theirs: VariableRecord,
-    last: int,
-) -> Place | int:
+def _first_difference(comparison: Comparison, ours: VariableRecord, theirs: VariableRecord, last: int) -> Place | int:
     """Return the worst value at the first step with one beyond its bound, or else the number of compared values."""
     compared = 0
     undecided: Place | None = None
     late = max(ours.since, theirs.since)
     for step in range(late, last + 1):
-        desired = reference.value(ours.index, step)
+        desired = comparison.reference.value(ours.index, step)
         if desired is None:
             continue  # first watched after that step was recorded
-        bound = tolerance.variable(ours.index, step)
+        bound = comparison.tolerance.variable(ours.index, step)
         places = []
-        for rank, replica, value in _readings(distributed, theirs, step):
+        for rank, replica, value in _readings(comparison.distributed, theirs, step):
             compared += 1
             scale = 2.0 if is_numeric(value) and _is_reduced(theirs) else 1.0
             held = replace(bound, value=bound.value * scale)  # combining the components rounds once more
             found = difference(value, desired)
             undecidable = held.judge(found.error) is Decision.UNDECIDED
-            if undecidable and not tolerance.is_gross(ours.index, step, value, desired):
+            if undecidable and not comparison.tolerance.is_gross(ours.index, step, value, desired):
                 continue
             places.append(Place(ours, step, rank, replica, found, held))
         worst = max(places, key=lambda place: place.difference.error, default=None)
@@ -141,65 +129,61 @@ def _readings(record: TrainingRecord, variable: VariableRecord, step: int) -> li
     return parts[:1] if "first" in aggregation else []
 
 
-def _finding(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    place: Place,
-    theirs: VariableRecord,
-    diverged: int | None,
-) -> Finding:
-    cause, told, exact = _cause(reference, distributed, tolerance, place, theirs, diverged)
+def _finding(comparison: Comparison, place: Place, theirs: VariableRecord, diverged: int | None) -> Finding:
+    cause, evidence, exact = _cause(comparison, place, theirs, diverged)
     when = "before the first step" if place.step == 0 else f"after step {place.step}"
     how = f" (read as {theirs.aggregation} of the replicas)" if _is_reduced(theirs) else ""
     message = f"{place.variable.name}{how} differs from one device {when}"
     tolerated = cause == "mean-of-replica-means"
-    diagnosis = Diagnosis(cause, told, approximation=tolerated, exact=exact) if told else None
+    diagnosis = Diagnosis(cause, evidence, approximation=tolerated, exact=exact) if evidence else None
     return finding_at(CHECK, place, message, cause, diagnosis)
 
 
 def _cause(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
+    comparison: Comparison,
     place: Place,
     theirs: VariableRecord,
     diverged: int | None,
 ) -> tuple[str | None, str, bool]:
     """Return the cause of a state's difference, its evidence, and whether it was recomputed."""
+    reference, distributed = comparison.records
     step = place.step
     if step == 0:
         return "initial-weights-differ", "", True
     copies = [np.asarray(value) for _rank, _replica, value in distributed.components(theirs.index, step)]
+    # Copies that differ were not aggregated, whatever made the difference.
     if not _is_reduced(theirs) and any(not same(copy, copies[0]) for copy in copies[1:]):
-        if is_loss_scale(distributed, theirs):
-            return "loss-scale-not-synchronised", _apart(reference, place, copies), True
-        return "state-not-aggregated", _apart(reference, place, copies), True
+        scale = is_loss_scale(distributed, theirs)
+        cause = "loss-scale-not-synchronised" if scale else "state-not-aggregated"
+        return cause, _apart(reference, place, copies), True
     if "mean" in theirs.aggregation.lower() and is_uneven(distributed, step):
-        told = "replicas with different numbers of examples count equally in the declared mean"
-        return "mean-of-replica-means", told, True
+        evidence = "replicas with different numbers of examples count equally in the declared mean"
+        return "mean-of-replica-means", evidence, True
+    # The record holds no activations. So statistics of the replica's own examples can be suspected but not recomputed.
     plain = [
         layer for rank in distributed.ranks[:1] for layer in rank.layers if layer.settings.get("synchronized") is False
     ]
     layer = next((layer.name for layer in plain if layer.name in theirs.name.split("/")), None)
     if layer is not None:
         return "per-replica-normalization", f"consistent with it: {layer} is not synchronised", False
-    desired, before = reference.value(place.variable.index, step), reference.value(place.variable.index, step - 1)
+    # One device adds 1 in each step. Any other growth counts something else than steps, for example replicas.
+    desired, before = (reference.value(place.variable.index, at) for at in (step, step - 1))
     if desired is not None and before is not None and desired.dtype.kind in "iu" and np.all(desired - before == 1):
         counted = f"it counts steps, by {_growth(distributed, theirs, step)} per step instead of 1"
         return "iteration-count-wrong", counted, True
-    parts = tolerance.slices_at(step)
+    parts = comparison.tolerance.slices_at(step)
     for replica in sorted(parts):
         alone = parts[replica].value(place.variable.index, step)
         if alone is not None and copies and difference(copies[0], alone).error <= place.bound.value:
-            told = f"it holds what the examples of replica {replica} alone make of it"
-            return "state-not-aggregated", told, True
+            evidence = f"it holds what the examples of replica {replica} alone make of it"
+            return "state-not-aggregated", evidence, True
     if _of_an_optimizer(distributed, theirs):
         return "optimizer-state-mismatch", "", True
     if diverged is not None and diverged <= step:
+        # The state may only follow the weights, so its declaration is no evidence.
         return None, "", True
-    told = f"consistent with it: aggregation is {theirs.aggregation}, synchronization {theirs.synchronization}"
-    return "state-not-aggregated", told, False
+    evidence = f"consistent with it: aggregation is {theirs.aggregation}, synchronization {theirs.synchronization}"
+    return "state-not-aggregated", evidence, False
 
 
 def _of_an_optimizer(record: TrainingRecord, variable: VariableRecord) -> bool:
@@ -212,14 +196,14 @@ def _of_an_optimizer(record: TrainingRecord, variable: VariableRecord) -> bool:
 
 
 def _apart(reference: TrainingRecord, place: Place, copies: Sequence[Array]) -> str:
-    told = f"the {len(copies)} copies differ from each other"
+    evidence = f"the {len(copies)} copies differ from each other"
     desired = reference.value(place.variable.index, place.step)
     if desired is None or not all(is_numeric(copy) for copy in copies):
-        return told
+        return evidence
     average = sum(copy.astype(np.float64) for copy in copies) / len(copies)
     if difference(np.asarray(average), desired).error <= 2 * place.bound.value:
-        told += ", and their mean is the value of one device"
-    return told
+        evidence += ", and their mean is the value of one device"
+    return evidence
 
 
 def _growth(record: TrainingRecord, variable: VariableRecord, step: int) -> str:

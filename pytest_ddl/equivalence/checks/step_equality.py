@@ -6,15 +6,8 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
-from pytest_ddl.equivalence.evidence.observe import (
-    WEIGHTS,
-    Comparison,
-    Place,
-    compare,
-    of_kind,
-    shared_steps,
-    unwatched,
-)
+from pytest_ddl.equivalence.evidence.comparison import Comparison, Differences, Place
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, of_kind, unwatched
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
@@ -26,25 +19,25 @@ CHECK = "STEP-EQ"
 
 def check_step_equality(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Compare trainable and frozen variables, from the initial weights to the last shared step."""
+    comparison = Comparison(reference, distributed, tolerance)
     structure = _structure(reference, distributed)
     if not of_kind(reference, *WEIGHTS) and not structure:
         reason = unwatched(reference, distributed) or "no weight was watched: call run.watch(model=..., optimizer=...)"
         return inconclusive(CHECK, reason, in_program=True)
-    found = compare(reference, distributed, tolerance)
+    found = comparison.differences()
     if found.step == 0:
         return failed(CHECK, [*structure, initial_weights(found.first)])
     counts = [*structure, *_step_counts(reference, distributed)]
     if found.first:
-        return failed(CHECK, [*counts, explain(CHECK, reference, distributed, tolerance, found.first)])
+        return failed(CHECK, [*counts, explain(CHECK, comparison, found.first)])
     if counts:
         return failed(CHECK, counts)
-    return _without_difference(reference, distributed, tolerance, found)
+    return _without_difference(comparison, found)
 
 
-def _without_difference(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, found: Comparison
-) -> CheckResult:
-    steps = shared_steps(reference, distributed)
+def _without_difference(comparison: Comparison, found: Differences) -> CheckResult:
+    reference, distributed = comparison.records
+    steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed)
     if found.not_finite is not None:
@@ -57,13 +50,13 @@ def _without_difference(
     unread = lone_variables(reference, distributed, WEIGHTS)
     if unread is not None:
         return inconclusive(CHECK, unread)
-    afterwards = changed_afterwards(CHECK, reference, distributed, tolerance, WEIGHTS)
+    afterwards = changed_afterwards(CHECK, comparison, WEIGHTS)
     if afterwards is not None:
         return afterwards
     left_out = unwatched(reference, distributed)
     if left_out is not None:
         return inconclusive(CHECK, left_out, in_program=True)
-    if not any(tolerance.moved(variable.index, steps) for variable in of_kind(reference, VariableKind.TRAINABLE)):
+    if not any(comparison.tolerance.moved(v.index, steps) for v in of_kind(reference, VariableKind.TRAINABLE)):
         return inconclusive(CHECK, "no trainable variable moved on one device, so equality shows nothing")
     return passed(CHECK, f"{found.compared} components over {steps} steps")
 
@@ -76,16 +69,10 @@ def initial_weights(first: tuple[Place, ...], check: str = CHECK) -> Finding:
     return finding_at(check, worst, message, "initial-weights-differ")
 
 
-def explain(
-    check: str,
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    first: tuple[Place, ...],
-) -> Finding:
+def explain(check: str, comparison: Comparison, first: tuple[Place, ...]) -> Finding:
     """Build the finding for weights that differ after a step, with the cause that reproduces the difference."""
     worst = first[0]
-    diagnosis = diagnose(Case(reference, distributed, tolerance, worst.step, tolerance.slices_at(worst.step)))
+    diagnosis = diagnose(Case.at(comparison, worst.step))
     names = list(dict.fromkeys(place.variable.name for place in first))
     what = "is not finite or differs" if worst.difference.error == float("inf") else "differs"
     message = f"{worst.variable.name} {what} from one device after step {worst.step}"
@@ -111,6 +98,7 @@ def _structure(reference: TrainingRecord, distributed: TrainingRecord) -> list[F
                 message = f"{right.name} is not the same variable as on one device"
                 observed, expected = (f"{v.name} {v.kind.value} {v.shape}" for v in (right, left))
                 return [Finding(CHECK, message, variable=right.name, observed=observed, expected=expected, step=0)]
+            # After an error, one run may not have reached the call that watches the rest.
             if left.index != right.index and not (distributed.errors or reference.errors):
                 message = f"{right.name} is watched in another order than on one device"
                 observed, expected = (f"{v.name} at place {v.index + 1}" for v in (right, left))
@@ -133,8 +121,8 @@ def _step_counts(reference: TrainingRecord, distributed: TrainingRecord) -> list
     counts = {rank.task: rank.num_steps for rank in distributed.ranks}
     if set(counts.values()) == {reference.num_steps} or not counts:
         return []
-    told = ", ".join(f"{task} {count}" for task, count in counts.items())
-    message = f"the number of steps differs: {told}; on one device {reference.num_steps}"
+    of_ranks = ", ".join(f"{task} {count}" for task, count in counts.items())
+    message = f"the number of steps differs: {of_ranks}; on one device {reference.num_steps}"
     return [
         Finding(
             CHECK,
@@ -142,7 +130,7 @@ def _step_counts(reference: TrainingRecord, distributed: TrainingRecord) -> list
             cause="unequal-steps",
             step=min([*counts.values(), reference.num_steps]) + 1,
             fix=fix_of("unequal-steps"),
-            observed=told,
+            observed=of_ranks,
             expected=str(reference.num_steps),
         )
     ]

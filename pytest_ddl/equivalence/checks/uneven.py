@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pytest_ddl.equivalence.checks.step_equality import explain
-from pytest_ddl.equivalence.evidence.observe import compare, is_uneven, shared_steps, sizes
+from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.observe import is_uneven, sizes
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
@@ -14,7 +15,8 @@ CHECK = "UNEVEN-EQ"
 
 def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Judge only the steps in which replicas had different numbers of examples, or none."""
-    steps = shared_steps(reference, distributed)
+    comparison = Comparison(reference, distributed, tolerance)
+    steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed)
     if distributed.num_replicas == 1:
@@ -24,9 +26,9 @@ def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, toleran
     uneven = [step for step in range(1, steps + 1) if is_uneven(distributed, step)]
     if not uneven:
         return not_applicable(CHECK, "every batch split evenly over the replicas")
-    found = compare(reference, distributed, tolerance)
+    found = comparison.differences()
     if found.step is not None and found.step in uneven:
-        finding = explain(CHECK, reference, distributed, tolerance, found.first)
+        finding = explain(CHECK, comparison, found.first)
         parts = list(sizes(distributed, found.step).values())
         return failed(CHECK, [finding], f"step {found.step} with {parts} examples: {finding.message}")
     judged = [step for step in uneven if found.step is None or step < found.step]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
-from pytest_ddl.equivalence.evidence.observe import of_kind, read_locally, shared_steps
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.observe import of_kind, read_locally
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive
-from pytest_ddl.records import TrainingRecord, VariableKind
+from pytest_ddl.records import VariableKind
 
 CAUSE = "changed-after-last-step"
 _VALUES = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE, VariableKind.SLOT)
@@ -20,23 +20,17 @@ Counters are left out, because almost every step that is cut off has increased t
 """
 
 
-def changed_afterwards(
-    check: str,
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    kinds: Sequence[VariableKind],
-) -> CheckResult | None:
+def changed_afterwards(check: str, comparison: Comparison, kinds: Sequence[VariableKind]) -> CheckResult | None:
     """Compare the variables that either program changed after its loop; ``None`` if they are equal.
 
     A step that finds the end of its data may have run in part, and differently in each run. The check decides nothing
     about values that the program computes from such a step.
     """
-    found = _first_difference(check, reference, distributed, tolerance, kinds)
+    found = _first_difference(check, comparison, kinds)
     if found is None:
         return None
-    partly = {index for rank in (*reference.ranks, *distributed.ranks) for index in rank.cut_off}
-    names = [v.name for v in of_kind(reference, *_VALUES) if v.index in partly and not read_locally(v)]
+    partly = {index for rank in (*comparison.reference.ranks, *comparison.distributed.ranks) for index in rank.cut_off}
+    names = [v.name for v in of_kind(comparison.reference, *_VALUES) if v.index in partly and not read_locally(v)]
     if not names:
         return failed(check, [found])
     return inconclusive(
@@ -47,14 +41,9 @@ def changed_afterwards(
     )
 
 
-def _first_difference(
-    check: str,
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    kinds: Sequence[VariableKind],
-) -> Finding | None:
-    steps = shared_steps(reference, distributed)
+def _first_difference(check: str, comparison: Comparison, kinds: Sequence[VariableKind]) -> Finding | None:
+    reference, distributed = comparison.records
+    steps = comparison.steps
     finals = [rank.final for rank in (*reference.ranks, *distributed.ranks)]
     known = [final for final in finals if final is not None]
     for variable in of_kind(reference, *kinds) if len(known) == len(finals) else ():
@@ -65,7 +54,7 @@ def _first_difference(
         ours = known[0].get(variable.index, (last,))[0]
         # Use the bound of the last step, scaled up because the program may have multiplied the values since.
         grown = max(1.0, magnitude(ours) / magnitude(last)) if magnitude(last) else 1.0
-        bound = tolerance.variable(variable.index, steps)
+        bound = comparison.tolerance.variable(variable.index, steps)
         for rank in distributed.ranks:
             after = (rank.final or {}).get(variable.index, rank.steps[steps - 1].snapshot.get(variable.index, ()))
             for value in after:

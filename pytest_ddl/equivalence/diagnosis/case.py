@@ -12,9 +12,9 @@ import numpy as np
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import close_by
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import Rule, effective, rate_of, rule_for
 from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind, sizes, update
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
 
@@ -31,12 +31,18 @@ class Motion:
     """Change of each component under the strategy, ordered by rank and then by replica."""
     slack: float
     """Largest contribution of rounding to the difference of the two changes."""
-    told: str = "update"
+    label: str = "update"
     """Short description of how the change was computed from the records."""
 
-    @property
+    # Cached, because several candidates ask this of the same large arrays.
+    @cached_property
     def components_differ(self) -> bool:
         return any(difference(other, self.theirs[0]).error > self.slack for other in self.theirs[1:])
+
+    @cached_property
+    def is_right(self) -> bool:
+        """True if every component changed as on one device."""
+        return not any(difference(other, self.ours).error > self.slack for other in self.theirs)
 
 
 @dataclass(frozen=True)
@@ -66,15 +72,18 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(Comparison):
     """Both runs at the first step that differs, as input for the candidates."""
 
-    reference: TrainingRecord
-    distributed: TrainingRecord
-    tolerance: Tolerance
     step: int
     slices: Mapping[int, TrainingRecord] = field(default_factory=dict)
     """For each replica, a reference run that got only that replica's examples in this step."""
+
+    @classmethod
+    def at(cls, comparison: Comparison, step: int) -> Case:
+        """Return the case of a step, with the slices that the driver made for it."""
+        tolerance = comparison.tolerance
+        return cls(comparison.reference, comparison.distributed, tolerance, step, tolerance.slices_at(step))
 
     @property
     def replicas(self) -> int:
@@ -228,10 +237,10 @@ class Case:
             for other in self.weights
             if other.ours.size > 1 and any(True for _gradient in self._own_gradients(other))
         ]
-        told = [rate for rate in larger if rate is not None]
-        if larger and not told:
+        known_rates = [rate for rate in larger if rate is not None]
+        if larger and not known_rates:
             return None
-        found = [own, *told, *self._own_rates.values()]
+        found = [own, *known_rates, *self._own_rates.values()]
         return next((rate for rate in found if rate is not None), None)
 
     @cached_property

@@ -43,11 +43,11 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
 
 def ratios(case: Case, limit: int = 4) -> str:
     """Return the ratio of the changes of each variable, which a person would look at first."""
-    told = []
+    found = []
     for motion in case.weights:
         largest = magnitude(motion.ours)
         if largest > motion.slack:
             ratio = ratio_of_norms(motion.theirs[0], motion.ours)
-            told.append(f"{motion.variable.name} {ratio:.4g}x")
-    more = f" and {len(told) - limit} more" if len(told) > limit else ""
-    return f"update ratios: {', '.join(told[:limit])}{more}" if told else "no trainable variable moved on one device"
+            found.append(f"{motion.variable.name} {ratio:.4g}x")
+    more = f" and {len(found) - limit} more" if len(found) > limit else ""
+    return f"update ratios: {', '.join(found[:limit])}{more}" if found else "no trainable variable moved on one device"

@@ -9,6 +9,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import of_kind, update
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
@@ -20,13 +21,12 @@ MOST_MISSING = 0.25
 """Share of the smallest update that must be missing. Rounding is far less, and a lost update is more."""
 
 
-def lost_from_weights(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, closures: int
-) -> tuple[list[Finding], list[str]]:
+def lost_from_weights(comparison: Comparison, closures: int) -> tuple[list[Finding], list[str]]:
     """Compare the movement of each weight with ``-rate x`` the sum of the gradients of all closures.
 
     Return the findings, and the names of the weights that moved correctly.
     """
+    reference, distributed, tolerance = comparison.reference, comparison.distributed, comparison.tolerance
     rank = distributed.ranks[0]
     right = []
     for variable in of_kind(reference, VariableKind.TRAINABLE):
@@ -34,6 +34,7 @@ def lost_from_weights(
         handed = _gradients(distributed, variable.index)
         before = () if variable.since else rank.initial.get(variable.index, ())
         after = (rank.final or {}).get(variable.index, rank.steps[-1].snapshot.get(variable.index, ()))
+        # All closures run the same function. So a number that they do not divide means that some were not observed.
         if rate is None or not handed or len(handed) % closures or len(before) != 1 or len(after) != 1:
             continue
         updates = [rate * gradient for gradient in handed]

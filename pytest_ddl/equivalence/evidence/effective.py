@@ -112,14 +112,9 @@ def effective(record: TrainingRecord, rule: Rule, step: int) -> list[Float]:
     ]
 
 
-def changes(record: TrainingRecord, variable: VariableRecord, step: int) -> list[Float]:
-    """Return the plain change of each component."""
-    return [change for _rank, _replica, change in component_updates(record, variable.index, step)]
-
-
 def moved(record: TrainingRecord, variable: VariableRecord, step: int) -> bool:
     """Return whether any component of a variable changed in a step."""
-    return any(np.any(change != 0) for change in changes(record, variable, step))
+    return any(np.any(change != 0) for _rank, _replica, change in component_updates(record, variable.index, step))
 
 
 def stands_still(record: TrainingRecord, variable: VariableRecord) -> bool:
@@ -127,3 +122,11 @@ def stands_still(record: TrainingRecord, variable: VariableRecord) -> bool:
     found = [update(record, variable.index, step) for step in range(1, record.num_steps + 1)]
     known = [change for change in found if change is not None]
     return bool(known) and not any(np.any(change) for change in known)
+
+
+def counted_updates(record: TrainingRecord, step: int) -> int:
+    """Return the number of updates that the optimizer counted in a step; 0 unless exactly one counter is watched."""
+    counters = of_kind(record, VariableKind.ITERATIONS)
+    values = [record.value(counters[0].index, at) for at in (step - 1, step)] if len(counters) == 1 else []
+    before, after = values or (None, None)
+    return int(after) - int(before) if before is not None and after is not None else 0

@@ -69,9 +69,16 @@ def slack(tolerance: Tolerance, index: int, step: int, scale: float) -> float:
     bound = 2 * tolerance.relative(max(unit_roundoff(dtype), tolerance.compute_roundoff)) * scale
     noise = 0.0
     for stage in GradientStage:
-        ours = by_replica(reference, step, stage).get(0, {}).get(index)
+        ours = _on_one_device(reference, step, stage, index)
         for run in tolerance.perturbed if ours is not None else ():
-            other = by_replica(run, step, stage).get(0, {}).get(index)
+            other = _on_one_device(run, step, stage, index)
             if other is not None and ours is not None and all_finite(other) and all_finite(ours):
                 noise = max(noise, difference(other, ours).error)
     return bound + tolerance.amplification * noise
+
+
+def _on_one_device(record: TrainingRecord, step: int, stage: GradientStage, index: int) -> Float | None:
+    """Return the gradient of one variable as :func:`by_replica` does, without adding up those of all others."""
+    values = [item.values.get(index) for item in calls(record, step, stage) if item.replica == 0]
+    found = [np.asarray(value, np.float64) for value in values if value is not None]
+    return sum(found[1:], found[0]) if found else None

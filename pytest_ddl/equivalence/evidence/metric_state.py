@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import Float, difference
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import of_kind
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 
@@ -63,13 +63,12 @@ def means(reference: TrainingRecord, distributed: TrainingRecord) -> list[Mean]:
     ]
 
 
-def counted_by_replica(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, step: int
-) -> set[int]:
+def counted_by_replica(comparison: Comparison, step: int) -> set[int]:
     """Return the indices of totals and counts that are N times those of one device, with the same quotient.
 
     If each replica adds its own mean with a count of 1, the mean of N of them equals one mean of the whole.
     """
+    reference, distributed = comparison.records
     found: set[int] = set()
     for item in means(reference, distributed):
         values = [
@@ -80,23 +79,27 @@ def counted_by_replica(
             continue
         (total, totals), (count, counts) = ((np.asarray(a, np.float64), np.asarray(b)) for a, b in values)
         number = distributed.num_replicas
-        slack = number * tolerance.variable(item.total.ours.index, step).value
+        slack = number * comparison.tolerance.variable(item.total.ours.index, step).value
         if number > 1 and np.array_equal(counts, number * count) and difference(totals, number * total).error <= slack:
             found |= {item.total.ours.index, item.count.ours.index}
     return found
 
 
-def state_agrees(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, step: int) -> bool:
+def state_agrees(comparison: Comparison, step: int) -> bool:
     """Return whether all metric state equals one device after a step; False if none was watched."""
+    reference, distributed = comparison.records
     found = pairs(reference, distributed)
-    alike = counted_by_replica(reference, distributed, tolerance, step)
+    alike = counted_by_replica(comparison, step)
     for pair in found:
-        desired, actual = reference.value(pair.ours.index, step), combined(distributed, pair.theirs, step)
+        desired, actual = (
+            reference.value(pair.ours.index, step),
+            combined(distributed, pair.theirs, step),
+        )
         if desired is None or actual is None:
             return False
         if pair.ours.index in alike:
             continue
-        if difference(actual, desired).error > tolerance.variable(pair.ours.index, step).value:
+        if difference(actual, desired).error > comparison.tolerance.variable(pair.ours.index, step).value:
             return False
     return bool(found)
 

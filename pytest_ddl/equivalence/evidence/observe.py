@@ -3,52 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_ddl.equivalence.evidence.arrays import Difference, Float, all_finite, difference, is_numeric, ratio_of_norms
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance
+from pytest_ddl.equivalence.evidence.arrays import Float, is_numeric
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 WEIGHTS = (VariableKind.TRAINABLE, VariableKind.FROZEN)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Comparison of one component of a variable after a step with the reference."""
-
-    variable: VariableRecord
-    step: int
-    rank: int
-    replica: int
-    difference: Difference
-    bound: Bound
-    ratio: float | None = None
-    """|change under the strategy| / |change on one device| in this step."""
-
-    @property
-    def excess(self) -> float:
-        """Error in units of the bound, to sort places from bad to worse."""
-        return np.inf if self.bound.value == 0 else self.difference.error / self.bound.value
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Step-by-step comparison of the variables of some kinds, up to the first difference."""
-
-    compared: int
-    """Number of components that were compared."""
-    last_step: int
-    first: tuple[Place, ...] = ()
-    """Places beyond their bound at the first step that has one, worst first."""
-    undecided: Place | None = None
-    not_finite: int | None = None
-    """First step after which the reference is not finite."""
-
-    @property
-    def step(self) -> int | None:
-        return self.first[0].step if self.first else None
 
 
 def of_kind(record: TrainingRecord, *kinds: VariableKind) -> list[VariableRecord]:
@@ -59,6 +20,11 @@ def of_kind(record: TrainingRecord, *kinds: VariableKind) -> list[VariableRecord
 def shared_steps(reference: TrainingRecord, distributed: TrainingRecord) -> int:
     """Return the number of steps that both runs completed on every rank."""
     return min(reference.num_steps, distributed.num_steps)
+
+
+def is_asynchronous(record: TrainingRecord) -> bool:
+    """Return whether steps ran concurrently, so that variables between them belong to no step."""
+    return any(rank.asynchronous for rank in record.ranks)
 
 
 def read_locally(variable: VariableRecord) -> bool:
@@ -149,62 +115,3 @@ def component_updates(record: TrainingRecord, index: int, step: int) -> list[tup
         for rank, replica, value in record.components(index, step)
         if (rank.rank, replica) in before
     ]
-
-
-def compare(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-    kinds: tuple[VariableKind, ...] = WEIGHTS,
-    first_step: int = 0,
-    last_step: int | None = None,
-) -> Comparison:
-    """Compare every component of the variables of some kinds, step by step, up to the first difference."""
-    compared = 0
-    undecided: Place | None = None
-    last = shared_steps(reference, distributed) if last_step is None else last_step
-    pairs = [
-        (ours, theirs)
-        for ours, theirs in zip(reference.variables, distributed.variables, strict=False)
-        if ours.kind in kinds and theirs.kind is ours.kind
-    ]
-    for step in range(first_step, last + 1):
-        beyond: list[Place] = []
-        finite = True
-        for variable, theirs in pairs:
-            if step == 0 and (variable.since or theirs.since):
-                continue
-            for rank, replica, actual, desired in compared_with_reference(reference, distributed, variable, step):
-                compared += 1
-                finite = finite and all_finite(desired)
-                found = difference(actual, desired)
-                bound = tolerance.variable(variable.index, step)
-                decision = bound.judge(found.error)
-                if decision is Decision.WITHIN:
-                    continue
-                place = Place(variable, step, rank.rank, replica, found, bound)
-                if decision is Decision.BEYOND:
-                    beyond.append(place)
-                elif tolerance.is_gross(variable.index, step, actual, desired) and (
-                    undecided is None or place.excess > undecided.excess
-                ):
-                    undecided = place
-        if beyond:
-            beyond.sort(key=lambda place: (-place.excess, -place.difference.error))
-            worst = (_with_ratio(reference, distributed, beyond[0]), *beyond[1:])
-            return Comparison(compared, step, worst, undecided)
-        # Non-finite weights spoil everything after them. Other variables can still be compared one by one.
-        if not finite and kinds == WEIGHTS:
-            return Comparison(compared, step, (), undecided, not_finite=step)
-    return Comparison(compared, last, (), undecided)
-
-
-def _with_ratio(reference: TrainingRecord, distributed: TrainingRecord, place: Place) -> Place:
-    if place.step == 0:
-        return place
-    ours = update(reference, place.variable.index, place.step)
-    for rank, replica, theirs in component_updates(distributed, place.variable.index, place.step):
-        if (rank, replica) == (place.rank, place.replica) and ours is not None and ours.shape == theirs.shape:
-            ratio = ratio_of_norms(theirs, ours)
-            return Place(place.variable, place.step, place.rank, place.replica, place.difference, place.bound, ratio)
-    return place

@@ -28,8 +28,8 @@ def lone_losses(reference: TrainingRecord, distributed: TrainingRecord, last: in
     def losses(rank: RankRecord) -> _Places:
         return {"": [step.index for step in rank.steps[:last] if step.loss is not None]}
 
-    told = _unpaired(losses(reference.ranks[0]), [(rank.task, losses(rank)) for rank in distributed.ranks])
-    return next(iter(told.values()), None)
+    places = _unpaired(losses(reference.ranks[0]), [(rank.task, losses(rank)) for rank in distributed.ranks])
+    return next(iter(places.values()), None)
 
 
 def lone_values(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> list[str]:
@@ -44,8 +44,8 @@ def lone_values(reference: TrainingRecord, distributed: TrainingRecord, last: in
         return found
 
     ours = values(reference.ranks[0])
-    told = _unpaired(ours, [(rank.task, values(rank)) for rank in distributed.ranks])
-    return [f"{name} ({where})" for name, where in told.items() if name in ours or not _OF_ONE_PLACE.search(name)]
+    places = _unpaired(ours, [(rank.task, values(rank)) for rank in distributed.ranks])
+    return [f"{name} ({where})" for name, where in places.items() if name in ours or not _OF_ONE_PLACE.search(name)]
 
 
 def lone_results(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> list[str]:
@@ -64,18 +64,18 @@ def lone_results(reference: TrainingRecord, distributed: TrainingRecord, last: i
                 names.setdefault(f"{kind} {step} {path}", item.name)
         return found
 
-    told = _unpaired(results(reference.ranks[0]), [(rank.task, results(rank)) for rank in distributed.ranks], "after")
-    return [f"{names[key]} ({where})" for key, where in told.items()]
+    places = _unpaired(results(reference.ranks[0]), [(rank.task, results(rank)) for rank in distributed.ranks], "after")
+    return [f"{names[key]} ({where})" for key, where in places.items()]
 
 
 def lone_ids(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
     """Describe the steps in which each side reported example ids; ``None`` if they are the same."""
 
-    def told(record: TrainingRecord) -> _Places:
+    def places(record: TrainingRecord) -> _Places:
         steps = range(1, shared_steps(reference, distributed) + 1)
         return {"": [at for at in steps if any(batch.example_ids is not None for batch in record.batches(at))]}
 
-    return next(iter(_unpaired(told(reference), [("all ranks", told(distributed))]).values()), None)
+    return next(iter(_unpaired(places(reference), [("all ranks", places(distributed))]).values()), None)
 
 
 def lone_variables(reference: TrainingRecord, distributed: TrainingRecord, kinds: Sequence[VariableKind]) -> str | None:

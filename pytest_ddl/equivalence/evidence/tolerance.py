@@ -221,7 +221,7 @@ class Tolerance:
         noise = [difference(other, desired).error for other in noisy if other.shape == desired.shape]
         if noise:
             bound += self.amplification * max(noise)
-        return self._told(bound, len(noise), self._share(scale), tight)
+        return self._with_origin(bound, len(noise), self._share(scale), tight)
 
     def moved(self, index: int, steps: int) -> bool:
         """Return whether the reference changes a variable by more than rounding within the first ``steps`` steps."""
@@ -263,9 +263,9 @@ class Tolerance:
             # go through the same sums, and they show it.
             largest_step = max([largest_step, *self._steps_of_trainables(step)])
         spacing = 2 * max(storage * scale, compute * largest_step if self._half else 0.0)
-        return self._told(value, len(noise), max(largest_step / self._batch, spacing), tight)
+        return self._with_origin(value, len(noise), max(largest_step / self._batch, spacing), tight)
 
-    def _told(self, value: float, measured: int, effect: float, tight: float) -> Bound:
+    def _with_origin(self, value: float, measured: int, effect: float, tight: float) -> Bound:
         """Build a bound with its origin and with advice on how to narrow it."""
         origin, computed = UNMEASURED, f", computed in {self._half}" if self._half else ""
         if measured:
@@ -312,7 +312,7 @@ class Tolerance:
         noise = [difference(np.asarray(other), np.asarray(value)).error for other in noisy if other is not None]
         if noise:
             bound += self.amplification * max(noise)
-        return self._told(bound, len(noise), self._share(scale), tight)
+        return self._with_origin(bound, len(noise), self._share(scale), tight)
 
     def _roundoff_of(self, name: str | None) -> float:
         """Return the coarsest roundoff on the way to a named value, or to the loss (``None``)."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, magnitude
-from pytest_ddl.equivalence.evidence.effective import moved, rate_of
+from pytest_ddl.equivalence.evidence.effective import counted_updates, moved, rate_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica, calls, total
-from pytest_ddl.equivalence.evidence.observe import of_kind, update
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind, update
 from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
@@ -28,7 +28,7 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
     steps = range(1, record.num_steps + 1)
     moving = {step: {v.index for v in trainable if moved(record, v, step)} for step in steps}
     still = [v for v in trainable if not any(v.index in indices for indices in moving.values())]
-    if not still or any(rank.asynchronous for rank in record.ranks):
+    if not still or is_asynchronous(record):
         return
     computed = {step: total(by_replica(record, step, GradientStage.COMPUTED)) for step in steps}
     applied = {step: total(by_replica(record, step, GradientStage.APPLIED)) for step in steps}
@@ -37,16 +37,16 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
         if not telling or any(rate_of(record, step) == 0.0 for step in telling):
             continue
         size = magnitude(computed[telling[0]][variable.index])
-        told = f"its gradient reaches {size:.4g} in step {telling[0]}"
+        reached = f"its gradient reaches {size:.4g} in step {telling[0]}"
         given = [step for step in telling if np.any(applied[step].get(variable.index, np.zeros(())))]
         if given:
-            yield variable, given[0], f"{told} and was handed to the optimizer"
+            yield variable, given[0], f"{reached} and was handed to the optimizer"
         elif any(variable.index in handed for handed in applied.values()):
             continue  # handed over as zeros: held back on purpose
         elif telling == list(steps) and all(_companions(record, variable, s) & moving[s] for s in telling):
-            yield variable, telling[0], f"{told}, and others of the same gradient call move in every step"
-        elif not any(moving.values()) and all(_counted(record, step) for step in telling):
-            yield variable, telling[0], f"{told}, the optimizer counts an update, and no watched weight moves"
+            yield variable, telling[0], f"{reached}, and others of the same gradient call move in every step"
+        elif not any(moving.values()) and all(counted_updates(record, step) for step in telling):
+            yield variable, telling[0], f"{reached}, the optimizer counts an update, and no watched weight moves"
 
 
 def _large(
@@ -69,9 +69,3 @@ def _companions(record: TrainingRecord, variable: VariableRecord, step: int) -> 
     """Return the weights whose gradients came from the same calls."""
     found = calls(record, step, GradientStage.COMPUTED)
     return {index for call in found if variable.index in call.values for index in call.values} - {variable.index}
-
-
-def _counted(record: TrainingRecord, step: int) -> bool:
-    counters = of_kind(record, VariableKind.ITERATIONS)
-    values = [record.value(counters[0].index, at) for at in (step - 1, step)] if len(counters) == 1 else []
-    return len(values) == 2 and all(value is not None for value in values) and bool(values[0] != values[1])

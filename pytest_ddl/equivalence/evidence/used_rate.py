@@ -12,6 +12,11 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 _EPSILON = 1e-7
+_NOT_RECOMPUTED = (
+    *("weight_decay", "clipnorm", "clipvalue", "global_clipnorm"),
+    *("use_ema", "amsgrad", "gradient_accumulation_steps"),
+)
+"""Settings that add something to an update besides the rate and the direction."""
 
 
 def outdated(record: TrainingRecord, tolerance: Tolerance) -> tuple[int, float, float, int] | None:
@@ -80,8 +85,7 @@ def _sensitivity(record: TrainingRecord) -> float:
 def _used(record: TrainingRecord, step: int, tolerance: Tolerance) -> tuple[float, float] | None:
     """Return the rate of a step and its rounding error; ``None`` if no single rate explains all weights."""
     kind, settings = settings_of(record)
-    unusual = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "use_ema", "amsgrad")
-    if any(settings.get(name) for name in unusual) or settings.get("gradient_accumulation_steps"):
+    if any(settings.get(name) for name in _NOT_RECOMPUTED):
         return None
     changes, directions, slacks = [], [], []
     handed = total(by_replica(record, step, GradientStage.APPLIED))

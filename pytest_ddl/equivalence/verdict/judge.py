@@ -11,7 +11,7 @@ from pytest_ddl.equivalence.causes import CAUSES, is_possible
 from pytest_ddl.equivalence.checks.parameter_server import is_asynchronous, schedules_itself
 from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
 from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
-from pytest_ddl.equivalence.evidence.consumed import without_repeats
+from pytest_ddl.equivalence.evidence.calls import without_repeats
 from pytest_ddl.equivalence.evidence.observe import sizes
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites

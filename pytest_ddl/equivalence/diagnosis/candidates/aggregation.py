@@ -20,10 +20,10 @@ def own_gradient(case: Case) -> Fit | None:
     for source in case.sources if case.replicas > 1 else ():
         if source.stage is GradientStage.APPLIED and not tell_apart(case, source):
             continue  # reduced before they were handed over: not a part of the gradient
-        for told, part_of in _parts_used(case, source):
+        for how, part_of in _parts_used(case, source):
             apart, unexplained = [], False
             for motion in case.pulls:
-                if _right(motion):
+                if motion.is_right:
                     continue
                 fits = not _alike(case, source, motion) and _moved_by(motion, part_of, case.replicas)
                 unexplained = unexplained or not fits
@@ -31,7 +31,7 @@ def own_gradient(case: Case) -> Fit | None:
             if apart and not unexplained:
                 names = ", ".join(motion.variable.name for motion in apart[:3])
                 whole = f"all {len(apart)} weights" if len(apart) == len(case.pulls) else names
-                return Fit(CAUSE, f"{whole} moved {told}: the {source} replicas reproduce the update of each")
+                return Fit(CAUSE, f"{whole} moved {how}: the {source} replicas reproduce the update of each")
     return None
 
 
@@ -69,10 +69,6 @@ def _alike(case: Case, source: Source, motion: Motion) -> bool:
     return first is not None and all(v is not None and close(motion.variable.index, v, first) for v in values[1:])
 
 
-def _right(motion: Motion) -> bool:
-    return all(difference(theirs, motion.ours).error <= motion.slack for theirs in motion.theirs)
-
-
 def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], replicas: int) -> bool:
     """Return whether every component moved by its part, plain or scaled as a mean or a sum of copies."""
     if len(motion.theirs) not in (1, replicas) or not all(map(all_finite, motion.theirs)):
@@ -94,7 +90,7 @@ def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], repli
 def drifting_apart(case: Case) -> Fit | None:
     """Test for replicas (or workers) that each moved separately and together make the single-device update."""
     for motions, what in (
-        (case.effective, case.effective[0].told + "s" if case.effective else ""),
+        (case.effective, case.effective[0].label + "s" if case.effective else ""),
         (case.slots, "optimizer slots"),
     ):
         apart = [motion for motion in motions if motion.components_differ]
@@ -124,9 +120,9 @@ def partly_apart(case: Case) -> Fit | None:
     apart = [motion for motion in case.effective if motion.components_differ]
     if not apart or not all(map(all_finite, (theirs for m in case.effective for theirs in m.theirs))):
         return None
-    if any(not motion.components_differ and not _right(motion) for motion in case.effective):
+    if any(not motion.components_differ and not motion.is_right for motion in case.effective):
         return None
-    told = []
+    names = []
     for motion in apart:
         count = len(motion.theirs)
         if count != case.replicas:
@@ -138,14 +134,14 @@ def partly_apart(case: Case) -> Fit | None:
         # If each replica takes the mean of its own part, the mean of the replicas makes the update, not their sum.
         own_mean = np.abs(shared - (count - 1) * motion.ours) <= slack
         if np.all(reduced | own) or np.all(reduced | own_mean):
-            told.append(f"{int(np.count_nonzero(~reduced))} of {reduced.size} elements of {motion.variable.name}")
+            names.append(f"{int(np.count_nonzero(~reduced))} of {reduced.size} elements of {motion.variable.name}")
         elif _is_received(case, shared, slack):
-            told.append(f"a term of {motion.variable.name}")
+            names.append(f"a term of {motion.variable.name}")
         else:
             return None
     return Fit(
         CAUSE,
-        f"replicas differ: {', '.join(told[:3])} moved by each replica's own part, which add up to the update of one "
+        f"replicas differ: {', '.join(names[:3])} moved by each replica's own part, which add up to the update of one "
         "device; the rest is reduced",
     )
 
@@ -183,15 +179,15 @@ def from_slices(case: Case) -> Fit | None:
     for replica in range(number):
         shares = [one if other == replica else 0.0 for other in range(number)]
         if reproduces(case.weights, _combination(parts, shares)):
-            told = f"every replica applied the update of replica {replica}'s examples alone"
-            return Fit(CAUSE, told)
+            evidence = f"every replica applied the update of replica {replica}'s examples alone"
+            return Fit(CAUSE, evidence)
     if reproduces(case.weights, _combination(parts, [one / number] * number)):
         return _of_parts(case, "the mean of the updates of each replica's examples alone reproduces the change")
     if reproduces(case.weights, _combination(parts, [one] * number), number):
-        told = "the sum of the updates of each replica's examples alone reproduces the change"
+        evidence = "the sum of the updates of each replica's examples alone reproduces the change"
         if any(case.setting(kind) for kind in CLIPS):
-            return Fit("gradient-clipped-before-aggregation", told)
-        return Fit("gradient-scaled-by-replica-count", f"{told}: {number} times their mean")
+            return Fit("gradient-clipped-before-aggregation", evidence)
+        return Fit("gradient-scaled-by-replica-count", f"{evidence}: {number} times their mean")
     return None
 
 
@@ -203,15 +199,15 @@ def _combination(parts: dict[int, list[Float]], shares: list[float]) -> Callable
     return predict
 
 
-def _of_parts(case: Case, told: str) -> Fit:
+def _of_parts(case: Case, evidence: str) -> Fit:
     """Name the cause if a step is the mean of its parts, by the features of the program that act on a part."""
     if any(case.setting(kind) for kind in CLIPS):
-        return Fit("gradient-clipped-before-aggregation", told)
+        return Fit("gradient-clipped-before-aggregation", evidence)
     if plain_normalisation(case):
-        return Fit("per-replica-normalization", told)
+        return Fit("per-replica-normalization", evidence)
     if random_sources(case):
         # A run on a replica's examples drew what the replica drew. So all replicas began the same stream.
-        return Fit("random-stream-repeated-across-replicas", told)
+        return Fit("random-stream-repeated-across-replicas", evidence)
     if is_uneven(case.distributed, case.step):
-        return Fit("mean-of-replica-means", told, approximation=True)
-    return Fit("masked-loss-normalised-per-replica", told, also=("batch-coupled-loss",))
+        return Fit("mean-of-replica-means", evidence, approximation=True)
+    return Fit("masked-loss-normalised-per-replica", evidence, also=("batch-coupled-loss",))

@@ -122,8 +122,8 @@ def equal_sizes(case: Case) -> Fit | None:
         cut = [weight * size for weight, size in zip(weights.values, sizes, strict=True)]
         allowed = sum(slack * size for slack, size in zip(weights.slack, sizes, strict=True))
         if max(sizes) - min(sizes) > allowed and max(cut) - min(cut) <= allowed:
-            told = ", ".join(f"{size:.4g}" for size in sizes)
-            return Fit(BEFORE, f"the {source} the replicas (norms {told}) all enter the update with the same norm")
+            norms = ", ".join(f"{size:.4g}" for size in sizes)
+            return Fit(BEFORE, f"the {source} the replicas (norms {norms}) all enter the update with the same norm")
     return None
 
 
@@ -158,10 +158,11 @@ def equal_sizes_of_weights(case: Case) -> Fit | None:
 def equal_sizes_by_variable(case: Case) -> Fit | None:
     """Test as :func:`equal_sizes` for each variable with any rate, if each is clipped or normalized separately."""
     for source in case.sources if case.replicas > 1 else ():
-        cut, told = 0, ""
+        cut, example = 0, ""
         for motion in case.weights:
             index = motion.variable.index
             parts = [{index: part[index]} for part in source.parts if index in part]
+            # Weights of the parts always fit a variable with few elements.
             if motion.components_differ or len(parts) != case.replicas or motion.ours.size <= 2 * case.replicas:
                 continue
             sizes = [norm(part[index]) for part in parts]
@@ -174,12 +175,12 @@ def equal_sizes_by_variable(case: Case) -> Fit | None:
             allowed = sum(error * size for error, size in zip(weights.slack, sizes, strict=True))
             if max(shares) - min(shares) <= allowed < max(sizes) * max(map(abs, weights.values)) - abs(shares[0]):
                 cut += 1
-                told = told or f"{motion.variable.name}: norms {', '.join(f'{size:.4g}' for size in sizes)}"
+                example = example or f"{motion.variable.name}: norms {', '.join(f'{size:.4g}' for size in sizes)}"
             elif max(weights.values) - min(weights.values) > sum(weights.slack):
                 return None
         if cut:
             return Fit(
-                BEFORE, f"the {source} the replicas all enter the update of a weight with the same norm ({told})"
+                BEFORE, f"the {source} the replicas all enter the update of a weight with the same norm ({example})"
             )
     return None
 
@@ -205,10 +206,11 @@ def by_updates(case: Case) -> Fit | None:
     clip = configured_limit(case)
     if clip is None or case.replicas == 1 or not case.weights:
         return None
-    told = f"the optimizer has {clip}"
+    configured = f"the optimizer has {clip}"
     ours, theirs = _flat([m.ours for m in case.weights]), _flat([m.theirs[0] for m in case.weights])
     slack = sum(motion.slack for motion in case.weights)
     if clip.kind == "clipvalue":
+        # Entries that the limit did not cut must agree. Those at the limit must exceed it.
         ceiling = magnitude(ours)
         inside = np.abs(ours) < ceiling - slack
         lost = magnitude(theirs) > ceiling + slack and magnitude((theirs - ours)[inside]) <= slack
@@ -217,15 +219,16 @@ def by_updates(case: Case) -> Fit | None:
         groups = each if clip.kind == "clipnorm" else [(ours, theirs, slack)]
         lost = norm(theirs) > norm(ours) and all(_parallel(*group) for group in groups)
     if lost:
-        return Fit(LOST, f"{told}, and the update is that of one device without the limit")
+        return Fit(LOST, f"{configured}, and the update is that of one device without the limit")
     rate = case.setting("learning_rate")
     size = ""
     if rate:
         reached, desired = (norm(change) / (rate * clip.limit) for change in (theirs, ours))
         size = f"; |dW| / (lr * limit) is {reached:.4g}, on one device {desired:.4g}"
+    # Each clipped part is at most as long as the limit, so their sum is not much longer than that times the replicas.
     if norm(theirs) > (case.replicas + 1) * norm(ours):
         return None
-    return Fit(BEFORE, f"{told}; the update is not a multiple of the single-device one{size}", exact=False)
+    return Fit(BEFORE, f"{configured}; the update is not a multiple of the single-device one{size}", exact=False)
 
 
 def _flat(values: list[Float]) -> Float:

@@ -27,17 +27,17 @@ def random_streams(case: Case) -> Fit | None:
     sources = random_sources(case)
     if not sources or case.replicas == 1:
         return None
-    told = f"consistent with it: the program draws random numbers in {', '.join(sources[:3])}"
+    evidence = f"consistent with it: the program draws random numbers in {', '.join(sources[:3])}"
     for variable in of_kind(case.distributed, VariableKind.STATE):
         values = [value for _r, _c, value in case.distributed.components(variable.index, case.step)]
         if "seed_generator" in variable.name and len(values) > 1:
             if all(np.array_equal(value, values[0]) for value in values):
-                told += f"; the state of {variable.name} is the same on all {len(values)} replicas"
-                return Fit("random-stream-repeated-across-replicas", told, exact=False)
+                evidence += f"; the state of {variable.name} is the same on all {len(values)} replicas"
+                return Fit("random-stream-repeated-across-replicas", evidence, exact=False)
             break
     return Fit(
         "random-stream-differs-across-replicas",
-        told,
+        evidence,
         exact=False,
         also=("random-stream-repeated-across-replicas",),
     )

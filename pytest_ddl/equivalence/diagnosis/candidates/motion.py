@@ -18,7 +18,7 @@ def standing_still(case: Case) -> Fit | None:
     if not still:
         return None
     names = ", ".join(motion.variable.name for motion in still[:3])
-    told = f"the change of {names} is exactly 0 on every replica"
+    evidence = f"the change of {names} is exactly 0 on every replica"
     for source in case.sources:
         sizes = [
             magnitude(part[i])
@@ -28,9 +28,9 @@ def standing_still(case: Case) -> Fit | None:
             if i in part
         ]
         if sizes:
-            told += f", and the {source} the replicas reach {max(sizes):.4g}"
+            evidence += f", and the {source} the replicas reach {max(sizes):.4g}"
             break
-    return Fit("variable-did-not-move", told)
+    return Fit("variable-did-not-move", evidence)
 
 
 def applied_late(case: Case) -> Fit | None:
@@ -47,8 +47,10 @@ def applied_late(case: Case) -> Fit | None:
             for m in moving
             for _rank, _replica, change in later[m.variable.index]
         ):
-            told = f"no weight moves in step {case.step}, and step {step} makes the change that one device makes there"
-            return Fit("staleness-exceeded", told)
+            evidence = (
+                f"no weight moves in step {case.step}, and step {step} makes the change that one device makes there"
+            )
+            return Fit("staleness-exceeded", evidence)
         return None
     return None
 
@@ -104,8 +106,8 @@ def optimizer_itself(case: Case) -> Fit | None:
         return None
     # The gradient computed back from the update is right too. So the error is in the optimizer's own state.
     pulls = [m for m in case.pulls if m.variable.index in source.own]
-    right = all(difference(theirs, m.ours).error <= m.slack for m in pulls for theirs in m.theirs)
-    wrong = [m for m in case.slots if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    right = all(m.is_right for m in pulls)
+    wrong = [m for m in case.slots if not m.is_right]
     if not pulls or not (right or wrong) or any(m.components_differ for m in case.effective):
         return None
     where = f" ({wrong[0].variable.name})" if wrong else ""
@@ -123,13 +125,13 @@ def state_of_the_update(case: Case) -> Fit | None:
     gradient.
     """
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
-    off = [m for m in case.weights if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    off = [m for m in case.weights if not m.is_right]
     if source is None or case.replicas == 1 or any(m.components_differ for m in case.weights):
         return None
     summed, close = total_of(source), case.close(case.replicas)
     if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
         return None
-    wrong = [m for m in case.state if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    wrong = [m for m in case.state if not m.is_right]
     if not off or not all(any(_keeps_its_own(state, m) for state in wrong) for m in off):
         return None
     names = ", ".join(motion.variable.name for motion in wrong[:3])

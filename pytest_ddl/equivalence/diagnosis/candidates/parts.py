@@ -19,11 +19,11 @@ def empty_replica(case: Case) -> Fit | None:
     if not empty or empty == len(case.sizes):
         return None
     factor = (len(case.sizes) - empty) / len(case.sizes)
-    told = f"{empty} of {len(case.sizes)} replicas had no example"
+    evidence = f"{empty} of {len(case.sizes)} replicas had no example"
     for value in (factor, 1 / factor):
         if reproduces(case.effective, lambda m, value=value: value * m.ours, value):  # type: ignore[misc]
-            return Fit("empty-replica", f"{told}, and {value:.4g} x the single-device update reproduces the change")
-    return Fit("empty-replica", told, exact=False, also=("mean-of-replica-means",))
+            return Fit("empty-replica", f"{evidence}, and {value:.4g} x the single-device update reproduces the change")
+    return Fit("empty-replica", evidence, exact=False, also=("mean-of-replica-means",))
 
 
 def shares_of_examples(case: Case) -> Fit | None:
@@ -38,15 +38,15 @@ def shares_of_examples(case: Case) -> Fit | None:
     # The weights have the same sum as those of the update: the scale is right, and only the shares are wrong.
     if not weights.total_is(share * case.replicas) or weights.are([share] * case.replicas):
         return None
-    told = _told(source, weights, share)
+    evidence = _described(source, weights, share)
     counts = case.sizes
     by_size = [share * case.replicas * size / sum(counts) for size in counts] if len(counts) == case.replicas else None
     if by_size and len(set(counts)) > 1 and weights.are(by_size):
-        return Fit("mean-of-replica-means", f"{told}, as the replicas had {counts} examples", approximation=True)
-    return Fit("masked-loss-normalised-per-replica", told)
+        return Fit("mean-of-replica-means", f"{evidence}, as the replicas had {counts} examples", approximation=True)
+    return Fit("masked-loss-normalised-per-replica", evidence)
 
 
-def _told(source: Source, weights: Weights, share: float) -> str:
+def _described(source: Source, weights: Weights, share: float) -> str:
     shares = ", ".join(f"{weight:.4g}" for weight in weights.values)
     return (
         f"one device's gradient is the sum of the {source} the replicas weighted by ({shares}), "
@@ -93,14 +93,14 @@ def coupled(case: Case) -> Fit | None:
     if case.layers("BatchNormalization*") or random_sources(case) or not _as_often(case, source):
         return None
     share = _share(case, source) or 1.0
-    off = [m for m in case.pulls if any(difference(t, m.ours).error > m.slack for t in m.theirs)]
+    off = [m for m in case.pulls if not m.is_right]
     if len(off) < sum(magnitude(m.ours) > m.slack for m in case.pulls) and share * case.replicas != 1.0:
         return None  # a term of only some weights is no term of the examples
-    told = (
+    evidence = (
         f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
         "device: the loss of an example depends on the others of its batch"
     )
-    return Fit("batch-coupled-loss", told, also=_masks(case))
+    return Fit("batch-coupled-loss", evidence, also=_masks(case))
 
 
 def _as_often(case: Case, source: Source) -> bool:
@@ -145,8 +145,8 @@ def masking(case: Case) -> Fit | None:
     layers = masked_layers(case)
     if not layers or case.replicas == 1:
         return None
-    told = f"consistent with it: {', '.join(layers[:3])} masks positions"
-    return Fit("masked-loss-normalised-per-replica", told, exact=False)
+    evidence = f"consistent with it: {', '.join(layers[:3])} masks positions"
+    return Fit("masked-loss-normalised-per-replica", evidence, exact=False)
 
 
 def mean_of_means(case: Case) -> Fit | None:
@@ -157,17 +157,17 @@ def mean_of_means(case: Case) -> Fit | None:
     if not all(all_finite(motion.theirs[0]) for motion in case.weights):
         return None
     even = [step for step in range(1, case.step) if not is_uneven(case.distributed, step)]
-    told = [f"the replicas had {counts} examples"]
+    evidence = [f"the replicas had {counts} examples"]
     if even:
-        told.append(f"the {len(even)} even step(s) before agree with one device")
+        evidence.append(f"the {len(even)} even step(s) before agree with one device")
     if _losses_are_means(case):
-        told.append("each replica's loss is the mean over its own examples")
+        evidence.append("each replica's loss is the mean over its own examples")
     # Without the replicas' own gradients nothing is recomputed. Only other evidence can excuse a difference.
     return Fit(
         "mean-of-replica-means",
-        f"consistent with it: {'; '.join(told)}",
+        f"consistent with it: {'; '.join(evidence)}",
         exact=False,
-        approximation=len(told) > 1 and not _contradicted(case),
+        approximation=len(evidence) > 1 and not _contradicted(case),
         also=("masked-loss-normalised-per-replica",) if case.layers("Embedding", "Masking") else (),
     )
 

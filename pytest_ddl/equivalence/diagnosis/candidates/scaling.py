@@ -33,9 +33,9 @@ def _factors(case: Case) -> Iterator[tuple[float, str]]:
 def scaled(case: Case) -> Fit | None:
     """Test for N (or 1/N) times the gradient in every variable: in the update, in the moments, or before clipping."""
     for factor, cause in _factors(case):
-        told = _in_update(case, factor) or _in_moments(case, factor) or _in_gradients(case, factor)
-        if told:
-            return Fit(cause, told)
+        evidence = _in_update(case, factor) or _in_moments(case, factor) or _in_gradients(case, factor)
+        if evidence:
+            return Fit(cause, evidence)
     return None
 
 
@@ -55,14 +55,14 @@ def unscaled(case: Case) -> Fit | None:
     did = "divided by a loss scale of" if factor < 1 else "multiplied by a loss scale and not divided by it, of"
     return Fit(
         "gradient-unscaled-without-scale",
-        f"{factor:.6g} x the single-device {motions[0].told} reproduces the change of every weight: it is {did} "
+        f"{factor:.6g} x the single-device {motions[0].label} reproduces the change of every weight: it is {did} "
         f"{max(factor, 1 / factor):.6g}",
     )
 
 
 def _in_update(case: Case, factor: float) -> str | None:
     if reproduces(case.effective, lambda m: factor * m.ours, factor):
-        what = case.effective[0].told
+        what = case.effective[0].label
         return (
             f"{factor:.4g} x the single-device update reproduces all {len(case.weights)} trainable variables"
             if what == "update"
@@ -144,17 +144,17 @@ def scaled_parts(case: Case) -> Fit | None:
 
 def scaled_variables(case: Case) -> Fit | None:
     """Test for N (or 1/N) times the gradient in only some variables: one term, or one path, of several is wrong."""
-    wrong = [m for m in case.effective if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    wrong = [m for m in case.effective if not m.is_right]
     for factor, cause in _factors(case):
         fitting = [m for m in wrong if reproduces([m], lambda m: factor * m.ours, factor)]  # noqa: B023
         if not any(np.count_nonzero(np.abs(m.ours) > m.slack) > 1 for m in fitting):
             continue
         names = ", ".join(m.variable.name for m in fitting[:3])
-        told = f"{factor:.4g} x the single-device {fitting[0].told} reproduces {names}"
+        evidence = f"{factor:.4g} x the single-device {fitting[0].label} reproduces {names}"
         others = len(case.effective) - len(wrong)
         if len(fitting) == len(wrong):
-            return Fit(cause, f"{told}; the other {others} weight(s) are right")
-        return Fit(cause, f"{told}; other weights differ otherwise, as of a sum of terms", exact=False)
+            return Fit(cause, f"{evidence}; the other {others} weight(s) are right")
+        return Fit(cause, f"{evidence}; other weights differ otherwise, as of a sum of terms", exact=False)
     return None
 
 
@@ -183,20 +183,20 @@ def regularization(case: Case) -> Fit | None:
     # A penalty on the weights is the same on all replicas, so it cannot make them differ.
     if case.replicas == 1 or any(motion.components_differ for motion in case.effective):
         return None
-    told = []
+    parallel = []
     for motion in case.effective:
         for theirs in motion.theirs:
             c = along_weights(motion, theirs - motion.ours, motion.slack)
             if c is None:
                 return None
             if c and tells_direction(motion):
-                told.append(f"{motion.variable.name}: {c:.4g} x W")
-    if not told:
+                parallel.append(f"{motion.variable.name}: {c:.4g} x W")
+    if not parallel:
         return None
-    excess = ", ".join(list(dict.fromkeys(told))[:3])
+    excess = ", ".join(list(dict.fromkeys(parallel))[:3])
     return Fit(
         "regularization-scaled-by-replica-count",
-        f"the excess over the single-device {case.effective[0].told} is parallel to the weights: {excess}",
+        f"the excess over the single-device {case.effective[0].label} is parallel to the weights: {excess}",
     )
 
 
@@ -205,17 +205,18 @@ def penalised_variables(case: Case) -> Fit | None:
     layers = case.distributed.ranks[0].layers if case.distributed.ranks else ()
     names = [layer.name for layer in layers if any(key.endswith("_regularizer") for key in layer.settings)]
     motions = case.effective
-    off = [m for m in motions if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    off = [m for m in motions if not m.is_right]
+    # If all weights differ, something else than a regularizer may be wrong.
     if not off or not names or case.replicas == 1 or len(off) == len(motions):
         return None
     if not all(any(name in m.variable.name.split("/") for name in names) for m in off):
         return None
     if not all(map(all_finite, (theirs for m in off for theirs in m.theirs))):
         return None
-    told = ", ".join(m.variable.name for m in off[:3])
+    differing = ", ".join(m.variable.name for m in off[:3])
     return Fit(
         "regularization-scaled-by-replica-count",
-        f"of {len(motions)} weights only those with a regulariser differ: {told}",
+        f"of {len(motions)} weights only those with a regulariser differ: {differing}",
         exact=False,
     )
 
@@ -253,8 +254,8 @@ def scaled_beside_randomness(case: Case) -> Fit | None:
     powers = [float(np.log(ratio) / np.log(case.replicas)) for ratio in (by_loss, theirs / ours)]
     for power, cause in CAUSES.items():
         if all(abs(found - power) < 0.5 for found in powers):
-            told = (
+            reason = (
                 f"the update is {theirs / ours:.3g}x, the sum of the replicas' losses {by_loss:.3g}x that of one device"
             )
-            return Fit(cause, f"consistent with it: {told}", exact=False)
+            return Fit(cause, f"consistent with it: {reason}", exact=False)
     return None

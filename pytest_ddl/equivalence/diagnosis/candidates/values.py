@@ -50,11 +50,11 @@ def not_finite(case: Case) -> Fit | None:
     for source in case.sources:
         bad = [r for r, part in enumerate(source.parts) if not all(map(all_finite, part.values()))]
         if bad and len(case.sizes) == case.replicas and all(case.sizes[replica] == 0 for replica in bad):
-            told = f"the {source} replica {bad[0]}, which had no example, are not finite: sizes {case.sizes}"
-            return Fit("empty-replica", told)
+            evidence = f"the {source} replica {bad[0]}, which had no example, are not finite: sizes {case.sizes}"
+            return Fit("empty-replica", evidence)
     if 0 in case.sizes:
-        told = f"{name} is not finite, and a replica had no example: sizes {case.sizes}"
-        return Fit("empty-replica", told, exact=False)
+        evidence = f"{name} is not finite, and a replica had no example: sizes {case.sizes}"
+        return Fit("empty-replica", evidence, exact=False)
     if not all(all(map(all_finite, m.theirs)) == all_finite(m.theirs[0]) for m in broken):
         return Fit("non-finite-not-synchronised", f"{name} is not finite on some replicas only", exact=False)
     return None
@@ -69,7 +69,7 @@ def sparse_rows(case: Case) -> Fit | None:
     if case.replicas == 1 or not case.pulls:
         return None
     sparse = sparse_variables(case.distributed, case.step) | sparse_variables(case.reference, case.step)
-    off = [m for m in case.pulls if any(difference(theirs, m.ours).error > m.slack for theirs in m.theirs)]
+    off = [m for m in case.pulls if not m.is_right]
     if not off or not all(m.variable.index in sparse and m.ours.ndim >= 1 for m in off):
         return None
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)

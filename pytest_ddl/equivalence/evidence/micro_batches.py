@@ -1,0 +1,177 @@
+"""Find the micro-batches that an update of a run is made of, and solve the update for their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
+from pytest_ddl.equivalence.evidence.combination import Weights, solve
+from pytest_ddl.equivalence.evidence.gradients import by_replica, calls, total
+from pytest_ddl.equivalence.evidence.observe import of_kind, update
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
+from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Gradients of one call of the tape."""
+
+    step: int
+    values: Mapping[int, Float]
+    replica: int = -1
+    """-1 if the gradients are summed over all replicas."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Micro-batches that an update may be made of."""
+
+    since: int
+    """Step of the update before; 0 if there is none."""
+    step: int
+    current: Sequence[MicroBatch]
+    """Micro-batches since the update before."""
+    older: Sequence[MicroBatch]
+
+    @property
+    def spans_steps(self) -> bool:
+        return len({batch.step for batch in self.current}) > 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Weights of a run whose gradients come from the same calls, and their updates in each step."""
+
+    record: TrainingRecord
+    tolerance: Tolerance
+    variables: tuple[VariableRecord, ...]
+    batches: tuple[MicroBatch, ...]
+    handed: Mapping[int, Mapping[int, Float]]
+    """Step -> the gradients handed over in it, summed over all replicas. Steps without a call are absent."""
+    by_hand: bool
+    """True if no optimizer was called, so that ``handed`` holds changes of the weights."""
+
+    @cached_property
+    def updates(self) -> list[int]:
+        """Steps in which something other than zeros was handed over."""
+        return [step for step, values in self.handed.items() if any(map(np.any, values.values()))]
+
+    @property
+    def withheld(self) -> list[int]:
+        """Steps in which only zeros were handed over although gradients were computed."""
+        computed = {batch.step for batch in self.batches if any(map(np.any, batch.values.values()))}
+        return [step for step in self.handed if step not in self.updates and step in computed]
+
+    @cached_property
+    def accumulates(self) -> bool:
+        """True if some update is the sum of the gradients of several steps."""
+        return any(w.spans_steps and self.factor(w.step, w.current) is not None for w in self.windows())
+
+    def windows(self, batches: Sequence[MicroBatch] | None = None) -> Iterator[Window]:
+        """Yield the window of each update that has one. Its micro-batches are those of the group if none are given."""
+        batches = self.batches if batches is None else batches
+        for since, step in pairwise([0, *self.updates]):
+            current = [batch for batch in batches if since < batch.step <= step]
+            if current:
+                yield Window(since, step, current, [batch for batch in batches if batch.step <= since])
+
+    def of_replicas(self) -> list[MicroBatch]:
+        """Return the micro-batches of each replica. One whose gradients are not finite is left out."""
+        found = []
+        for step in range(1, self.record.num_steps + 1):
+            for call in calls(self.record, step, GradientStage.COMPUTED):
+                given = ((v.index, call.values.get(v.index)) for v in self.variables)
+                values = {index: np.asarray(value, np.float64) for index, value in given if value is not None}
+                if values and all(map(all_finite, values.values())):
+                    found.append(MicroBatch(step, values, call.replica))
+        return found
+
+    def slack(self, step: int, batches: Sequence[MicroBatch]) -> dict[int, float]:
+        """Return the rounding error of a sum of micro-batches, and of a weight to which it is added."""
+        found = {}
+        for variable in self.variables:
+            roundoff = max(unit_roundoff(variable.dtype), self.tolerance.compute_roundoff)
+            parts = [*(batch.values for batch in batches), self.handed[step]]
+            scale = sum(magnitude(part[variable.index]) for part in parts if variable.index in part)
+            stored = unit_roundoff(variable.dtype) * magnitude(self.record.value(variable.index, step))
+            length = len(batches) + self.record.num_replicas
+            sums = 2 * self.tolerance.gamma(length, roundoff) * scale
+            found[variable.index] = sums + (4 * stored if self.by_hand else 0.0)
+        return found
+
+    def factor(
+        self, step: int, batches: Sequence[MicroBatch], slack: Mapping[int, float] | None = None
+    ) -> float | None:
+        """Return the factor by which an update is the plain sum of micro-batches; ``None`` if it is no such sum."""
+        handed, slack = self.handed[step], self.slack(step, batches) if slack is None else slack
+        summed = {index: np.sum([batch.values[index] for batch in batches], axis=0) for index in handed}
+        left, right = (np.concatenate([np.ravel(part[index]) for index in handed]) for part in (handed, summed))
+        factor = coefficient(left, right)
+        if not factor:
+            return None
+        # Rounding changes the factor as much as the sum, relative to the size of the sum.
+        shared = max(slack.values()) / magnitude(right)
+        fits = all(
+            difference(handed[i], factor * summed[i]).error
+            <= slack[i] * max(1.0, abs(factor)) + shared * magnitude(summed[i])
+            for i in handed
+        )
+        return factor if fits else None
+
+    def weights(self, step: int, batches: Sequence[MicroBatch]) -> Weights | None:
+        """Solve an update for the weights of micro-batches; ``None`` if no weights make it, or several do."""
+        handed = self.handed[step]
+        parts = [{index: batch.values[index] for index in handed if index in batch.values} for batch in batches]
+        return solve(handed, parts, self.slack(step, batches))
+
+
+def groups_of(record: TrainingRecord, tolerance: Tolerance) -> Iterator[Group]:
+    """Group the weights by the calls that compute their gradients and by the steps that update them."""
+    trainable = {v.index: v for v in of_kind(record, VariableKind.TRAINABLE)}
+    steps = range(1, record.num_steps + 1)
+    batches = _summed(record, trainable)
+    by_hand = not any(calls(record, step, GradientStage.APPLIED) for step in steps)
+    given = {
+        step: _changed(record, trainable, step) if by_hand else total(by_replica(record, step, GradientStage.APPLIED))
+        for step in steps
+    }
+    patterns: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for index in trainable:
+        computed = tuple(n for n, batch in enumerate(batches) if index in batch.values)
+        due = tuple(step for step, values in given.items() if index in values and np.any(values[index]))
+        if computed:
+            patterns.setdefault((computed, due), []).append(index)
+    for (computed, _due), indices in patterns.items():
+        handed = {}
+        for step, every in given.items():
+            values = {index: every[index] for index in indices if index in every}
+            # Weights that stand still after an update by hand were not given zeros: there was no update.
+            if values and all(map(all_finite, values.values())) and (not by_hand or any(map(np.any, values.values()))):
+                handed[step] = values
+        members = tuple(MicroBatch(batches[n].step, {i: batches[n].values[i] for i in indices}) for n in computed)
+        if all(all_finite(value) for batch in members for value in batch.values.values()):
+            variables = tuple(trainable[index] for index in indices)
+            yield Group(record, tolerance, variables, members, handed, by_hand)
+
+
+def _summed(record: TrainingRecord, trainable: Mapping[int, VariableRecord]) -> list[MicroBatch]:
+    """Return the gradients of each call of the tape, summed over replicas."""
+    found: dict[tuple[int, int], dict[int, Float]] = {}
+    for step in range(1, record.num_steps + 1):
+        for item in calls(record, step, GradientStage.COMPUTED):
+            added = found.setdefault((step, item.call), {})
+            for index, value in item.values.items():
+                if value is not None and index in trainable:
+                    dense = np.asarray(value, np.float64)
+                    added[index] = added[index] + dense if index in added else dense
+    return [MicroBatch(step, values) for (step, _call), values in sorted(found.items()) if values]
+
+
+def _changed(record: TrainingRecord, trainable: Mapping[int, VariableRecord], step: int) -> dict[int, Float]:
+    found = ((index, update(record, index, step)) for index in trainable)
+    return {index: -change for index, change in found if change is not None}
