@@ -31,8 +31,6 @@ CPU_SLOTS_PER_CORE = 2
 """Maximum number of ranks per core that run at once. A rank that traces uses one core; one that waits uses none."""
 START_TIMEOUT = 120.0
 """Maximum seconds for importing TensorFlow and Keras. With a cold disk cache, this can take tens of seconds."""
-
-
 _BOOTSTRAP = """
 import importlib.util, sys
 init, *path = {places}
@@ -73,8 +71,7 @@ class LocalLauncher:
         :param shared: start the zygote in a folder of its own inside ``folder``, because other launchers use
             ``folder`` too.
         """
-        cores = os.cpu_count() or 1
-        self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * max(cores, 2)})
+        self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * max(os.cpu_count() or 1, 2)})
         self._buffer = b""
         self._ready = False
         self._error = ""
@@ -137,8 +134,7 @@ class LocalLauncher:
                 return
 
     def reserve(self, topology: Topology) -> PortLease:
-        problem = loopback_problem() if topology.ports else None
-        if problem:
+        if topology.ports and (problem := loopback_problem()):
             raise LaunchError(problem)
         return PortLease(topology.ports)
 
@@ -147,7 +143,7 @@ class LocalLauncher:
 
         :raises LaunchError: if the zygote has ended, cannot import TensorFlow or takes too long.
         """
-        self._wait_until(lambda: self._ready, START_TIMEOUT, "importing TensorFlow")
+        self._wait_until(lambda: self._ready, "importing TensorFlow")
         if self._error:
             raise LaunchError(self._error + self._log_tail())
         workers = {}
@@ -163,7 +159,7 @@ class LocalLauncher:
                 self._socket.sendall(data[sent:])
             except OSError:
                 raise self._ended_error() from None
-        self._wait_until(lambda: workers.keys() <= self._forked.keys(), START_TIMEOUT, "forking workers")
+        self._wait_until(lambda: workers.keys() <= self._forked.keys(), "forking workers")
         for number, worker in workers.items():
             worker.started(self._forked.pop(number))
             self._running[worker.pid] = worker
@@ -222,15 +218,14 @@ class LocalLauncher:
                 how = f": {how_it_ended(self._process.returncode)}"
             # The kernel has killed the workers together with the zygote, but not the processes that they had started.
             strays.end_tagged(self._tag)
-            text = f"the zygote, from which worker processes are forked, has ended{how}"
-            self.ended = f"{text}{self._log_tail()}"
+            self.ended = f"the zygote, from which worker processes are forked, has ended{how}{self._log_tail()}"
         return LaunchError(self.ended)
 
-    def _wait_until(self, done: Callable[[], bool], timeout: float, what: str) -> None:
-        deadline = time.monotonic() + timeout
+    def _wait_until(self, done: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
         while not done():
             if time.monotonic() > deadline:
-                raise LaunchError(f"{what} took more than {timeout:.0f} s{self._log_tail()}")
+                raise LaunchError(f"{what} took more than {START_TIMEOUT:.0f} s{self._log_tail()}")
             self._poll(0.5)
 
     def _log_tail(self) -> str:

@@ -32,6 +32,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from pytest_ddl.cluster import strays
@@ -220,8 +221,6 @@ class Zygote:
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
-        from multiprocessing.connection import Connection
-
         from pytest_ddl.cluster.worker import Worker
 
         channel = Connection(control)
