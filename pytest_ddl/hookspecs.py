@@ -39,8 +39,8 @@ def pytest_ddl_register_launchers(launchers: dict[str, MakeLauncher]) -> None:
 
     * ``environ``: environment variables for processes that start workers. Each cluster has its own variables for its
       workers.
-    * ``folder``: scratch folder of the session on this machine. All processes of pytest-xdist share it, and it is
-      removed at the end.
+    * ``folder``: scratch folder of the session on this machine. All processes of pytest-xdist share it. pytest removes
+      it at the end. If pytest is killed, the folder stays unless the launcher removes it.
     * ``address``: in a worker of pytest-xdist, the ``address`` of the controller's launcher. It is ``None`` if a new
       launcher must be started: in the controller, if the controller has started none, or if its launcher has ended.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
-import traceback as tracebacks
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -111,10 +111,10 @@ class Failure:
         """Describe an exception, without the frames of this package's cluster modules."""
         kind = type(error)
         module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-        trace = tracebacks.TracebackException.from_exception(error)
+        trace = traceback.TracebackException.from_exception(error)
         inner = [frame for frame in trace.stack if not frame.filename.startswith(_HERE)]
         if inner:
-            trace.stack = tracebacks.StackSummary.from_list(inner)
+            trace.stack = traceback.StackSummary.from_list(inner)
         skipped = kind.__name__ in ("Skipped", "SkipTest")
         try:
             message = str(error)
