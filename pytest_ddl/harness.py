@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_ddl.cluster.cluster import Cluster
-    from pytest_ddl.cluster.launcher import Launcher
+    from pytest_ddl.cluster.launcher import Launcher, MakeLauncher
     from pytest_ddl.cluster.pool import Pool
 
-CPU_SLOTS_PER_CORE = 2
-"""Maximum number of ranks per core that run at once. A rank that traces uses one core; one that waits uses none."""
 START_TIMEOUT = 120.0
 """Seconds allowed for starting a cluster. It is long because other ranks can keep the machine busy."""
 
@@ -41,7 +39,7 @@ class Harness:
         self,
         settings: Settings,
         registry: StrategyRegistry,
-        launchers: dict[str, Any],
+        launchers: Mapping[str, MakeLauncher],
         *,
         address: str | None = None,
         folder: Path | None = None,
@@ -78,8 +76,12 @@ class Harness:
     @property
     def address(self) -> str | None:
         """Address at which other processes of this session find the launcher, if it was started and can be shared."""
-        launcher = self.pool.started if "pool" in self.__dict__ else None
-        return getattr(launcher, "address", None)
+        launcher = self._started
+        return None if launcher is None else launcher.address
+
+    @property
+    def _started(self) -> Launcher | None:
+        return self.pool.started if "pool" in self.__dict__ else None
 
     @property
     def machine(self) -> Machine:
@@ -91,35 +93,27 @@ class Harness:
             if tensorflow_version() is None:
                 raise UsageError(MISSING_TENSORFLOW)
             self._machine = look_around(self._probe)
-            if "pool" in self.__dict__:
-                # The probe ran in this pool, whose ledger was made when the number of GPUs was unknown.
-                self.pool.ledger.capacity["gpu"] = self._machine.gpus
+            if self._started is not None:
+                # The probe ran under this launcher, which was made when the number of GPUs was unknown.
+                self._started.ledger.capacity.setdefault("gpu", self._machine.gpus)
         return self._machine
 
     @cached_property
     def pool(self) -> Pool:
         from pytest_ddl.cluster.pool import Pool
-        from pytest_ddl.cluster.resources import Ledger
 
-        cores = os.cpu_count() or 1
-        ledger = Ledger(self.folder, {"cpu": CPU_SLOTS_PER_CORE * max(cores, 2), "gpu": self._machine_gpus()})
-        return Pool(self.make_launcher, ledger, self.worker_environ, keep_gpus=not self._shared)
-
-    def _machine_gpus(self) -> int:
-        return self._machine.gpus if self._machine is not None else 0
+        return Pool(self.make_launcher, self.worker_environ, keep_gpus=not self._shared)
 
     def make_launcher(self) -> Launcher:
         """Start the launcher that ``--ddl-launcher`` names. It imports TensorFlow in the background."""
         make = self._launchers.get(self.settings["launcher"])
         if make is None:
             raise self.settings.error("launcher", f"no such launcher; valid: {', '.join(self._launchers)}")
-        folder = self.folder
-        if self._shared and self._address is None:
-            # A zygote removes the folder of its socket when it ends, but other xdist workers use this folder too.
-            folder = Path(tempfile.mkdtemp(prefix="zygote-", dir=folder))
         # A later launcher replaces this one only after the shared zygote has ended, so it must start its own.
         address, self._address = self._address, None
-        launcher: Launcher = make(self.worker_environ(), folder, address)
+        launcher = make(self.worker_environ(), self.folder, address)
+        if self._machine is not None:
+            launcher.ledger.capacity.setdefault("gpu", self._machine.gpus)
         return launcher
 
     def worker_environ(self) -> dict[str, str]:
@@ -225,7 +219,7 @@ class Harness:
 
             self._lease = PortLease(context.topology.ports)
             with servers_kept_local():
-                self._built[context.spec] = definition.build(replace(context, ports=self._lease.ports))
+                self._built[context.spec] = definition.build(replace(context, addresses=self._lease.addresses))
         return self._built[context.spec]
 
     def _probe(self) -> tuple[int, int]:
@@ -279,12 +273,15 @@ def process_harness() -> Harness:
     return _process_harness
 
 
-def built_in_launchers(settings: Settings) -> dict[str, Any]:
-    """Return the launchers that need no plugin, by name."""
+def built_in_launchers(settings: Settings, *, shared: bool = False) -> dict[str, MakeLauncher]:
+    """Return the functions that start the launchers of this package, by name.
+
+    :param shared: ``True`` in a worker of pytest-xdist, whose launchers share their folder with those of other workers.
+    """
 
     def local(environ: dict[str, str], folder: Path, address: str | None) -> Launcher:
-        from pytest_ddl.cluster.launcher import LocalLauncher
+        from pytest_ddl.cluster.local_launcher import LocalLauncher
 
-        return LocalLauncher(environ, folder, address, isolated=settings["network"] == "isolated")
+        return LocalLauncher(environ, folder, address, isolated=settings["network"] == "isolated", shared=shared)
 
     return {"local": local}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_ddl.cluster.launcher import MakeLauncher
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.strategies.registry import StrategyRegistry
 
@@ -32,8 +33,19 @@ def pytest_ddl_register_checks(checks: list[Check]) -> None:
 
 
 @pytest.hookspec()
-def pytest_ddl_register_launchers(launchers: dict[str, Any]) -> None:
-    """Add launchers by name, for example ``launchers["slurm"] = make``.
+def pytest_ddl_register_launchers(launchers: dict[str, MakeLauncher]) -> None:
+    """Add launchers by name, for example ``launchers["slurm"] = make``. ``--ddl-launcher`` selects one of them.
 
-    ``make(environ, folder, address)`` must return a :class:`~pytest_ddl.cluster.launcher.Launcher`.
+    ``make(environ, folder, address)`` starts a launcher and returns it. The launcher has the methods and attributes of
+    :class:`~pytest_ddl.cluster.launcher.Launcher`. The function raises
+    :class:`~pytest_ddl.cluster.launcher.LaunchError` if the launcher cannot be started.
+
+    * ``environ``: environment variables for processes that start workers. Each cluster has its own variables for its
+      workers.
+    * ``folder``: scratch folder of the session on this machine. All processes of pytest-xdist share it. pytest removes
+      it at the end. If pytest is killed, the folder stays unless the launcher removes it.
+    * ``address``: in a worker of pytest-xdist, the ``address`` of the controller's launcher. It is ``None`` if a new
+      launcher must be started: in the controller, if the controller has started none, or if its launcher has ended.
+
+    The hook is called once in each pytest session, also in the ranks.
     """

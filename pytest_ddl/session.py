@@ -36,9 +36,9 @@ def harness_of(config: pytest.Config) -> Harness:
     if harness is None:
         registry = StrategyRegistry()
         config.hook.pytest_ddl_register_strategies(registry=registry)
-        launchers = built_in_launchers(config.stash[SETTINGS])
-        config.hook.pytest_ddl_register_launchers(launchers=launchers)
         workerinput = getattr(config, "workerinput", {})
+        launchers = built_in_launchers(config.stash[SETTINGS], shared=bool(workerinput))
+        config.hook.pytest_ddl_register_launchers(launchers=launchers)
         folder = workerinput.get("ddl_folder") or getattr(config.option, "ddl_folder", None)
         harness = Harness(
             config.stash[SETTINGS],

@@ -11,19 +11,17 @@ import math
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 from pytest_ddl.cluster.answers import Answer, Fate
-from pytest_ddl.cluster.launcher import Launcher, LaunchError, WorkerProcess
-from pytest_ddl.cluster.obstacles import loopback_problem
-from pytest_ddl.cluster.ports import PortLease
-from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, Surroundings, UnreadableError, receive, send
+from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess
+from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, Surroundings, UnreadableError, decode, encode
 from pytest_ddl.cluster.ship import user_modules
 from pytest_ddl.cluster.surroundings import Snapshot
 from pytest_ddl.cluster.worker import STACKS_SIGNAL
@@ -37,6 +35,8 @@ STACKS_WAIT = 0.3
 """Seconds to wait for a rank's stacks. faulthandler writes them within milliseconds."""
 POLL = 0.5
 """Seconds between calls of ``stuck``, which reads a small file of every rank."""
+EXIT_WAIT = 2.0
+"""Maximum seconds from the end of a rank's channel to its exit status."""
 SETTLE_WAIT = 10.0
 """Maximum seconds for ranks to restore their state. They are idle and take milliseconds."""
 TEAR_DOWN_WAIT = 60.0
@@ -58,7 +58,7 @@ class Cluster:
     """Processes of one strategy. :meth:`start` makes a cluster and :meth:`close` ends it."""
 
     def __init__(
-        self, spec: StrategySpec, launcher: Launcher, lease: PortLease, tasks: Sequence[Task], num_ranks: int
+        self, spec: StrategySpec, launcher: Launcher, reservation: Reservation, tasks: Sequence[Task], num_ranks: int
     ) -> None:
         self.spec = spec
         self.tasks = tuple(tasks)
@@ -72,12 +72,12 @@ class Cluster:
         self.num_replicas = 0
         self.processes: list[WorkerProcess] = []
         self._launcher = launcher
-        self._lease = lease
+        self._reservation = reservation
         self._environ: dict[str, str] = {}
         self._boots: list[Boot] = []
         self._next_id = 0
         self._turn = threading.Lock()
-        """Held during a request. Threads of a test may share the cluster, and its pipes carry one request at a time."""
+        """Held during a request. Threads of a test may share the cluster, and a rank answers one request at a time."""
         self._closed = False
         self._known = self._started = Snapshot.now()
         self.next_item: str | None = None
@@ -119,23 +119,29 @@ class Cluster:
         timeout: float,
     ) -> Cluster:
         topology = definition.topology(spec)
-        problem = loopback_problem() if topology.ports else None
-        if problem:
-            raise ClusterError(f"{spec} could not be started: {problem}")
+        try:
+            reservation = launcher.reserve(topology)
+        except (LaunchError, OSError) as error:
+            raise ClusterError(f"{spec} could not be started: {error}") from None
         # TF_CONFIG in the pytest process describes another cluster, not the one to build here.
         environ.pop("TF_CONFIG", None)
-        lease = PortLease(topology.ports)
-        cluster = cls(spec, launcher, lease, (*topology.ranks, *topology.servers), len(topology.ranks))
+        cluster = cls(spec, launcher, reservation, (*topology.ranks, *topology.servers), len(topology.ranks))
         try:
-            cluster.processes = launcher.launch(len(cluster.tasks), environ)
-            context = BuildContext(spec, topology, cluster.tasks[0], 0, lease.ports, device, COLLECTIVE_TIMEOUT)
+            every = range(len(cluster.tasks))
+            cluster.processes = [*launcher.launch(reservation, every, environ)]
+            context = BuildContext(
+                spec, topology, cluster.tasks[0], 0, reservation.addresses, device, COLLECTIVE_TIMEOUT
+            )
             cluster._environ = environ
-            pickled, modules = pickle.dumps(definition), user_modules()
+            known = cluster._known
+            boot = Boot(
+                pickle.dumps(definition), context, user_modules(), known.directory, known.path, tuple(sys.argv[:1])
+            )
             cluster._boots = [
-                Boot(pickled, replace(context, task=task, rank=index if index < cluster.num_ranks else -1), modules)
+                replace(boot, context=replace(context, task=task, rank=index if index < cluster.num_ranks else -1))
                 for index, task in enumerate(cluster.tasks)
             ]
-            answers = cluster._gather(Kind.BOOT, cluster._boots, range(len(cluster.tasks)), time.monotonic() + timeout)
+            answers = cluster._gather(Kind.BOOT, cluster._boots, every, time.monotonic() + timeout)
             if not all(answer.ok for answer in answers):
                 raise _start_error(spec, answers)
             cluster.num_replicas = answers[0].body["num_replicas"]
@@ -200,7 +206,7 @@ class Cluster:
         for rank, body in zip(ranks, bodies, strict=True):
             # If a rank has already died, the wait below notices it.
             with contextlib.suppress(OSError):
-                send(self.processes[rank].connection, Request(self._next_id, kind, body, surroundings))
+                self.processes[rank].send(encode(Request(self._next_id, kind, body, surroundings)))
         try:
             answers = self._collect(ranks, deadline, patience, stuck)
         except BaseException:
@@ -269,17 +275,18 @@ class Cluster:
         return answers
 
     def _ready(self, ranks: Sequence[int], timeout: float) -> Iterator[int]:
-        connections = {self.processes[rank].connection: rank for rank in ranks}
-        ready = wait([*connections, self._launcher.fileno()], max(timeout, 0.0))
-        if self._launcher.fileno() in ready:
+        channels = {self.processes[rank].fileno(): rank for rank in ranks}
+        news = self._launcher.fileno()
+        ready = wait([*channels, *([] if news is None else [news])], max(timeout, 0.0))
+        if news in ready:
             self._launcher.poll()
-        return (connections[item] for item in ready if not isinstance(item, int))  # type: ignore[index]
+        return (channels[item] for item in ready if item in channels)
 
     def _answer(self, rank: int) -> Answer | None:
         """Read one reply of a rank. A reply to an older request makes the cluster dirty and gives ``None``."""
         task = str(self.tasks[rank])
         try:
-            reply = receive(self.processes[rank].connection)
+            reply = decode(self.processes[rank].receive())
         except (EOFError, OSError):
             self.dirty = self.dirty or f"rank {rank} died"
             return Answer(rank, task, Fate.DIED, exit_status=self._exit_status(rank))
@@ -294,11 +301,9 @@ class Cluster:
         return Answer(rank, task, Fate.REPLIED, reply.body, reply.failure)
 
     def _exit_status(self, rank: int) -> int | None:
-        deadline = time.monotonic() + 2.0
-        while self.processes[rank].exit_status is None and time.monotonic() < deadline:
-            with contextlib.suppress(LaunchError):
-                self._launcher.poll(0.05)
-        return self.processes[rank].exit_status
+        with contextlib.suppress(LaunchError):
+            return self.processes[rank].wait(EXIT_WAIT)
+        return None
 
     def _stop(self, fate: Fate, ranks: Sequence[int]) -> dict[int, Answer]:
         """Make answers with stacks for ranks that have not replied. The cluster is not used again."""
@@ -315,7 +320,7 @@ class Cluster:
         chosen = list(range(self.num_ranks) if ranks is None else ranks)
         for rank in chosen:
             self.processes[rank].read_stacks()
-            self._launcher.signal(self.processes[rank], STACKS_SIGNAL)
+            self.processes[rank].signal(STACKS_SIGNAL)
         found = dict.fromkeys(chosen, "")
         deadline = time.monotonic() + STACKS_WAIT
         quiet = 0
@@ -331,7 +336,7 @@ class Cluster:
     def signal(self, index: int, number: int) -> None:
         """Send a signal to a rank or server. The cluster is then not given to another test."""
         self.retired = self.retired or f"{self.tasks[index]} got signal {number}"
-        self._launcher.signal(self.processes[index], number)
+        self.processes[index].signal(number)
 
     def restart(self, index: int, deadline: float) -> list[int]:
         """Restart a process under its old address. Kill it first if it still runs.
@@ -349,43 +354,30 @@ class Cluster:
         for one in indices:
             self.wait_for_exit(one)
             self.processes[one].close()
-        for one, process in zip(indices, self._launcher.launch(len(indices), self._environ), strict=True):
+        started = self._launcher.launch(self._reservation, indices, self._environ)
+        for one, process in zip(indices, started, strict=True):
             self.processes[one] = process
         if together:
             # The reason was a problem of the old ranks, which have ended.
             self.dirty = ""
         # The new processes start with the original environment. Their first request brings the later changes.
         self._known = replace(self._started, directory=None)
-        boots = [replace(self._boots[one], restarted=not together) for one in indices]
+        boots = [replace(self._boots[one], restarted=not together, directory=None) for one in indices]
         with self._one_at_a_time(deadline):
             answers = self._gather(Kind.BOOT, boots, indices, deadline)
         if not all(answer.ok for answer in answers):
             raise _start_error(self.spec, answers)
         return indices
 
-    def wait_until_stopped(self, index: int, timeout: float = 5.0) -> None:
-        """Wait until SIGSTOP has stopped a process. The zygote sends the signal, so a request could arrive earlier."""
-        status = Path(f"/proc/{self.processes[index].pid}/stat")
-        deadline = time.monotonic() + timeout
-        with contextlib.suppress(OSError):
-            # The state follows the command's name in parentheses, and the name may contain parentheses: proc(5).
-            while status.read_text().rpartition(")")[2].split()[0] not in "tTZX" and time.monotonic() < deadline:
-                time.sleep(0.001)
-
     def wait_for_exit(self, index: int, timeout: float = 5.0) -> int | None:
         """Wait until a process has ended. Return its status (negative: a signal), or ``None`` after the timeout."""
-        deadline = time.monotonic() + timeout
-        process = self.processes[index]
-        while process.exit_status is None and time.monotonic() < deadline:
-            self._launcher.poll(0.05)
-        return process.exit_status
+        return self.processes[index].wait(timeout)
 
     @property
     def alive(self) -> bool:
         """True if all processes still run, as far as the launcher knows."""
         with contextlib.suppress(LaunchError):
-            self._launcher.poll()
-            return all(process.exit_status is None for process in self.processes)
+            return all(process.wait() is None for process in self.processes)
         return False
 
     def tear_down_session(self, deadline: float | None = None) -> None:
@@ -408,19 +400,19 @@ class Cluster:
                 self.ask(Kind.STOP, deadline=time.monotonic() + STOP_WAIT)
 
     def close(self) -> None:
-        """End all processes and release the ports. A second call does nothing."""
+        """End all processes and release the addresses. A second call does nothing."""
         if self._closed:
             return
         self._end_sessions()
         self._closed = True
         with contextlib.suppress(LaunchError):
             for process in self.processes:
-                self._launcher.signal(process, signal.SIGKILL)
+                process.signal(signal.SIGKILL)
             for index in range(len(self.processes)):
                 self.wait_for_exit(index)
         for process in self.processes:
             process.close()
-        self._lease.release()
+        self._reservation.release()
 
 
 class _PortTakenError(ClusterError):

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as generators
 from hypothesis.errors import UnsatisfiedAssumption
 
-from pytest_ddl.cluster.protocol import ExampleResult
-from pytest_ddl.cluster.worker import current_strategy, describe
+from pytest_ddl.cluster.protocol import ExampleResult, Failure
 from pytest_ddl.strategies.parameter_server import join_scheduled
 
 _ONCE = settings(
@@ -25,7 +24,7 @@ _ONCE = settings(
 )
 
 
-def run_example(item: pytest.Function, drawn: Mapping[str, Any]) -> ExampleResult:
+def run_example(item: pytest.Function, drawn: Mapping[str, Any], strategy: Any) -> ExampleResult:
     """Call the body of a ``@given`` test with the values that the controller drew and with fixtures of this rank.
 
     The call is made inside a one-example run of Hypothesis, so that ``note``, ``event`` and ``target`` work in the
@@ -41,11 +40,11 @@ def run_example(item: pytest.Function, drawn: Mapping[str, Any]) -> ExampleResul
     def once(values: Mapping[str, Any]) -> None:
         try:
             body(**fixtures, **values)
-            join_scheduled(current_strategy())
+            join_scheduled(strategy)
         except UnsatisfiedAssumption:
             outcomes.append(ExampleResult(rejected=True))
         except BaseException as error:
-            outcomes.append(ExampleResult(failure=describe(error)))
+            outcomes.append(ExampleResult(failure=Failure.of(error)))
         else:
             outcomes.append(ExampleResult())
 

@@ -78,9 +78,7 @@ class ClusterHandle:
 
     def suspend(self, task: str | int) -> None:
         """Suspend a process without ending it (SIGSTOP), to imitate a stalled machine."""
-        index = self._index(task)
-        self._cluster.signal(index, signal.SIGSTOP)
-        self._cluster.wait_until_stopped(index)
+        self._cluster.signal(self._index(task), signal.SIGSTOP)
 
     def resume(self, task: str | int) -> None:
         """Continue a suspended process (SIGCONT)."""

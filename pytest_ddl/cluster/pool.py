@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pytest_ddl.cluster.cluster import Cluster
 from pytest_ddl.cluster.launcher import Launcher, LaunchError
-from pytest_ddl.cluster.resources import Ledger, ResourcesBusyError, Slots
+from pytest_ddl.cluster.resources import ResourcesBusyError, Slots
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import StrategySpec
 
@@ -55,7 +55,6 @@ class Pool:
     def __init__(
         self,
         make_launcher: Callable[[], Launcher],
-        ledger: Ledger,
         make_environ: Callable[[], Mapping[str, str]],
         *,
         keep_gpus: bool,
@@ -63,16 +62,14 @@ class Pool:
         self._make_launcher = make_launcher
         self._launcher: Launcher | None = None
         self._replaced = 0
-        self.ledger = ledger
         self._make_environ = make_environ
         self._keep_gpus = keep_gpus
         self._warm: OrderedDict[tuple[str, str, bool], _Warm] = OrderedDict()
 
     @property
     def launcher(self) -> Launcher:
-        """Launcher, started at first use. It is replaced if the process from which it forks has ended."""
-        # The interface of launchers has no attribute `ended`, so the launcher of a plugin may lack it.
-        if self._launcher is not None and hasattr(self._launcher, "ended") and self._replaced < MAX_REPLACEMENTS:
+        """Launcher, started at first use. It is replaced if it has ended."""
+        if self._launcher is not None and self._replaced < MAX_REPLACEMENTS:
             with contextlib.suppress(LaunchError):
                 self._launcher.poll()
             if self._launcher.ended:
@@ -109,7 +106,7 @@ class Pool:
         """
         key = (str(spec), device, sessions)
         topology = definition.topology(spec)
-        cpus = self.ledger.acquire("cpu", len(topology.ranks), time.monotonic() + timeout)
+        cpus = self.launcher.ledger.acquire("cpu", len(topology.ranks), time.monotonic() + timeout)
         warm: _Warm | None = None
         try:
             warm = None if fresh or environ else self._take(key)
@@ -154,10 +151,10 @@ class Pool:
         """Acquire GPUs. End idle clusters of this pool that hold GPUs before waiting for other processes."""
         while any(warm.gpus.numbers for warm in self._warm.values()):
             with contextlib.suppress(ResourcesBusyError):
-                return self.ledger.acquire("gpu", count, deadline=0.0)
+                return self.launcher.ledger.acquire("gpu", count, deadline=0.0)
             key = next(key for key, warm in self._warm.items() if warm.gpus.numbers)
             self._warm.pop(key).close()
-        return self.ledger.acquire("gpu", count, time.monotonic() + timeout)
+        return self.launcher.ledger.acquire("gpu", count, time.monotonic() + timeout)
 
     def _take(self, key: tuple[str, str, bool]) -> _Warm | None:
         self._end_idle()

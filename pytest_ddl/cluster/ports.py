@@ -12,6 +12,7 @@ import os
 import random
 import socket
 
+HOST = "127.0.0.1"
 FIRST_PORT, LAST_PORT = 18000, 32000
 """Range of ports: below Linux's default ephemeral range (from 32768) and above the ports of most services."""
 
@@ -40,6 +41,11 @@ class PortLease:
     def ports(self) -> tuple[int, ...]:
         return tuple(self._held)
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Address of each port on the loopback device, as ``"host:port"``."""
+        return tuple(f"{HOST}:{port}" for port in self._held)
+
     def release(self) -> None:
         """Release the ports. A second call does nothing."""
         while self._held:
@@ -49,7 +55,7 @@ class PortLease:
 def _lease(port: int) -> socket.socket | None:
     held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        held.bind(("127.0.0.1", port))
+        held.bind((HOST, port))
         with socket.socket() as probe:
             # The port of an ended server stays in TIME_WAIT, in which TensorFlow can bind it too.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Define the messages between the controller and a worker, and send them through a pipe.
+"""Define the messages between the controller and a worker, and their form as bytes.
 
 Every request has an id and gets exactly one reply with that id. If the controller gets a reply to an older request, it
 drops the reply and never uses that cluster again.
@@ -7,12 +7,15 @@ drops the reply and never uses that cluster again.
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from multiprocessing.connection import Connection
 from typing import Any
+
+_HERE = os.path.dirname(__file__)
 
 
 class Kind(str, Enum):
@@ -53,6 +56,12 @@ class Boot:
     """:class:`~pytest_ddl.strategies.spec.BuildContext` of the process."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Name -> file of the modules that unpickling may need."""
+    directory: str | None = None
+    """Working directory of the controller. ``None`` keeps that of the worker."""
+    path: tuple[str, ...] = ()
+    """``sys.path`` of the controller."""
+    argv: tuple[str, ...] = ()
+    """First entry of the controller's ``sys.argv``."""
     restarted: bool = False
     """True if the rank joins a running cluster, so that no first all-reduce can check its connection."""
 
@@ -96,6 +105,22 @@ class Failure:
     traceback: str
     skipped: bool = False
     """True if the exception is the one with which pytest or unittest skips a test."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe an exception, without the frames of this package's cluster modules."""
+        kind = type(error)
+        module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+        trace = traceback.TracebackException.from_exception(error)
+        inner = [frame for frame in trace.stack if not frame.filename.startswith(_HERE)]
+        if inner:
+            trace.stack = traceback.StackSummary.from_list(inner)
+        skipped = kind.__name__ in ("Skipped", "SkipTest")
+        try:
+            message = str(error)
+        except Exception as unprintable:
+            message = f"(its message cannot be shown: __str__ raised {type(unprintable).__name__})"
+        return cls(module + kind.__qualname__, message, "".join(trace.format()), skipped)
 
 
 @dataclass(frozen=True)
@@ -157,13 +182,13 @@ class RankWarning:
     nodeid: str
 
 
-def send(connection: Connection, message: Request | Reply) -> None:
-    """Send a message. If a reply cannot be pickled, send a failure that names the value that is the reason.
+def encode(message: Request | Reply) -> bytes:
+    """Pickle a message. If a reply cannot be pickled, pickle a failure that names the value that is the reason.
 
     :raises Exception: if a request cannot be pickled.
     """
     try:
-        data = pickle.dumps(message, protocol=5)
+        return pickle.dumps(message, protocol=5)
     except Exception as error:
         if isinstance(message, Request):
             raise
@@ -172,17 +197,14 @@ def send(connection: Connection, message: Request | Reply) -> None:
             f"{where} is {_shown(value)}, which cannot be sent to the pytest process: {type(error).__name__}: {error}. "
             "Use plain values there: numbers, strings, lists and dictionaries of them"
         )
-        data = pickle.dumps(Reply(message.id, failure=Failure("UnsendableReply", text, "")), protocol=5)
-    connection.send_bytes(data)
+        return pickle.dumps(Reply(message.id, failure=Failure("UnsendableReply", text, "")), protocol=5)
 
 
-def receive(connection: Connection) -> Any:
-    """Return the next message.
+def decode(data: bytes) -> Any:
+    """Return the message that :func:`encode` has pickled.
 
-    :raises EOFError: if the other process has closed the connection.
-    :raises UnreadableError: if the message cannot be unpickled.
+    :raises UnreadableError: if it cannot be unpickled.
     """
-    data = connection.recv_bytes()
     try:
         return pickle.loads(data)
     # A class of the user can raise any exception while it is unpickled, even an EOFError.

@@ -24,7 +24,6 @@ import pytest
 from pytest_ddl.cluster.call_warnings import pickled
 from pytest_ddl.cluster.parameters import in_words
 from pytest_ddl.cluster.protocol import ExampleResult, Failure, Kind, PhaseResult, RankWarning, Request, SessionPlan
-from pytest_ddl.cluster.worker import current_rank, current_strategy
 from pytest_ddl.strategies.parameter_server import join_scheduled
 
 if TYPE_CHECKING:
@@ -92,10 +91,9 @@ class RankSession:
         :raises RuntimeError: if pytest did not start. The rank's output contains the reason.
         """
         plan: SessionPlan = self.opening.body
-        context = current_rank()
         options = dict(plan.options)
-        if plan.basetemp is not None and context is not None:
-            options["basetemp"] = f"{plan.basetemp}-rank{context.rank}"
+        if plan.basetemp is not None:
+            options["basetemp"] = f"{plan.basetemp}-rank{self.worker.context.rank}"
         config = pytest.Config.fromdictargs(options, [*_NO_REWRITE_WARNING, *plan.args, *plan.files])
         config.pluginmanager.register(self, "ddl-rank-session")
         status = config.hook.pytest_cmdline_main(config=config)
@@ -170,7 +168,7 @@ class RankSession:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
         result = yield
-        join_scheduled(current_strategy())
+        join_scheduled(self.worker.context.strategy)
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -255,4 +253,4 @@ class RankSession:
         from pytest_ddl.cluster.examples import run_example
 
         assert isinstance(item, pytest.Function)
-        return run_example(item, drawn)
+        return run_example(item, drawn, self.worker.context.strategy)

@@ -36,7 +36,7 @@ class Ledger:
     def __init__(self, folder: Path, capacity: dict[str, int]) -> None:
         self._folder = folder
         self.capacity = capacity
-        """Number of slots by kind of resource. It may be corrected once the machine is known."""
+        """Number of slots by kind of resource. The number of GPUs is added once the machine is known."""
 
     def acquire(self, kind: str, count: int, deadline: float) -> Slots:
         """Wait for ``count`` slots, or for all slots if fewer exist, and take them at once.

@@ -1,6 +1,6 @@
 """Run the main loop of one rank or server of a cluster.
 
-A separate thread reads the control pipe, so that the worker notices the end of the controller even while its main
+A separate thread reads the requests, so that the worker notices the end of the controller even while its main
 thread waits in a collective. The worker then kills itself and its process group. This module must not import the
 checks, and it imports TensorFlow only through the strategy that it builds.
 """
@@ -21,14 +21,14 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.network import servers_kept_local
-from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, UnreadableError, receive, send
+from pytest_ddl.cluster.ports import HOST
+from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, UnreadableError, decode, encode
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.process_state import ProcessState
 
-_HERE = os.path.dirname(__file__)
 STACKS_SIGNAL = signal.SIGUSR1
 _current: RankContext | None = None
 
@@ -53,19 +53,31 @@ class Worker:
 
     state: ProcessState
     """State of the process between tests. It exists only in a rank, after the strategy was built."""
+    context: RankContext
+    """This rank as the user's code sees it. It exists only in a rank, after the strategy was built."""
 
-    def __init__(self, control_fd: int, stacks_fd: int) -> None:
-        self._connection = Connection(control_fd)
+    def __init__(self, requests: Connection, replies: Connection, stacks_fd: int) -> None:
+        """Prepare to serve requests.
+
+        :param requests: channel from which requests are read. The worker kills its process group at its end.
+        :param replies: channel to which replies are written. It may be the same object.
+        :param stacks_fd: file descriptor to which the stacks of all threads are written at :data:`STACKS_SIGNAL`.
+        """
+        self._incoming, self._outgoing = requests, replies
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._pushed_back: list[Request] = []
         self._unanswered: Request | None = None
         self._idle_limit: float | None = None
         """Seconds to wait for the next request before this process ends."""
         self._pid = os.getpid()
-        os.register_at_fork(after_in_child=self._connection.close)
+        os.register_at_fork(after_in_child=self._disconnect)
         # A C signal handler writes the stacks, so it works even if a thread holds the interpreter lock.
         faulthandler.register(STACKS_SIGNAL, file=stacks_fd, all_threads=True)
         faulthandler.enable(file=2)
+
+    def _disconnect(self) -> None:
+        self._incoming.close()
+        self._outgoing.close()
 
     def main(self) -> int:
         """Serve requests until one asks to stop. Return the exit status of the process."""
@@ -77,7 +89,7 @@ class Worker:
         try:
             facts = self._boot(boot.body)
         except BaseException as error:
-            self.reply(boot, failure=describe(error))
+            self.reply(boot, failure=Failure.of(error))
             return 1
         if boot.body.context.rank >= 0:
             self.state = ProcessState()
@@ -99,7 +111,7 @@ class Worker:
                 if request.surroundings and request.kind is not Kind.STOP:
                     self.state.surround(request.surroundings)
             except OSError as error:
-                self.reply(request, failure=describe(error))
+                self.reply(request, failure=Failure.of(error))
             else:
                 return request
 
@@ -122,7 +134,7 @@ class Worker:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._end_stray_child()
-        send(self._connection, Reply(request.id, body, failure))
+        self._outgoing.send_bytes(encode(Reply(request.id, body, failure)))
         self._unanswered = None
 
     def answer(self, request: Request) -> None:
@@ -144,7 +156,7 @@ class Worker:
         try:
             result = action()
         except BaseException as error:
-            self.reply(request, failure=describe(error))
+            self.reply(request, failure=Failure.of(error))
         else:
             if reply:
                 self.reply(request, result)
@@ -159,7 +171,7 @@ class Worker:
     def _read(self) -> None:
         try:
             while True:
-                self._requests.put(receive(self._connection))
+                self._requests.put(decode(self._incoming.recv_bytes()))
         except (EOFError, OSError):
             pass
         except UnreadableError:
@@ -170,14 +182,19 @@ class Worker:
     def _boot(self, boot: Boot) -> dict[str, Any]:
         global _current
         context = boot.context
+        if boot.directory is not None:
+            os.chdir(boot.directory)
+        sys.path[:] = boot.path
+        sys.argv[:] = boot.argv
+        local = all(address.startswith(f"{HOST}:") for address in context.addresses)
         with importable(boot.modules):
             definition = pickle.loads(boot.definition)
-            with servers_kept_local():
+            with servers_kept_local() if local else contextlib.nullcontext():
                 strategy = definition.build(context)
         if context.rank < 0:
             return {"num_replicas": 0}
         num_replicas = _prove_connected(strategy, definition, boot)
-        _current = RankContext(
+        _current = self.context = RankContext(
             spec=context.spec,
             strategy=strategy,
             task=str(context.task),
@@ -215,19 +232,3 @@ def _prove_connected(strategy: Any, definition: StrategyDefinition, boot: Boot) 
             seen = f"{int(counted)} of {num_replicas} replicas"
             raise RuntimeError(f"the first all-reduce of {boot.context.spec} saw {seen}")
     return int(num_replicas)
-
-
-def describe(error: BaseException) -> Failure:
-    """Describe an exception in plain text, without the frames of this package's cluster modules."""
-    kind = type(error)
-    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-    trace = traceback.TracebackException.from_exception(error)
-    inner = [frame for frame in trace.stack if not frame.filename.startswith(_HERE)]
-    if inner:
-        trace.stack = traceback.StackSummary.from_list(inner)
-    skipped = kind.__name__ in ("Skipped", "SkipTest")
-    try:
-        message = str(error)
-    except Exception as unprintable:
-        message = f"(its message cannot be shown: __str__ raised {type(unprintable).__name__})"
-    return Failure(module + kind.__qualname__, message, "".join(trace.format()), skipped)

@@ -21,7 +21,6 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
-import importlib
 import json
 import os
 import random
@@ -30,13 +29,14 @@ import shutil
 import signal
 import socket
 import sys
-import sysconfig
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from pytest_ddl.cluster import strays
+from pytest_ddl.cluster.preload import import_all
 
 NUM_WORKER_FDS = 4
 _PR_SET_PDEATHSIG = 1
@@ -98,7 +98,7 @@ class Zygote:
         """Pids of processes that an import has started. They are not orphans of a worker."""
 
     def serve(self) -> None:
-        self._error = (_isolate() if self._isolated else "") or _import_all(self._preload)
+        self._error = (_isolate() if self._isolated else "") or import_all(self._preload)
         self._own_children = strays.children()
         # A process that a test starts in a new session outlives its worker and then becomes a child of the zygote.
         strays.adopt_orphans()
@@ -217,32 +217,14 @@ class Zygote:
         os.environ.clear()
         os.environ.update(request["environ"])
         tempfile.tempdir = None  # makes tempfile use the worker's environment instead of the zygote's
-        os.chdir(request["cwd"])
-        sys.path[:] = request["path"]
-        sys.argv[:] = request["argv"]
         # All workers inherit the same state of the generators. Equal random numbers on all ranks would hide bugs.
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
         from pytest_ddl.cluster.worker import Worker
 
-        os._exit(Worker(control, stacks).main())
-
-
-def _import_all(names: Sequence[str]) -> str:
-    """Import the modules to preload. Return why one cannot be imported, or an empty string.
-
-    A module whose name has a leading ``?`` may be missing.
-    """
-    for name in names:
-        try:
-            importlib.import_module(name.lstrip("?"))
-        except ImportError as error:
-            if not name.startswith("?"):
-                return f"cannot import {name}: {error}{_shadowing(names)}"
-        except Exception as error:
-            return f"importing {name} failed: {type(error).__name__}: {error}{_shadowing(names)}"
-    return ""
+        channel = Connection(control)
+        os._exit(Worker(channel, channel, stacks).main())
 
 
 def _isolate() -> str:
@@ -254,21 +236,6 @@ def _isolate() -> str:
     except IsolationError as error:
         return f"--ddl-network=isolated: {error}"
     return ""
-
-
-def _shadowing(names: Sequence[str]) -> str:
-    """Name files of the user that were imported instead of a standard or required module, as part of a message."""
-    paths = sysconfig.get_paths()
-    installed = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
-    # Only a file with the module's name counts. A package that is installed elsewhere has a folder with its name.
-    taken = {*sys.stdlib_module_names, *(name.lstrip("?").partition(".")[0] for name in names)} - {"pytest_ddl"}
-    files = {name: str(getattr(sys.modules.get(name), "__file__", None) or "") for name in sorted(taken)}
-    found = [
-        f"{file} has the name of the module {name} and was imported instead of it: rename the file"
-        for name, file in files.items()
-        if os.path.basename(file) == f"{name}.py" and not file.startswith(installed)
-    ]
-    return "".join(f". {text}" for text in found)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ class MultiWorkerMirrored(StrategyDefinition):
         make_logical_devices(context.device, context.spec.number("replicas"))
         os.environ["TF_CONFIG"] = json.dumps(
             {
-                "cluster": {"worker": [f"127.0.0.1:{port}" for port in context.ports]},
+                "cluster": {"worker": list(context.addresses)},
                 "task": {"type": context.task.type, "index": context.task.index},
             }
         )

@@ -50,8 +50,8 @@ class ParameterServer(StrategyDefinition):
 
         make_logical_devices(context.device, 1)
         workers, servers = context.spec.number("workers"), context.spec.number("ps")
-        addresses = [f"127.0.0.1:{port}" for port in context.ports]
-        cluster = tf.train.ClusterSpec({"worker": addresses[:workers], "ps": addresses[workers:]})
+        addresses = context.addresses
+        cluster = tf.train.ClusterSpec({"worker": list(addresses[:workers]), "ps": list(addresses[workers:])})
         if context.rank < 0:
             return _start_server(cluster, context.task, workers)
         if not context.topology.servers:

@@ -74,7 +74,7 @@ class Topology:
     devices_per_process: int = 1
     """Number of logical devices that every rank needs."""
     ports: int = 0
-    """Number of ports to lease for the cluster."""
+    """Number of addresses to lease for the cluster."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class BuildContext:
     task: Task
     rank: int
     """Position in ``topology.ranks``; -1 in a server."""
-    ports: tuple[int, ...] = ()
+    addresses: tuple[str, ...] = ()
+    """``"host:port"`` for each port of the topology. Every process of the cluster can connect to them."""
     device: str = "cpu"
     """Kind of device that the replicas run on: ``cpu``, ``gpu`` or ``tpu``, never ``auto``."""
     timeout: float = 60.0

@@ -11,16 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster, ClusterError, Fate
-from pytest_ddl.cluster.launcher import LocalLauncher, WorkerProcess
+from pytest_ddl.cluster.local_launcher import LocalLauncher
+from pytest_ddl.cluster.local_process import LocalProcess
 from pytest_ddl.cluster.ports import PortLease
-from pytest_ddl.cluster.protocol import Failure, Kind, Reply, Request, receive, send
+from pytest_ddl.cluster.protocol import Failure, Kind, Reply, Request, decode, encode
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec, Task
@@ -33,36 +34,45 @@ class HandLauncher:
     """Starts nothing: the worker's end of each pipe is in the test's hands."""
 
     def __init__(self) -> None:
-        self.signals: list[tuple[int, int]] = []
-        self._news, self._write = os.pipe()
+        self.processes: list[LocalProcess] = []
 
-    def signal(self, process: Any, number: int) -> None:
-        self.signals.append((process.pid, number))
+    def process(self) -> LocalProcess:
+        process = LocalProcess(self._signal, lambda _timeout: None)
+        process.pid = 101 + len(self.processes)
+        self.processes.append(process)
+        return process
+
+    def _signal(self, pid: int, number: int) -> None:
         if number == signal.SIGKILL:
-            process.exit_status = -9
+            self.processes[pid - 101].exit_status = -9
 
-    def fileno(self) -> int:
-        return self._news
-
-    def poll(self, timeout: float = 0.0) -> None:
-        pass
+    def fileno(self) -> None:
+        return None
 
 
 Ends = list[Connection]
 
 
+def send(end: Connection, reply: Reply) -> None:
+    end.send_bytes(encode(reply))
+
+
+def receive(end: Connection) -> Request:
+    request: Request = decode(end.recv_bytes())
+    return request
+
+
 @pytest.fixture
 def by_hand() -> Iterator[tuple[Cluster, Ends]]:
     """A cluster of two ranks, and the workers' ends of its pipes."""
-    launcher: Any = HandLauncher()
+    launcher = HandLauncher()
     tasks = [Task("worker", 0), Task("worker", 1)]
-    cluster = Cluster(StrategySpec("hand"), launcher, PortLease(1), tasks, num_ranks=2)
+    cluster = Cluster(StrategySpec("hand"), cast("Any", launcher), PortLease(1), tasks, num_ranks=2)
     ends = []
-    for pid in (101, 102):
-        process = WorkerProcess()
-        process.pid = pid
+    for _ in tasks:
+        process = launcher.process()
         ends.append(Connection(os.dup(process.fds[0])))
-        process._control.close()
+        process._theirs.close()
         cluster.processes.append(process)
     yield cluster, ends
     cluster.close()
@@ -86,7 +96,7 @@ def test_requests_of_several_threads_are_asked_one_after_another(by_hand: tuple[
 
     def work(end: Connection) -> None:
         for _ in range(4):
-            request: Request = receive(end)
+            request = receive(end)
             # Were a second request there before the answer to the first, the answers could be mixed up.
             assert not end.poll()
             send(end, Reply(request.id, request.body))
@@ -151,7 +161,7 @@ def test_an_exception_ends_the_wait_for_the_others(by_hand: tuple[Cluster, Ends]
 
 def test_a_closed_pipe_is_a_death(by_hand: tuple[Cluster, Ends]) -> None:
     cluster, ends = by_hand
-    cluster.processes[0].exit_status = 0
+    cast("LocalProcess", cluster.processes[0]).exit_status = 0
     ends[0].close()
     send(ends[1], Reply(1, "done"))
     answers = cluster.ask(Kind.CALL, deadline=time.monotonic() + FAR)
@@ -259,16 +269,20 @@ def pids(cluster: Cluster) -> list[int]:
     return [ship.unpack(answer.body) for answer in answers]
 
 
+def ports(cluster: Cluster) -> set[int]:
+    return {int(address.rpartition(":")[2]) for address in cluster._reservation.addresses}
+
+
 def test_two_clusters_at_once_share_no_port_and_end_without_a_trace(harness: Harness) -> None:
     spec = harness.registry.parse_variant("multi_worker_mirrored")
     fresh = DdlMark(isolation="fresh")
     with harness.cluster(spec, fresh) as one, harness.cluster(spec, fresh) as two:
-        assert not set(one._lease.ports) & set(two._lease.ports)
+        assert not ports(one) & ports(two)
         found = [*pids(one), *pids(two)]
         assert len(set(found)) == 4
         held = {connection.laddr.port for connection in psutil.Process().net_connections("udp4")}
-        assert {*one._lease.ports, *two._lease.ports} <= held
-        leased = {*one._lease.ports, *two._lease.ports}
+        assert ports(one) | ports(two) <= held
+        leased = ports(one) | ports(two)
     assert not [pid for pid in found if psutil.pid_exists(pid)]
     assert not leased & {connection.laddr.port for connection in psutil.Process().net_connections("udp4")}
 

@@ -15,9 +15,11 @@ import pytest
 
 from pytest_ddl.cluster import strays
 from pytest_ddl.cluster.cluster import Answer, Fate
-from pytest_ddl.cluster.launcher import LaunchError, LocalLauncher
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.obstacles import cannot_write, how_it_ended, loopback_problem, without_proxy_here
-from pytest_ddl.cluster.zygote import _import_all, short_path
+from pytest_ddl.cluster.preload import import_all
+from pytest_ddl.cluster.zygote import short_path
 
 HERE = "localhost,127.0.0.1"
 
@@ -101,10 +103,10 @@ def test_a_file_with_the_name_of_a_module_is_named(tmp_path: Path, monkeypatch: 
     (tmp_path / "this_is_needed.py").write_text("raise RuntimeError('mine')")
     (tmp_path / "sndhdr_user.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "RuntimeError: mine" in _import_all(["this_is_needed"])
+    assert "RuntimeError: mine" in import_all(["this_is_needed"])
     (tmp_path / "this.py").write_text("")
     monkeypatch.delitem(sys.modules, "this", raising=False)
-    text = _import_all(["this", "this_is_needed"])
+    text = import_all(["this", "this_is_needed"])
     assert f"{tmp_path / 'this.py'} has the name of the module this and was imported instead of it" in text
 
 

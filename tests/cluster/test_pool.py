@@ -58,11 +58,15 @@ def make_pool(tmp_path: Path) -> Callable[..., tuple[Pool, Lease]]:
         gpus: int = 0,
         environ: dict[str, str] | None = None,
         keep_gpus: bool = True,
-        make: Callable[[], Any] = lambda: SimpleNamespace(close=lambda: None),
+        make: Callable[..., Any] = SimpleNamespace,
     ) -> tuple[Pool, Lease]:
         registry = StrategyRegistry()
         ledger = Ledger(tmp_path, {"cpu": 4, "gpu": gpus})
-        pool = Pool(make, ledger, lambda: environ or {}, keep_gpus=keep_gpus)
+
+        def launcher() -> Any:
+            return make(ledger=ledger, ended="", poll=lambda: None, close=lambda: None)
+
+        pool = Pool(launcher, lambda: environ or {}, keep_gpus=keep_gpus)
 
         def lease(text: str = "mirrored", device: str = "cpu", **rest: Any) -> Any:
             spec = registry.parse_variant(text)
@@ -141,11 +145,9 @@ def test_a_launcher_that_has_ended_is_replaced_a_few_times(
     monkeypatch.setattr(module, "MAX_REPLACEMENTS", 2)
     launchers: list[Any] = []
 
-    def make() -> Any:
+    def make(**parts: Any) -> Any:
         closed: list[str] = []
-        launchers.append(
-            SimpleNamespace(ended="", closed=closed, close=lambda: closed.append("closed"), poll=lambda: None)
-        )
+        launchers.append(SimpleNamespace(**{**parts, "closed": closed, "close": lambda: closed.append("closed")}))
         return launchers[-1]
 
     _pool, lease = make_pool(make=make)

@@ -1,4 +1,4 @@
-"""Strategies, checks and launchers of other plugins: registered by hook, selected, run and reported like ours."""
+"""Strategies and checks of other plugins: registered by hook, selected, run and reported like ours."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ def pytest_ddl_register_strategies(registry):
 
 def pytest_ddl_register_checks(checks):
     checks.append(Check("FEW-STEPS", check_steps, "there are many steps", "steps"))
-
-def pytest_ddl_register_launchers(launchers):
-    launchers["own"] = launchers["local"]
 """
 TESTS = """
 import numpy as np
@@ -58,7 +55,7 @@ def test_broken(ddl_equivalence):
 @pytest.fixture(scope="module")
 def run(new_project: Callable[..., Any]) -> Any:
     project = new_project({"conftest.py": CONFTEST, "test_hooks.py": TESTS})
-    return project.pytest("--ddl-strategy=three", "--ddl-launcher=own")
+    return project.pytest("--ddl-strategy=three")
 
 
 def test_a_strategy_of_a_plugin_runs_in_ranks(run: Any) -> None:
