@@ -10,8 +10,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, of_kind, unwatched
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous as is_asynchronous
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, is_asynchronous, of_kind, unwatched
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of, is_possible
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined, telling
 from pytest_ddl.equivalence.report import Report
@@ -43,7 +44,7 @@ def kinds(report: Report) -> tuple[str, ...]:
     reference, distributed = report.reference, report.distributed
     if reference is None or distributed is None or distributed.errors:
         return ()
-    if distributed.capabilities.global_view or any(rank.asynchronous for rank in distributed.ranks):
+    if distributed.capabilities.global_view or is_asynchronous(distributed):
         return ()
     found = []
     # Draws differ with one replica too: each worker of a parameter server has its own generators.

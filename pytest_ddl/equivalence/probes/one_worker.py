@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_ddl.equivalence.checks.parameter_server import CHECK as CHECK
-from pytest_ddl.equivalence.checks.parameter_server import is_asynchronous
 from pytest_ddl.equivalence.checks.run import CHECK as RUN
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, is_numeric, norm
-from pytest_ddl.equivalence.evidence.observe import of_kind
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
 from pytest_ddl.equivalence.evidence.tolerance import GROSS
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
 from pytest_ddl.equivalence.probes.repeating import timed

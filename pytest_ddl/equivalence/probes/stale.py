@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.checks.parameter_server import is_asynchronous
 from pytest_ddl.equivalence.checks.step_equality import CHECK
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference
 from pytest_ddl.equivalence.evidence.effective import effective, rule_for
-from pytest_ddl.equivalence.evidence.observe import of_kind
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report

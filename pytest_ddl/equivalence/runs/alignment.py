@@ -22,7 +22,7 @@ from pytest_ddl.equivalence.evidence.coverage import (
     coverage,
     repeats_are_no_chance,
 )
-from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps, sizes
 from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
@@ -147,7 +147,7 @@ def _are_comparable(reference: TrainingRecord, distributed: TrainingRecord) -> b
     """Return whether both runs ended without an error, in as many steps of the same size, one after another."""
     if reference.errors or distributed.errors or reference.num_steps != distributed.num_steps:
         return False
-    if any(rank.asynchronous for rank in distributed.ranks):
+    if is_asynchronous(distributed):
         return False
     steps = range(1, shared_steps(reference, distributed) + 1)
     return all(sum(sizes(reference, at).values()) == sum(sizes(distributed, at).values()) for at in steps)

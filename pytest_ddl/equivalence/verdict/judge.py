@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_ddl.equivalence.causes import CAUSES, is_possible
-from pytest_ddl.equivalence.checks.parameter_server import is_asynchronous, schedules_itself
+from pytest_ddl.equivalence.checks.parameter_server import schedules_itself
 from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
 from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
 from pytest_ddl.equivalence.evidence.calls import without_repeats
-from pytest_ddl.equivalence.evidence.observe import sizes
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
