@@ -404,7 +404,7 @@ class TrainingRecord:
     perturbation: int = 0
     """0 for the unchanged program; p > 0 for noise run p, in which weights and data were moved by one ulp."""
     seconds: float = 0.0
-    neutralised: tuple[str, ...] = ()
+    neutralized: tuple[str, ...] = ()
     """Subset of ``random`` and ``normalization`` that was switched off, so that it can explain no difference. ``low``
     says that random numbers were replaced by a low constant."""
     taken_over: tuple[int, ...] = ()

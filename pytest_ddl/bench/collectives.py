@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_ddl.bench.launching.pinning import cores_per_replica, pinned, thread_environ
-from pytest_ddl.bench.launching.stopwatch import synchronise
+from pytest_ddl.bench.launching.stopwatch import synchronize
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.metrics.communication import (
     algorithm_bandwidth,
@@ -187,7 +187,7 @@ def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) 
     for call in range(samples + 2):
         started = time.perf_counter()
         done = many(value, count)
-        synchronise(tf.reduce_sum(strategy.experimental_local_results(done)[0][:1]))
+        synchronize(tf.reduce_sum(strategy.experimental_local_results(done)[0][:1]))
         if call >= 2:
             seconds.append((time.perf_counter() - started) / per_call)
     return seconds

@@ -31,7 +31,7 @@ def name_ranks(ranks: Sequence[int], total: int) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {numbers} of {total}"
 
 
-def summarise(answers: Sequence[Answer]) -> str:
+def summarize(answers: Sequence[Answer]) -> str:
     """Return one line with the first cause and the ranks that have it."""
     total = len(answers)
     failed = [answer for answer in answers if answer.failure is not None]
@@ -50,7 +50,7 @@ def summarise(answers: Sequence[Answer]) -> str:
 
 def explain(answers: Sequence[Answer]) -> str:
     """Return the summary, followed by every rank that did not succeed, with traceback, stacks and output."""
-    summary = summarise(answers)
+    summary = summarize(answers)
     # If a rank ended without output, its section has only a title, which may repeat the summary.
     told = [(title, text) for title, text in sections(answers) if text or title != summary]
     return "\n".join([summary, *(f"\n{title}\n{text}".rstrip() for title, text in told)])

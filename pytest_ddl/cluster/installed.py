@@ -73,7 +73,7 @@ class InstalledModules:
                 if isinstance(value, type) and value.__module__ == name:
                     spaces.append(_space(name, f"{value.__name__}.", vars(value), own))
 
-    def travelling(self, reach: Reach) -> dict[tuple[str, str], tuple[Remembered, bool]]:
+    def traveling(self, reach: Reach) -> dict[tuple[str, str], tuple[Remembered, bool]]:
         """Return the changed attributes of the packages that a call refers to, by module and name.
 
         The second value says whether the ranks need the change. They do if the call uses the name or if a function

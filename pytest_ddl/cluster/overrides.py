@@ -65,7 +65,7 @@ def collect(call: Any) -> dict[str, dict[str, bytes]]:
         data = _pickled(memo, name.rpartition(".")[2] in reach.names, key.replace(":", "."))
         if data is not None:
             found.setdefault(module, {})[name] = data
-    installed = {} if _installed is None else _installed.travelling(reach)
+    installed = {} if _installed is None else _installed.traveling(reach)
     for (module, name), (memo, needed) in installed.items():
         data = _pickled(memo, needed, f"{module}.{name}")
         if data is not None:

@@ -220,8 +220,8 @@ class RankSession:
         call = pytest.CallInfo.from_call(lambda: hook(item=item, **arguments), when=when)
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         item.ihook.pytest_runtest_logreport(report=report)
-        serialise = functools.partial(item.config.hook.pytest_report_to_serializable, config=item.config)
-        reports = tuple(serialise(report=one) for one in self._reports)
+        serialize = functools.partial(item.config.hook.pytest_report_to_serializable, config=item.config)
+        reports = tuple(serialize(report=one) for one in self._reports)
         parameters = in_words(item) if when == "setup" else {}
         proof = self._proof
         return PhaseResult(reports, bool(report.failed), proof.entered, proof.finished, parameters=parameters)

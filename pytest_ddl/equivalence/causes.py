@@ -59,7 +59,7 @@ _GRADIENTS = (
     ),
     Cause(
         "regularization-scaled-by-replica-count",
-        "The regularisation term is counted once per replica instead of once per step.",
+        "The regularization term is counted once per replica instead of once per step.",
         "Scale it with tf.nn.scale_regularization_loss(sum(model.losses)) in the replica function.",
     ),
     Cause(
@@ -225,7 +225,7 @@ _RANDOM = (
     ),
     Cause(
         "per-replica-normalization",
-        "Batch normalisation used the statistics of each replica's part of the batch.",
+        "Batch normalization used the statistics of each replica's part of the batch.",
         "Use keras.layers.BatchNormalization(synchronized=True), or declare it with expect= if intended.",
         legitimate=True,
         gone_without="normalization",
@@ -317,7 +317,7 @@ _COLLECTIVES = (
     ),
     Cause(
         "rank-conditional-collective",
-        "A collective (save, evaluation, reading a synchronised variable) is issued on some ranks only.",
+        "A collective (save, evaluation, reading a synchronized variable) is issued on some ranks only.",
         "Move it out of `if chief:`: every rank must take part; only writing files may depend on the rank.",
     ),
     Cause(
@@ -386,6 +386,6 @@ def fix_of(cause: str | None) -> str | None:
     return CAUSES[cause].fix if cause is not None else None
 
 
-def is_possible(cause: str | None, neutralised: Collection[str]) -> bool:
+def is_possible(cause: str | None, neutralized: Collection[str]) -> bool:
     """Return whether a cause can act in runs in which some things were switched off."""
-    return cause is None or CAUSES[cause].gone_without not in neutralised
+    return cause is None or CAUSES[cause].gone_without not in neutralized

@@ -34,7 +34,7 @@ class Report:
     seconds: float = 0.0
     strict: bool = False
     """True if approximations count as findings."""
-    neutralised: tuple[str, ...] = ()
+    neutralized: tuple[str, ...] = ()
     """Things that were switched off to make the two runs comparable; see :mod:`pytest_ddl.training.neutral`."""
     roles: Roles = field(default_factory=lambda: ROLES, repr=False)
     """Roles of the checks that judged the runs, in the order in which the checks explain each other."""

@@ -24,7 +24,7 @@ from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.signals import RestartRequested
 
 _OWN = os.path.dirname(__file__) + os.sep
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankContext) -> RankRecord:
@@ -84,11 +84,11 @@ def _describe(error: BaseException, step: int, train: Callable[[Run], Any]) -> E
     frame = own_frame(error, package) or Frame("", 0, "")
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     # Keras adds color codes to its messages.
-    message = f"exit with status {error.code!r}" if isinstance(error, SystemExit) else _COLOURS.sub("", str(error))
+    message = f"exit with status {error.code!r}" if isinstance(error, SystemExit) else _COLORS.sub("", str(error))
     return ErrorRecord(
         type=f"{module}{kind.__qualname__}",
         message=message,
-        traceback=_COLOURS.sub("", "".join(_without_own_frames(error).format())),
+        traceback=_COLORS.sub("", "".join(_without_own_frames(error).format())),
         step=step,
         file=frame.file,
         line=frame.line,

@@ -94,7 +94,7 @@ def constant_draw(
     return None
 
 
-def synchronise(model: Any) -> None:
+def synchronize(model: Any) -> None:
     """Make the batch normalization layers of a model take their statistics over all replicas."""
     for layer in flatten_layers(model):
         if getattr(layer, "synchronized", None) is False and "BatchNormalization" in type(layer).__name__:

@@ -109,9 +109,9 @@ class Recorder(StepListener):
 
         For variables that a step created, record the values that they were created with.
         """
-        if neutral.NORMALIZATION in self._settings.neutralise:
+        if neutral.NORMALIZATION in self._settings.neutralize:
             for model in self._watcher.models:
-                neutral.synchronise(model)
+                neutral.synchronize(model)
         new = self._watcher.scan()
         created: dict[int, Creation] = {}
         for item in new:

@@ -89,7 +89,7 @@ class RunSettings:
     """Those values, in the settings of a reference."""
     one_by_one: bool = False
     """A coordinator has one worker, and waits for each step before the program schedules the next."""
-    neutralise: tuple[str, ...] = ()
+    neutralize: tuple[str, ...] = ()
     """Subset of ``random`` and ``normalization`` to switch off; ``low`` in addition replaces random by low numbers.
 
     See :mod:`pytest_ddl.training.neutral`.

@@ -177,7 +177,7 @@ def test_a_cause_that_was_switched_off_is_not_named() -> None:
         LayerRecord("bn", "BatchNormalization", {"synchronized": False}),
     )
     records = pair(Program(replicas=2, layers=layers), scale=1.37)
-    off = [replace(record, neutralised=("random", "normalization")) for record in records]
+    off = [replace(record, neutralized=("random", "normalization")) for record in records]
     causes = ["random-stream-differs-across-replicas", "per-replica-normalization"]
     assert judge(*records).findings[0].cause in causes
     report = judge(*off, expect=dict.fromkeys(causes, "by design"))

@@ -1,4 +1,4 @@
-"""Causes by recomputation from gradients: each is named where it is planted, and its neighbours are not."""
+"""Causes by recomputation from gradients: each is named where it is planted, and its neighbors are not."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_sum_beyond_half_precision() -> None:
 
 @pytest.mark.parametrize("join", [summed, averaged], ids=["sum", "mean"])
 @pytest.mark.parametrize("clipper", [clipped_by_norm, clipped_globally])
-def test_normalised_on_each_replica_by_hand(clipper: Any, join: Any) -> None:
+def test_normalized_on_each_replica_by_hand(clipper: Any, join: Any) -> None:
     right = Way(rule="hand", **_clip(clipper, 1e-3))
     wrong = Way(rule="hand", **_clip_parts(clipper, 1e-3, join))
     assert compared(right, right).verdict == "pass"

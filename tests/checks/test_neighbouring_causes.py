@@ -1,4 +1,4 @@
-"""Causes that look alike in a number: each is named where it is planted, and not its neighbour."""
+"""Causes that look alike in a number: each is named where it is planted, and not its neighbor."""
 
 from __future__ import annotations
 
@@ -307,12 +307,12 @@ def test_unexplained_differences_ask_for_older_weights() -> None:
     assert stale_probe.wanted(report, ()) is (step is not None and step > 1)
 
 
-def test_gradients_that_each_replica_normalises() -> None:
+def test_gradients_that_each_replica_normalizes() -> None:
     """Per variable, by a rate that its own norm sets: no limit and no rate is known."""
 
-    def normalised(gradient: Any) -> Any:
+    def normalized(gradient: Any) -> Any:
         return {name: value / np.linalg.norm(value) for name, value in gradient.items()}
 
-    right = Way(rule="hand", reduced=lambda parts: [normalised(whole) for whole in summed(parts)])
-    wrong = Way(rule="hand", reduced=lambda parts: summed([normalised(part) for part in parts]))
+    right = Way(rule="hand", reduced=lambda parts: [normalized(whole) for whole in summed(parts)])
+    wrong = Way(rule="hand", reduced=lambda parts: summed([normalized(part) for part in parts]))
     assert first(right, wrong).cause == "gradient-clipped-before-aggregation"

@@ -90,7 +90,7 @@ def test_passes_where_all_replicas_skip_as_one_device_does():
         ([history((0.5, 2.0))] * 2, "loss-scale-not-synchronised", "not that of one device"),
     ],
 )
-def test_names_what_was_not_synchronised(histories, cause, says):
+def test_names_what_was_not_synchronized(histories, cause, says):
     result = result_of(record(*histories, broken=[1]))
     (finding,) = result.findings
     assert finding.cause == cause

@@ -105,7 +105,7 @@ def test_a_counter_that_counts_replicas_is_named() -> None:
     assert "by 2 per step" in (result.findings[0].evidence or "")
 
 
-def test_statistics_of_a_layer_that_is_not_synchronised_are_attributed_to_it() -> None:
+def test_statistics_of_a_layer_that_is_not_synchronized_are_attributed_to_it() -> None:
     program = Program(replicas=2, layers=(LayerRecord("ema", "BatchNormalization", {"synchronized": False}),))
     result = _both(lambda _replica, _step, value: value + 0.1, program)
     assert [finding.cause for finding in result.findings] == ["per-replica-normalization"]

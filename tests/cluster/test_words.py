@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddl.cluster.cluster import Answer, Fate
-from pytest_ddl.cluster.explain import explain, main_thread_first, name_ranks, summarise
+from pytest_ddl.cluster.explain import explain, main_thread_first, name_ranks, summarize
 from pytest_ddl.cluster.protocol import Failure
 
 
@@ -35,7 +35,7 @@ def test_ends_are_described(status: int | None, words: str) -> None:
 
 def test_the_exception_is_the_cause_and_not_the_stopped_rank() -> None:
     answers = [Answer(0, "worker:0", Fate.STOPPED, stacks="Thread 1:\n  File x"), raised(1, "here")]
-    assert summarise(answers) == "ValueError on rank 1 of 2: here"
+    assert summarize(answers) == "ValueError on rank 1 of 2: here"
     text = explain(answers)
     assert text.index("Traceback here") < text.index("stopped because another rank had failed")
 

@@ -26,7 +26,7 @@ def with_the_mistake(program: str, diff: str) -> str:
     return program.replace(removed, added)
 
 
-def normalised(text: str) -> list[str]:
+def normalized(text: str) -> list[str]:
     """The words of a report with its numbers taken out; where lines break depends on how long the numbers are."""
     lines = (line.removeprefix("E ") for line in text.splitlines())
     return re.sub(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "N", " ".join(lines)).split()
@@ -50,8 +50,8 @@ def test_mistake_fails_as_shown(pytester: pytest.Pytester) -> None:
     program = with_the_mistake(found["example: test_train.py"], found["example: the mistake"])
     result = run(pytester, program, "--ddl-strategy=mirrored")
     result.assert_outcomes(failed=1)
-    shown = normalised(found["example: the failure"])
-    printed = normalised("\n".join(line for line in result.outlines if line.startswith("E")))
+    shown = normalized(found["example: the failure"])
+    printed = normalized("\n".join(line for line in result.outlines if line.startswith("E")))
     assert shown == printed
 
 

@@ -43,7 +43,7 @@ def _loop(run: Any, model: Any, optimizer: Any, bug: str = "", eager: bool = Fal
         pairs = list(zip(gradients, weights, strict=True))
         if bug == "frozen" and not run.is_reference:
             pairs = pairs[1:]
-        if bug == "unsynchronised":
+        if bug == "unsynchronized":
             for gradient, weight in pairs:
                 weight.assign_sub(0.1 * tf.convert_to_tensor(gradient))
         else:
@@ -161,7 +161,7 @@ def _loss_of_mean(run: Any, bug: str) -> Any:
 
 
 def keras_fit(run: Any, bug: str = "") -> None:
-    """``fit`` builds a Sequential model without an input, which has a normalisation with state."""
+    """``fit`` builds a Sequential model without an input, which has a normalization with state."""
     with run.strategy.scope():
         model = keras.Sequential(
             [

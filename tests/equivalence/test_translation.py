@@ -31,7 +31,7 @@ def test_a_right_transformer_passes_once_dropout_is_declared(entry):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", PLANTED, ids=lambda entry: entry.name)
-def test_declared_dropout_hides_no_loss_that_is_normalised_per_replica(entry):
+def test_declared_dropout_hides_no_loss_that_is_normalized_per_replica(entry):
     report = _check(entry.sin, entry)
     assert report.verdict == "fail", str(report)
     assert report.findings[0].cause == entry.causes[0], str(report)

@@ -27,8 +27,8 @@ PLAIN = "per-replica-normalization"
         ("multi_worker_mirrored", programs.noise_of_each_replica, [DIFFERS]),
         ("mirrored", programs.tf_keras_dropout, [DIFFERS]),
         ("parameter_server", programs.tf_keras_dropout, [DIFFERS]),
-        ("mirrored", programs.tf_keras_batch_normalisation, [PLAIN]),
-        ("mirrored", programs.synchronised_batch_normalisation, []),
+        ("mirrored", programs.tf_keras_batch_normalization, [PLAIN]),
+        ("mirrored", programs.synchronized_batch_normalization, []),
         ("mirrored", programs.random_features, []),
         ("mirrored", programs.mean_activation_aggregated, []),
     ],
@@ -48,10 +48,10 @@ def test_right_programs_pass(strategy, program, tolerated):
         (programs.keras_dropout, REPEATED),
         (programs.noise_by_step_alone, REPEATED),
         (programs.noise_by_replica_alone, "random-stream-repeated-across-steps"),
-        (programs.keras_batch_normalisation, "state-not-aggregated"),
+        (programs.keras_batch_normalization, "state-not-aggregated"),
         (programs.noise_of_each_replica_and_a_mean_per_replica, "gradient-scaled-by-replica-count"),
         (programs.tf_keras_dropout_and_a_mean_per_replica, "gradient-scaled-by-replica-count"),
-        (programs.tf_keras_batch_normalisation_and_a_mean_per_replica, "gradient-scaled-by-replica-count"),
+        (programs.tf_keras_batch_normalization_and_a_mean_per_replica, "gradient-scaled-by-replica-count"),
         (programs.mean_activation_of_each_replica, "state-not-aggregated"),
         (programs.mean_activation_of_the_first_replica, "state-not-aggregated"),
         (programs.steps_counted_once_per_replica, "iteration-count-wrong"),
@@ -78,7 +78,7 @@ def test_a_tolerated_difference_can_be_declared_and_fails_in_strict_mode():
 @pytest.mark.slow
 def test_what_is_declared_hides_no_defect_besides_it():
     expect = {PLAIN: "per-replica statistics are what we want"}
-    wrong = programs.tf_keras_batch_normalisation_and_a_mean_per_replica
+    wrong = programs.tf_keras_batch_normalization_and_a_mean_per_replica
     report = check_training(wrong, "mirrored", expect=expect, **GIVEN)
     assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
 

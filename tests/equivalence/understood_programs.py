@@ -1,4 +1,4 @@
-"""Programs with dropout or batch normalisation: right ones, and what can be wrong with or besides them."""
+"""Programs with dropout or batch normalization: right ones, and what can be wrong with or besides them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _nothing(_flavour: Any) -> list[Any]:
     return []
 
 
-def _normalised(flavour: Any) -> list[Any]:
+def _normalized(flavour: Any) -> list[Any]:
     return [flavour.layers.BatchNormalization()]
 
 
@@ -78,23 +78,23 @@ def tf_keras_dropout_and_a_mean_per_replica(run: Any) -> None:
     _train(run, lambda flavour: [flavour.layers.Dropout(0.5)], tf_keras, tf.reduce_mean)
 
 
-def keras_batch_normalisation(run: Any) -> None:
-    _train(run, _normalised)
+def keras_batch_normalization(run: Any) -> None:
+    _train(run, _normalized)
 
 
-def tf_keras_batch_normalisation(run: Any) -> None:
+def tf_keras_batch_normalization(run: Any) -> None:
     import tf_keras
 
-    _train(run, _normalised, tf_keras)
+    _train(run, _normalized, tf_keras)
 
 
-def tf_keras_batch_normalisation_and_a_mean_per_replica(run: Any) -> None:
+def tf_keras_batch_normalization_and_a_mean_per_replica(run: Any) -> None:
     import tf_keras
 
-    _train(run, _normalised, tf_keras, tf.reduce_mean)
+    _train(run, _normalized, tf_keras, tf.reduce_mean)
 
 
-def synchronised_batch_normalisation(run: Any) -> None:
+def synchronized_batch_normalization(run: Any) -> None:
     _train(run, lambda flavour: [flavour.layers.BatchNormalization(synchronized=True)])
 
 

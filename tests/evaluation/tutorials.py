@@ -251,7 +251,7 @@ def retrieval(run: Any) -> None:
 
 
 def segmentation(run: Any) -> None:
-    """tensorflow.org/tutorials/images/segmentation: a U-Net with batch normalisation synchronised over replicas."""
+    """tensorflow.org/tutorials/images/segmentation: a U-Net with batch normalization synchronized over replicas."""
     x, _y = images()
     masks = (x[..., 0] > 0.5).astype("int64")
     dataset = tf.data.Dataset.from_tensor_slices((x, masks)).batch(run.global_batch_size)

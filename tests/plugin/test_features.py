@@ -156,7 +156,7 @@ PROJECT = {
             with pytest.warns(UserWarning):
                 warnings.warn("expected")
 
-        def test_warning_is_summarised(ddl_strategy):
+        def test_warning_is_summarized(ddl_strategy):
             import warnings
             warnings.warn("seen on all ranks, told once")
 
@@ -224,7 +224,7 @@ def test_the_run_leaves_nothing(run: Any) -> None:
         f"test_caplog[{LABEL}]",
         f"test_tmp_path[{LABEL}]",
         f"test_warns[{LABEL}]",
-        f"test_warning_is_summarised[{LABEL}]",
+        f"test_warning_is_summarized[{LABEL}]",
         f"test_fresh[{LABEL}]",
         "test_shape[mirrored[replicas=3]]",
         "test_plain",

@@ -21,7 +21,7 @@ def dense() -> Any:
     return [keras.Input((8,)), layers.Dense(8, activation="tanh"), layers.Dense(2)]
 
 
-def normalised() -> Any:
+def normalized() -> Any:
     return [keras.Input((8,)), layers.Dense(8), layers.LayerNormalization(), layers.Dense(2)]
 
 
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "sgd": (dense, lambda: optimizers.SGD(0.05)),
     "momentum": (dense, momentum),
     "adam": (dense, lambda: optimizers.Adam(0.01)),
-    "layer normalization": (normalised, momentum),
+    "layer normalization": (normalized, momentum),
     "regularizer": (regularised, momentum),
     "lazily built": (lazy, momentum),
     "embedding": (embedding, lambda: optimizers.SGD(0.05)),

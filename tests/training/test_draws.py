@@ -63,7 +63,7 @@ def test_observing_changes_nothing(ranks, program):
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [programs.stateless, programs.legacy, programs.in_a_loop, programs.eager])
 def test_with_the_randomness_off_replicas_compute_what_one_device_does(ranks, program):
-    off = {**GIVEN, "neutralise": (RANDOM,)}
+    off = {**GIVEN, "neutralize": (RANDOM,)}
     (alone,), (record,) = ranks("one_device", program, **off), ranks("mirrored", program, **off)
     assert [step.loss for step in record.steps] == pytest.approx([step.loss for step in alone.steps], rel=1e-5)
     assert not any(step.draws for step in record.steps)
@@ -72,8 +72,8 @@ def test_with_the_randomness_off_replicas_compute_what_one_device_does(ranks, pr
 
 @pytest.mark.parametrize("off", [(RANDOM,), (RANDOM, LOW)])
 def test_every_kind_has_a_constant(ranks, off):
-    (record,) = ranks("mirrored", programs.every_kind, neutralise=off, **GIVEN)
-    again = ranks("mirrored", programs.every_kind, neutralise=off, **GIVEN)[0]
+    (record,) = ranks("mirrored", programs.every_kind, neutralize=off, **GIVEN)
+    again = ranks("mirrored", programs.every_kind, neutralize=off, **GIVEN)[0]
     assert not record.notes
     assert [step.loss for step in record.steps] == [step.loss for step in again.steps]
 

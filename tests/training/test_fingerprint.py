@@ -18,7 +18,7 @@ def prints(*arrays):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8", "bool"])
-def test_a_row_does_not_depend_on_its_neighbours(dtype):
+def test_a_row_does_not_depend_on_its_neighbors(dtype):
     rows = (ROWS * 10).astype(dtype)
     whole = prints(rows, rows[:, 0])
     assert whole[:20] + whole[20:] == prints(rows[:20], rows[:20, 0]) + prints(rows[20:], rows[20:, 0])

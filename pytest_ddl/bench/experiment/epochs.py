@@ -17,7 +17,7 @@ from pytest_ddl.bench.experiment.results import RankTraining
 from pytest_ddl.bench.launching.energy import EnergyMeter
 from pytest_ddl.bench.launching.pinning import pinned
 from pytest_ddl.bench.launching.remote import peak_bytes
-from pytest_ddl.bench.launching.stopwatch import synchronise
+from pytest_ddl.bench.launching.stopwatch import synchronize
 from pytest_ddl.bench.records import EnergyReading
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.strategies.base import RankContext
@@ -103,7 +103,7 @@ class EpochRecorder(StepListener):
         # Not read here, because that would wait for the device after every step.
         self._step_losses.append(loss)
         if self.steps % self._per_epoch == 0:
-            synchronise(loss)
+            synchronize(loss)
             stopped = time.perf_counter()
             self.epoch_seconds.append(stopped - self._clock)
             self._traces.append(traces or 0)

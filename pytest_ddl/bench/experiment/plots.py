@@ -64,10 +64,10 @@ def accuracy_and_loss(experiment: Experiment, figure: Any) -> None:
     accuracy, loss = figure.subplots(1, 2)
     several = f"{experiment.replicas} replicas"
     groups = ((experiment.of(True), SINGLE, "1 replica"), (experiment.of(False), MANY, several))
-    for trainings, colour, name in groups:
-        _curve(accuracy, trainings, "test_accuracies", colour, name)
-        _curve(loss, trainings, "losses", colour, f"{name}, training")
-        _curve(loss, trainings, "test_losses", colour, f"{name}, test", style="--")
+    for trainings, color, name in groups:
+        _curve(accuracy, trainings, "test_accuracies", color, name)
+        _curve(loss, trainings, "losses", color, f"{name}, training")
+        _curve(loss, trainings, "test_losses", color, f"{name}, test", style="--")
     accuracy.axhline(PUBLISHED.accuracy, color=GREY, linewidth=1, linestyle=":")
     accuracy.annotate(
         f"published, both: {PUBLISHED.accuracy}",
@@ -91,44 +91,44 @@ def accuracy_and_loss(experiment: Experiment, figure: Any) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _curve(axes: Any, trainings: Sequence[Training], of: str, colour: str, label: str, style: str = "-") -> None:
+def _curve(axes: Any, trainings: Sequence[Training], of: str, color: str, label: str, style: str = "-") -> None:
     series = list(zip(*(getattr(t.ranks[0], of) for t in trainings), strict=True))
     epochs = range(1, len(series) + 1)
     marker = "o" if len(series) < 10 else None
     axes.plot(
-        epochs, [fmean(s) for s in series], style, color=colour, label=label, linewidth=1.8, marker=marker, markersize=4
+        epochs, [fmean(s) for s in series], style, color=color, label=label, linewidth=1.8, marker=marker, markersize=4
     )
     if len(trainings) > 1:
-        axes.fill_between(epochs, [min(s) for s in series], [max(s) for s in series], color=colour, alpha=0.15, lw=0)
+        axes.fill_between(epochs, [min(s) for s in series], [max(s) for s in series], color=color, alpha=0.15, lw=0)
 
 
 def scaling(experiment: Experiment, figure: Any) -> None:
     """Draw the speed-up over replicas with the ideal line (left), and the efficiencies with intervals (right)."""
     curves, bars = figure.subplots(1, 2, width_ratios=(1, 1.1))
     found = {name: item for name, item in table.scaling_of(experiment).items() if item is not None}
-    colours = dict(zip(found, (GREY, ALL, STEADY), strict=False))
+    colors = dict(zip(found, (GREY, ALL, STEADY), strict=False))
     most = max(item.replicas for item in found.values())
     curves.plot([1, most], [1, most], "--", color=INK, linewidth=1.2, label="ideal")
     for name, item in found.items():
         label = name if name == "published" else f"measured, {name}"
-        curves.plot([1, item.replicas], [1, item.speed_up], "-o", color=colours[name], label=label, linewidth=1.8)
+        curves.plot([1, item.replicas], [1, item.speed_up], "-o", color=colors[name], label=label, linewidth=1.8)
     curves.set(
         title="Speed-up: real against ideal", xlabel="replicas", ylabel="$T_1\\,/\\,T_N$", xticks=range(1, most + 1)
     )
     curves.set_xlim(0.9, most + 0.1)
     curves.set_ylim(0, 1.08 * max([most, *(item.speed_up for item in found.values())]))
     curves.legend(loc="upper left")
-    _efficiencies(bars, found, colours)
+    _efficiencies(bars, found, colors)
 
 
-def _efficiencies(axes: Any, found: dict[str, Any], colours: dict[str, str]) -> None:
+def _efficiencies(axes: Any, found: dict[str, Any], colors: dict[str, str]) -> None:
     axes.axhline(100, color=INK, linewidth=1.2, linestyle="--")
     axes.text(len(found) - 0.55, 101.5, "ideal", color=INK, fontsize=9, ha="right")
     tops = [100.0]
     for place, (name, item) in enumerate(found.items()):
         number = item.efficiency
         value = 100 * number.value
-        axes.bar(place, value, 0.6, color=colours[name])
+        axes.bar(place, value, 0.6, color=colors[name])
         top = value
         if number.low is not None and number.high is not None:
             top = 100 * number.high

@@ -274,7 +274,7 @@ class Stopwatch(StepListener):
     def _wait_for(self, loss: Any) -> None:
         # Workers may not have begun the steps that a program scheduled. This returns at once if its loop has waited.
         join_scheduled(self._context.strategy)
-        synchronise(loss)
+        synchronize(loss)
 
     def close(self) -> None:
         if self._paced is not None:
@@ -321,7 +321,7 @@ def _has_rows(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and bool(value.shape.rank)
 
 
-def synchronise(loss: Any = None) -> None:
+def synchronize(loss: Any = None) -> None:
     """Wait until every device of this process has finished its work.
 
     On CPUs, a call of a ``tf.function`` returns when it is done, unless the program chose asynchronous execution. Then

@@ -165,7 +165,7 @@ def _cause(
     ]
     layer = next((layer.name for layer in plain if layer.name in theirs.name.split("/")), None)
     if layer is not None:
-        return "per-replica-normalization", f"consistent with it: {layer} is not synchronised", False
+        return "per-replica-normalization", f"consistent with it: {layer} is not synchronized", False
     # One device adds 1 in each step. Any other growth counts something else than steps, for example replicas.
     desired, before = (reference.value(place.variable.index, at) for at in (step, step - 1))
     if desired is not None and before is not None and desired.dtype.kind in "iu" and np.all(desired - before == 1):

@@ -90,9 +90,9 @@ class Case(Comparison):
         return self.distributed.num_replicas
 
     @property
-    def neutralised(self) -> tuple[str, ...]:
+    def neutralized(self) -> tuple[str, ...]:
         """Parts of the program that were switched off in both runs."""
-        return self.distributed.neutralised
+        return self.distributed.neutralized
 
     @property
     def parallel(self) -> list[int]:

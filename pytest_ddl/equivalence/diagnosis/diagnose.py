@@ -23,9 +23,9 @@ DIVERGING = ("gradient-not-aggregated", "non-finite-not-synchronised", "sparse-g
 def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagnosis:
     """Test all candidates and name the one that reproduces the observed update."""
     fits = [
-        replace(fit, also=tuple(cause for cause in fit.also if is_possible(cause, case.neutralised)))
+        replace(fit, also=tuple(cause for cause in fit.also if is_possible(cause, case.neutralized)))
         for candidate in candidates
-        if (fit := candidate(case)) is not None and is_possible(fit.cause, case.neutralised)
+        if (fit := candidate(case)) is not None and is_possible(fit.cause, case.neutralized)
     ]
     if any(motion.components_differ for motion in case.weights):
         # A cause that acts alike on all replicas cannot explain a difference between them, unless it was recomputed.

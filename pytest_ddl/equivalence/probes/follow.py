@@ -94,7 +94,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         doubts=tuple(dict.fromkeys((*kept, *again.doubts))),
         notes=(*concluded.notes, *(other for other in report.notes if other not in of_results), note),
         seconds=report.seconds + again.seconds,
-        neutralised=report.neutralised,
+        neutralized=report.neutralized,
     )
 
 

@@ -119,7 +119,7 @@ class Comparer:
             report = report.noted(note)
         for probe in PROBES:
             if report.comparable and probe.wanted(report, checks or ()):
-                report = probe.run(report, replace(settings, neutralise=report.neutralised), compare_once)
+                report = probe.run(report, replace(settings, neutralize=report.neutralized), compare_once)
         return report if checks is None else require(report, checks)
 
 

@@ -83,7 +83,7 @@ class Program:
             seed=settings.seed,
             perturbation=settings.perturbation,
             seconds=time.monotonic() - started,
-            neutralised=settings.neutralise,
+            neutralized=settings.neutralize,
             capabilities=capabilities_of(self.harness.registry[spec.name]),
             taken_over=tuple(settings.states.values) if settings.states else (),
         )

@@ -145,7 +145,7 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
         return not_applicable(check.name, "the program gives every worker data of its own, and schedules its own steps")
     result = check.function(reference, distributed, tolerance)
     # A part of the program that was switched off in both runs explains no difference between them.
-    possible = [f if is_possible(f.cause, distributed.neutralised) else _without_cause(f) for f in result.findings]
+    possible = [f if is_possible(f.cause, distributed.neutralized) else _without_cause(f) for f in result.findings]
     return replace(result, findings=tuple(possible))
 
 

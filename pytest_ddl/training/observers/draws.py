@@ -59,8 +59,8 @@ class Draws(Observer):
         self._lock = threading.Lock()
         self._seen: dict[tuple[int, int], list[DrawRecord]] = {}
         self._global_seed: int | None = None
-        self._neutral = neutral.RANDOM in self.settings.neutralise
-        self._low = neutral.LOW in self.settings.neutralise
+        self._neutral = neutral.RANDOM in self.settings.neutralize
+        self._low = neutral.LOW in self.settings.neutralize
         self._hidden = self._neutral
         """True if an operation may have drawn numbers that are not recorded."""
 

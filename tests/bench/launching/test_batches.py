@@ -203,7 +203,7 @@ def test_calls_that_return_before_they_are_done_are_waited_for():
         step()
         assert not done  # the call has returned before
         threading.Timer(0.2, may_end.set).start()
-        stopwatch.synchronise()
+        stopwatch.synchronize()
         assert done
     finally:
         may_end.set()

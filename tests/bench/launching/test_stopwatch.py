@@ -49,7 +49,7 @@ class Program:
         self.pending, self.scheduled, self.steady = 0.0, 0.0, []
         monkeypatch.setattr(stopwatch, "time", self.clock)
         monkeypatch.setattr(stopwatch, "Paced", self.controller)
-        monkeypatch.setattr(stopwatch, "synchronise", self.synchronise)
+        monkeypatch.setattr(stopwatch, "synchronize", self.synchronize)
         monkeypatch.setattr(stopwatch, "join_scheduled", self.join)
         context = RankContext(spec=None, strategy=None, task="worker:0", rank=0, num_ranks=1, num_replicas=1)
         self.watch = Stopwatch(RunSettings(), context, "", warm_up, lambda: self.steady.append(self.clock.now))
@@ -58,7 +58,7 @@ class Program:
         """Workers begin what was scheduled for them."""
         self.pending, self.scheduled = self.pending + self.scheduled, 0.0
 
-    def synchronise(self, _loss=None):
+    def synchronize(self, _loss=None):
         """A device finishes what it was given."""
         self.clock.now += self.pending
         self.pending = 0.0

@@ -46,5 +46,5 @@ CANDIDATES: list[Candidate] = [
     parts.masking,
     parts.mean_of_means,
     layers.random_streams,
-    layers.normalisation,
+    layers.normalization,
 ]

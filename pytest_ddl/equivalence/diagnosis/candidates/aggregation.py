@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import CLIPS, plain_normalisation, random_sources, tell_apart
+from pytest_ddl.equivalence.diagnosis.candidates.shared import CLIPS, plain_normalization, random_sources, tell_apart
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, mean
 from pytest_ddl.equivalence.evidence.observe import is_uneven
@@ -203,7 +203,7 @@ def _of_parts(case: Case, evidence: str) -> Fit:
     """Name the cause if a step is the mean of its parts, by the features of the program that act on a part."""
     if any(case.setting(kind) for kind in CLIPS):
         return Fit("gradient-clipped-before-aggregation", evidence)
-    if plain_normalisation(case):
+    if plain_normalization(case):
         return Fit("per-replica-normalization", evidence)
     if random_sources(case):
         # A run on a replica's examples drew what the replica drew. So all replicas began the same stream.

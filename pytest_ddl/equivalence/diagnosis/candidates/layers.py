@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import plain_normalisation, random_sources
+from pytest_ddl.equivalence.diagnosis.candidates.shared import plain_normalization, random_sources
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit
 from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.records import VariableKind
 
 
-def normalisation(case: Case) -> Fit | None:
+def normalization(case: Case) -> Fit | None:
     """Test for batch normalization by each replica's own statistics, which acts from the first step on."""
-    layers = plain_normalisation(case)
+    layers = plain_normalization(case)
     if not layers or case.replicas == 1 or case.step != 1:
         return None
     return Fit(
         "per-replica-normalization",
-        f"consistent with it: {', '.join(layers[:3])} is not synchronised",
+        f"consistent with it: {', '.join(layers[:3])} is not synchronized",
         exact=False,
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     limits_of,
-    plain_normalisation,
+    plain_normalization,
     random_sources,
     tell_apart,
     total_of,
@@ -216,7 +216,7 @@ def penalised_variables(case: Case) -> Fit | None:
     differing = ", ".join(m.variable.name for m in off[:3])
     return Fit(
         "regularization-scaled-by-replica-count",
-        f"of {len(motions)} weights only those with a regulariser differ: {differing}",
+        f"of {len(motions)} weights only those with a regularizer differ: {differing}",
         exact=False,
     )
 
@@ -239,7 +239,7 @@ def tells_direction(motion: Motion) -> bool:
 
 def scaled_beside_randomness(case: Case) -> Fit | None:
     """Test for a factor N by the sizes of the losses and of the gradient, if random layers change every gradient."""
-    if case.replicas == 1 or not (random_sources(case) or plain_normalisation(case)):
+    if case.replicas == 1 or not (random_sources(case) or plain_normalization(case)):
         return None
     ours = norm(np.array([norm(m.ours) for m in case.effective]))
     theirs = norm(np.array([norm(m.theirs[0]) for m in case.effective]))

@@ -16,7 +16,7 @@ def random_sources(case: Case) -> list[str]:
 
     The observed draws decide. Layers count only if draws could not be observed.
     """
-    if "random" in case.neutralised:
+    if "random" in case.neutralized:
         return []
     return draws_of(case.reference, case.distributed) or random_layers(case.distributed)
 
@@ -40,9 +40,9 @@ def _can_draw(layer: LayerRecord) -> bool:
     return not rates or any(rate != 0 for rate in rates)
 
 
-def plain_normalisation(case: Case) -> list[str]:
+def plain_normalization(case: Case) -> list[str]:
     """Return the names of batch normalization layers that use each replica's own statistics."""
-    if "normalization" in case.neutralised:
+    if "normalization" in case.neutralized:
         return []
     return [
         layer.name

@@ -12,7 +12,7 @@ from simulated_training import Program, pair
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.diagnosis.candidates.shared import random_layers
 from pytest_ddl.equivalence.findings import Doubt, Outcome
-from pytest_ddl.equivalence.probes import neutralised as neutralised_probe
+from pytest_ddl.equivalence.probes import neutralized as neutralized_probe
 from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
@@ -58,7 +58,7 @@ def _plain(alike: bool = False, **sins: object) -> Pair:
 def _quiet(program: Program | None = None, **sins: object) -> Pair:
     """The runs without randomness."""
     records = pair(program or Program(replicas=2, layers=(DROPOUT,)), **sins)
-    first, second = (replace(record, neutralised=(neutral.RANDOM,)) for record in records)
+    first, second = (replace(record, neutralized=(neutral.RANDOM,)) for record in records)
     return first, second
 
 
@@ -75,15 +75,15 @@ def _probed_at_levels(
 ) -> tuple[Report, list[tuple[str, ...]]]:
     """Return the report, and what was switched off in each comparison that was repeated."""
     report = judge(*plain, expect=expect, strict=strict)
-    assert neutralised_probe.wanted(report, ())
+    assert neutralized_probe.wanted(report, ())
     levels = []
 
     def compare_once(settings: RunSettings, checks: Collection[str] | None) -> Report:
-        levels.append(settings.neutralise)
+        levels.append(settings.neutralize)
         pairs = {HIGH: high, LOW: low}
-        return judge(*pairs[settings.neutralise], expect=expect, strict=strict, checks=checks)
+        return judge(*pairs[settings.neutralize], expect=expect, strict=strict, checks=checks)
 
-    return neutralised_probe.probe(report, RunSettings(), compare_once), levels
+    return neutralized_probe.probe(report, RunSettings(), compare_once), levels
 
 
 def test_a_difference_that_vanishes_is_understood() -> None:
@@ -165,14 +165,14 @@ def test_what_only_low_numbers_show_is_found(sin: dict[str, Any], expect: Collec
     assert report.verdict == "fail", str(report)
     assert not {finding.cause for finding in report.findings} & {DIFFERS, REPEATED}
     assert any("replaced by a low constant" in finding.message for finding in report.findings), str(report)
-    assert report.neutralised == LOW
+    assert report.neutralized == LOW
 
 
 def test_low_numbers_are_not_tried_after_a_finding() -> None:
     report, levels = _probed_at_levels(_plain(), _quiet(scale=2.0), _quiet())
     assert levels == [HIGH]
     assert report.verdict == "fail"
-    assert report.neutralised == HIGH
+    assert report.neutralized == HIGH
 
 
 def test_shuffles_have_one_level() -> None:
@@ -194,7 +194,7 @@ def test_the_level_in_which_weights_move_decides(low_is_still: bool) -> None:
     def probed(moving: Pair) -> Report:
         high, low = (moving, _quiet(STILL)) if low_is_still else (_quiet(STILL), moving)
         report, levels = _probed_at_levels(_plain(), high, low)
-        assert report.neutralised == (HIGH if low_is_still else LOW)
+        assert report.neutralized == (HIGH if low_is_still else LOW)
         assert levels == [HIGH, LOW][: len(levels)]
         return report
 

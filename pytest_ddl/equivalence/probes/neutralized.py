@@ -25,7 +25,7 @@ from pytest_ddl.training.neutral import LOW, NORMALIZATION, RANDOM, REFUSED, has
 from pytest_ddl.training.settings import RunSettings
 
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
-_DONE = {NORMALIZATION: "batch normalisation synchronised", RANDOM: "every random number replaced by a constant"}
+_DONE = {NORMALIZATION: "batch normalization synchronized", RANDOM: "every random number replaced by a constant"}
 _LOW = "every random number replaced by a low constant"
 _BOTH = "every random number replaced by a constant (once by a high one, once by a low one)"
 
@@ -71,7 +71,7 @@ def probe(
     levels: list[Level] = []
     for switched in _switched(report, off):
         change = _described(switched, _LOW if LOW in switched else _DONE[RANDOM])
-        again = compare_once(replace(settings, neutralise=switched), names)
+        again = compare_once(replace(settings, neutralize=switched), names)
         refused = _refusal(report, again)
         if refused is not None:
             return _left_open(report, off, f"tried again with {change}, which did not go through: {refused}")
@@ -107,7 +107,7 @@ def probe(
             f"weights, state and losses were compared in runs with {change}",
         ),
         # Later probes repeat the comparison that shows most.
-        neutralised=telling(levels).off,
+        neutralized=telling(levels).off,
     )
 
 
@@ -147,8 +147,8 @@ def _refusal(report: Report, again: Report) -> str | None:
         if notes:
             return f"{notes[0]} {where}"
         plain_layers = any(_is_plain(layer) for rank in record.ranks for layer in rank.layers)
-        if plain_layers and NORMALIZATION in record.neutralised:
-            return f"a layer normalises by its own statistics {where}"
+        if plain_layers and NORMALIZATION in record.neutralized:
+            return f"a layer normalizes by its own statistics {where}"
         # Fewer steps under the strategy than on one device are a finding of the repeated runs, so they are no reason
         # here.
         if record is again.reference and record.num_steps < before.num_steps:
