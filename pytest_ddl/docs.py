@@ -6,12 +6,16 @@ The text of a page between ``<!-- table: NAME -->`` and ``<!-- end -->`` is repl
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 from pytest_ddl.bench.metrics.registry import METRICS
 from pytest_ddl.cli import COMMANDS
@@ -112,6 +116,48 @@ def command_help(name: str) -> str:
     return f"```text\n{parser.format_help().strip()}\n```\n"
 
 
+def api_table(package: str) -> str:
+    """Return the table of the public names of a package, each with the first line of its documentation."""
+    module = import_module(package)
+    rows = ((_code(f"{package}.{name}"), _first_line(module, name)) for name in module.__all__)
+    return _table(("name", "what it is"), rows)
+
+
+def hooks_table() -> str:
+    """Return the table of hooks, each with the first line of its documentation."""
+    module = import_module("pytest_ddl.hookspecs")
+    names = [name for name in vars(module) if name.startswith("pytest_ddl_")]
+    return _table(
+        ("hook", "what it does"), ((_code(f"{module.__name__}.{name}"), _first_line(module, name)) for name in names)
+    )
+
+
+def _first_line(module: ModuleType, name: str) -> str:
+    """Return the first line of the documentation of a public name, which a submodule may define.
+
+    :raises ValueError: if the name has no documentation.
+    """
+    value = getattr(module, name)
+    document = (
+        inspect.getdoc(value) if inspect.isclass(value) or callable(value) else _attribute_docstring(module, name)
+    )
+    if not document:
+        raise ValueError(f"{module.__name__}.{name} is public and has no docstring: write one where it is defined")
+    # Names are marked up for Sphinx; pages are in Markdown.
+    return re.sub(r":\w+:(?=`)|`(?=`)", "", document.partition("\n")[0])
+
+
+def _attribute_docstring(module: ModuleType, name: str) -> str:
+    """Return the string below the assignment of a constant in the files of a package."""
+    for path in sorted(Path(str(module.__file__)).parent.rglob("*.py")):
+        for statement, following in pairwise(ast.parse(path.read_text(encoding="utf-8")).body):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            assigned = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+            if assigned and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                return inspect.cleandoc(str(following.value.value))
+    return ""
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "options": options_table,
     "markers": markers_table,
@@ -121,6 +167,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "limitations": limitations_table,
     "metrics": metrics_table,
     "gate-options": partial(command_help, "gate"),
+    "api-tests": partial(api_table, "pytest_ddl"),
+    "api-bench": partial(api_table, "pytest_ddl.bench"),
+    "api-generators": partial(api_table, "pytest_ddl.generators"),
+    "api-hooks": hooks_table,
 }
 """Functions that make the tables, by the names that pages use."""
 
