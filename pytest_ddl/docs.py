@@ -23,6 +23,7 @@ from pytest_ddl.config import MARKERS, OPTIONS
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
+from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
@@ -78,6 +79,13 @@ def checks_table() -> str:
     """Return the table of checks, each with what it asserts and what it needs."""
     rows = ((_code(check.name), check.title, check.needs) for check in CHECKS)
     return _table(("check", "what holds where it passes", "needs"), rows)
+
+
+def roles_table() -> str:
+    """Return the table of the roles that a check can declare."""
+    meanings = _attribute_docstrings(inspect.getsource(Role))
+    single = [role for role in Role.__members__.values() if role.value.bit_count() == 1]
+    return _table(("role", "what the check judges"), ((_code(str(role)), meanings[str(role.name)]) for role in single))
 
 
 def causes_table() -> str:
@@ -150,12 +158,24 @@ def _first_line(module: ModuleType, name: str) -> str:
 def _attribute_docstring(module: ModuleType, name: str) -> str:
     """Return the string below the assignment of a constant in the files of a package."""
     for path in sorted(Path(str(module.__file__)).parent.rglob("*.py")):
-        for statement, following in pairwise(ast.parse(path.read_text(encoding="utf-8")).body):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-            assigned = any(isinstance(target, ast.Name) and target.id == name for target in targets)
-            if assigned and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                return inspect.cleandoc(str(following.value.value))
+        found = _attribute_docstrings(path.read_text(encoding="utf-8"))
+        if name in found:
+            return found[name]
     return ""
+
+
+def _attribute_docstrings(source: str) -> dict[str, str]:
+    """Return the strings below assignments in the source of a module or of one class, by assigned name."""
+    body = ast.parse(source).body
+    if len(body) == 1 and isinstance(body[0], ast.ClassDef):
+        body = body[0].body
+    found = {}
+    for statement, following in pairwise(body):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            text = inspect.cleandoc(str(following.value.value))
+            found |= {target.id: text for target in targets if isinstance(target, ast.Name)}
+    return found
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -163,6 +183,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "markers": markers_table,
     "strategies": strategies_table,
     "checks": checks_table,
+    "roles": roles_table,
     "causes": causes_table,
     "limitations": limitations_table,
     "metrics": metrics_table,
