@@ -133,11 +133,15 @@ def api_table(package: str) -> str:
 
 def hooks_table() -> str:
     """Return the table of hooks, each with the first line of its documentation."""
-    module = import_module("pytest_ddl.hookspecs")
-    names = [name for name in vars(module) if name.startswith("pytest_ddl_")]
-    return _table(
-        ("hook", "what it does"), ((_code(f"{module.__name__}.{name}"), _first_line(module, name)) for name in names)
-    )
+    source = Path(__file__).with_name("hookspecs.py").read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    rows = ((_code(f"pytest_ddl.hookspecs.{node.name}"), _summary(ast.get_docstring(node) or "")) for node in functions)
+    return _table(("hook", "what it does"), rows)
+
+
+def _summary(docstring: str) -> str:
+    """Return the first line of a docstring in Markdown. Docstrings mark up names for Sphinx."""
+    return re.sub(r":\w+:(?=`)|`(?=`)", "", docstring.partition("\n")[0])
 
 
 def _first_line(module: ModuleType, name: str) -> str:
@@ -146,13 +150,10 @@ def _first_line(module: ModuleType, name: str) -> str:
     :raises ValueError: if the name has no documentation.
     """
     value = getattr(module, name)
-    document = (
-        inspect.getdoc(value) if inspect.isclass(value) or callable(value) else _attribute_docstring(module, name)
-    )
+    document = inspect.getdoc(value) if callable(value) else _attribute_docstring(module, name)
     if not document:
         raise ValueError(f"{module.__name__}.{name} is public and has no docstring: write one where it is defined")
-    # Names are marked up for Sphinx; pages are in Markdown.
-    return re.sub(r":\w+:(?=`)|`(?=`)", "", document.partition("\n")[0])
+    return _summary(document)
 
 
 def _attribute_docstring(module: ModuleType, name: str) -> str:
@@ -169,7 +170,7 @@ def _attribute_docstrings(source: str) -> dict[str, str]:
     body = ast.parse(source).body
     if len(body) == 1 and isinstance(body[0], ast.ClassDef):
         body = body[0].body
-    found = {}
+    found: dict[str, str] = {}
     for statement, following in pairwise(body):
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
