@@ -6,12 +6,16 @@ The text of a page between ``<!-- table: NAME -->`` and ``<!-- end -->`` is repl
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 from pytest_ddl.bench.metrics.registry import METRICS
 from pytest_ddl.cli import COMMANDS
@@ -19,6 +23,7 @@ from pytest_ddl.config import MARKERS, OPTIONS
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
+from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
@@ -76,6 +81,13 @@ def checks_table() -> str:
     return _table(("check", "what holds where it passes", "needs"), rows)
 
 
+def roles_table() -> str:
+    """Return the table of the roles that a check can declare."""
+    meanings = _attribute_docstrings(inspect.getsource(Role))
+    single = [role for role in Role.__members__.values() if role.value.bit_count() == 1]
+    return _table(("role", "what the check judges"), ((_code(str(role)), meanings[str(role.name)]) for role in single))
+
+
 def causes_table() -> str:
     """Return the table of causes, each with what happened and what to do."""
     rows = []
@@ -112,15 +124,75 @@ def command_help(name: str) -> str:
     return f"```text\n{parser.format_help().strip()}\n```\n"
 
 
+def api_table(package: str) -> str:
+    """Return the table of the public names of a package, each with the first line of its documentation."""
+    module = import_module(package)
+    rows = ((_code(f"{package}.{name}"), _first_line(module, name)) for name in module.__all__)
+    return _table(("name", "what it is"), rows)
+
+
+def hooks_table() -> str:
+    """Return the table of hooks, each with the first line of its documentation."""
+    source = Path(__file__).with_name("hookspecs.py").read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    rows = ((_code(f"pytest_ddl.hookspecs.{node.name}"), _summary(ast.get_docstring(node) or "")) for node in functions)
+    return _table(("hook", "what it does"), rows)
+
+
+def _summary(docstring: str) -> str:
+    """Return the first line of a docstring in Markdown. Docstrings mark up names for Sphinx."""
+    return re.sub(r":\w+:(?=`)|`(?=`)", "", docstring.partition("\n")[0])
+
+
+def _first_line(module: ModuleType, name: str) -> str:
+    """Return the first line of the documentation of a public name, which a submodule may define.
+
+    :raises ValueError: if the name has no documentation.
+    """
+    value = getattr(module, name)
+    document = inspect.getdoc(value) if callable(value) else _attribute_docstring(module, name)
+    if not document:
+        raise ValueError(f"{module.__name__}.{name} is public and has no docstring: write one where it is defined")
+    return _summary(document)
+
+
+def _attribute_docstring(module: ModuleType, name: str) -> str:
+    """Return the string below the assignment of a constant in the files of a package."""
+    for path in sorted(Path(str(module.__file__)).parent.rglob("*.py")):
+        found = _attribute_docstrings(path.read_text(encoding="utf-8"))
+        if name in found:
+            return found[name]
+    return ""
+
+
+def _attribute_docstrings(source: str) -> dict[str, str]:
+    """Return the strings below assignments in the source of a module or of one class, by assigned name."""
+    body = ast.parse(source).body
+    if len(body) == 1 and isinstance(body[0], ast.ClassDef):
+        body = body[0].body
+    found: dict[str, str] = {}
+    for statement, following in pairwise(body):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            text = inspect.cleandoc(str(following.value.value))
+            found |= {target.id: text for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "options": options_table,
     "markers": markers_table,
     "strategies": strategies_table,
     "checks": checks_table,
+    "roles": roles_table,
     "causes": causes_table,
     "limitations": limitations_table,
     "metrics": metrics_table,
     "gate-options": partial(command_help, "gate"),
+    "api-tests": partial(api_table, "pytest_ddl"),
+    "api-bench": partial(api_table, "pytest_ddl.bench"),
+    "api-generators": partial(api_table, "pytest_ddl.generators"),
+    "api-hooks": hooks_table,
 }
 """Functions that make the tables, by the names that pages use."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -40,6 +43,20 @@ def test_cells_cannot_break_a_table() -> None:
         assert len(lines) > 2
         widths = {line.replace("\\|", "").count("|") for line in lines}
         assert len(widths) == 1
+
+
+@pytest.mark.parametrize("package", ["pytest_ddl", "pytest_ddl.bench", "pytest_ddl.generators"])
+def test_every_public_name_is_in_the_reference(package: str) -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", docs.api_table(package), re.MULTILINE)
+    assert [name for name, _line in rows] == [f"{package}.{name}" for name in import_module(package).__all__]
+    assert [line for _name, line in rows if "``" in line or ":class:" in line] == []
+
+
+def test_a_public_name_without_documentation_is_refused() -> None:
+    module = ModuleType("package")
+    module.name = lambda: None  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"package\.name is public and has no docstring"):
+        docs._first_line(module, "name")
 
 
 @pytest.mark.parametrize("name", ["writing-tests.md"])
