@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from simulated_training import Program, pair, simulate
 
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
+from pytest_ddl.equivalence.probes import follow as follow_probe
 from pytest_ddl.equivalence.probes import growth as growth_probe
 from pytest_ddl.equivalence.probes import nonfinite as nonfinite_probe
+from pytest_ddl.equivalence.probes import one_worker as one_worker_probe
 from pytest_ddl.equivalence.probes import registry as probes
 from pytest_ddl.equivalence.probes import stale as stale_probe
 from pytest_ddl.equivalence.report import Report
@@ -300,3 +303,16 @@ def test_what_weights_leave_undecided_has_one_reason() -> None:
     report = judge(*records, expect={"initial-weights-differ": "meant"})
     (reason,) = report.inconclusive
     assert reason.startswith("STEP-EQ: initial-weights-differ is declared, and no step")
+
+
+@pytest.mark.parametrize("probe", [follow_probe, one_worker_probe])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_probe_that_runs_out_of_time_leaves_no_pass(probe: ModuleType, side: int) -> None:
+    tolerated = Finding("STEP-EQ", "differs", cause=follow_probe.TOLERATED, step=1, approximation=True)
+    report = replace(plain(("STEP-EQ",)), approximations=(tolerated,))
+    assert report.passed
+    runs = list(pair(Program(replicas=2)))
+    runs[side] = failing(runs[side], UNENDED)
+    report = probe.probe(report, RunSettings(), lambda _s, names, _n=1: judge(*runs, checks=names))
+    assert report.verdict == "inconclusive"
+    assert "longer timeout" in report.inconclusive[0]

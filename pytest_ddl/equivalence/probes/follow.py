@@ -15,7 +15,7 @@ from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.metric_state import combined
 from pytest_ddl.equivalence.evidence.observe import is_uneven, of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
-from pytest_ddl.equivalence.probes.repeating import timed
+from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.judge import concluded_from
@@ -74,6 +74,9 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         return report
     names = [result.check for result in report.results]
     again = timed(report, compare_once(replace(settings, follow=True), names))
+    unfinished = left_open(report, again)
+    if unfinished is not None:
+        return unfinished
     ours = again.reference
     if ours is None or ours.errors or not ours.taken_over or _tolerated(again):
         return report  # it could not take values over; the plain report says what is not compared

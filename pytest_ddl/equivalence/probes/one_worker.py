@@ -20,7 +20,7 @@ from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficien
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
 from pytest_ddl.equivalence.evidence.tolerance import GROSS
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
-from pytest_ddl.equivalence.probes.repeating import timed
+from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 from pytest_ddl.training.settings import RunSettings
@@ -48,6 +48,9 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
     """Add to PS whether one worker moves the weights as one device does."""
     again = timed(report, compare_once(replace(settings, one_by_one=True), (RUN,)))
+    unfinished = left_open(report, again)
+    if unfinished is not None:
+        return unfinished
     reference, distributed = again.reference, again.distributed
     if reference is None or distributed is None:
         return report

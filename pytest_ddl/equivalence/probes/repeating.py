@@ -53,6 +53,20 @@ def timed(plain: Report, again: Report) -> Report:
     return replace(left, doubts=(doubt,))
 
 
+def left_open(report: Report, again: Report) -> Report | None:
+    """Return the report with a doubt if the repeated runs had too little time, else ``None``.
+
+    A probe that decides nothing in that case must not leave a pass: more time might have shown a defect.
+
+    :param again: the result of :func:`timed`.
+    """
+    records = (again.reference, again.distributed)
+    if not any(record is not None and _unended(record) for record in records):
+        return None
+    doubts = [doubt for doubt in again.doubts if doubt.check == RUN]
+    return replace(report, doubts=(*report.doubts, *doubts), seconds=report.seconds + again.seconds) if doubts else None
+
+
 def fails_on_one_device(again: Report) -> str | None:
     """Explain why one device cannot be run this way, or return ``None`` if it can."""
     reference = again.reference
