@@ -13,9 +13,11 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.outcomes import passed
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.runs.comparer import PlainComparison
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
-from pytest_ddl.records import GraphRecord, LayerRecord, TrainingRecord, VariableKind
+from pytest_ddl.records import ErrorRecord, GraphRecord, LayerRecord, TrainingRecord, VariableKind
+from pytest_ddl.training.settings import RunSettings
 
 CASTS = {"bfloat16": 4}
 
@@ -112,6 +114,33 @@ def test_the_own_precision_is_judged_where_float64_finds_nothing() -> None:
     undecided = judged_in_own_precision(right, lambda: replace(right, doubts=(Doubt("STEP-EQ", "wide"),)))
     assert undecided.inconclusive == ("STEP-EQ: in mixed_float16: wide",)
     assert judged_in_own_precision(wrong, lambda: pytest.fail("float64 has decided")).verdict == "fail"
+
+
+class Slow:
+    """Program of half precision that is right in float64, and needs more time in its own precision than was left."""
+
+    def reference(self, settings: RunSettings) -> TrainingRecord:
+        return self._run(Program(dtype="float64"), settings)
+
+    anew = reference
+
+    def distributed(self, settings: RunSettings) -> TrainingRecord:
+        record = self._run(Program(dtype="float64", replicas=2), settings)
+        if settings.precision == "float64":
+            return record
+        error = ErrorRecord("deadline", "60 s", "stacks", step=0)
+        return replace(record, ranks=tuple(replace(rank, error=error) for rank in record.ranks), seconds=1.0)
+
+    def _run(self, program: Program, settings: RunSettings) -> TrainingRecord:
+        record = replace(simulate(program), precision=settings.precision, seconds=1.0)
+        facts = {"widened": ("mixed_float16",)} if settings.precision == "float64" else {}
+        return replace(record, ranks=tuple(replace(rank, facts=facts) for rank in record.ranks))
+
+
+def test_too_little_time_for_the_own_precision_is_no_hang() -> None:
+    report = PlainComparison(Slow(), RunSettings(), judge).in_precision("auto")  # type: ignore[arg-type]
+    assert report.verdict == "inconclusive"
+    assert "longer timeout" in report.inconclusive[0]
 
 
 def test_an_expected_difference_of_the_own_precision_is_no_unused_expectation() -> None:

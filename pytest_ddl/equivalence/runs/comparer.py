@@ -18,6 +18,7 @@ from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
+from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.runs.alignment import align
 from pytest_ddl.equivalence.runs.program import Program, TrainFunction
 from pytest_ddl.equivalence.runs.references import ReferenceStore
@@ -109,7 +110,7 @@ class Comparer:
             )
             now = time.monotonic()
             part = replace(program, deadline=now + (deadline - now) / runs)
-            return _Comparison(part, settings, decide).in_precision(precision)
+            return PlainComparison(part, settings, decide).in_precision(precision)
 
         settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=seed)
         report = compare_once(settings, checks, repeated=False)
@@ -124,7 +125,7 @@ class Comparer:
 
 
 @dataclass(frozen=True)
-class _Comparison:
+class PlainComparison:
     """Comparison of one distributed run with one device, with whatever else is needed to judge the difference."""
 
     program: Program
@@ -152,7 +153,7 @@ class _Comparison:
             return self.in_precision("native")
         if precision in ("auto", "float32") and replaced_policies(reference):
             own = replace(self, decide=partial(self.decide, decided=report.passed))
-            return judged_in_own_precision(report, lambda: own.in_precision("native"))
+            return judged_in_own_precision(report, lambda: timed(report, own.in_precision("native")))
         return report
 
     def _plain_runs(self, precision: str) -> tuple[TrainingRecord, TrainingRecord, RunSettings]:
