@@ -24,7 +24,7 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("gate", "Is HEAD slower than BASE? For CI.", "pytest_ddl.bench.gate.command"),
+    Command("gate", "Check whether HEAD is slower than BASE, for example in CI.", "pytest_ddl.bench.gate.command"),
     Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv.command"),
     Command("history", "Publish the performance history as one page.", "pytest_ddl.bench.history.command"),
     Command("experiment", "Reproduce a published experiment.", "pytest_ddl.bench.experiment.command"),
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
-        prog="pytest-ddl", description="Is distributed training fast, and does it stay so?"
+        prog="pytest-ddl", description="Measure the performance of distributed training and find regressions."
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 module = import_module(command.module)
             except ImportError as error:
-                sys.stderr.write(f"pytest-ddl {command.name} cannot start: {error}. Install pytest-ddl anew\n")
+                sys.stderr.write(f"pytest-ddl {command.name} cannot start: {error}. Install pytest-ddl again\n")
                 return FAILED
             module.add_arguments(sub)
             sub.set_defaults(main=module.main)

@@ -88,31 +88,32 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "strategy",
         "all",
-        "Strategies to run tests under: a comma list of names or variants such as mirrored[replicas=4],\n"
-        "'all' (what cannot run here is skipped with the reason) or 'available'. See --ddl-list",
+        "Strategies to run tests under: comma-separated names or variants such as mirrored[replicas=4],\n"
+        "'all' (those that cannot run here are skipped with the reason) or 'available' (those that cannot run here\n"
+        "are left out). See --ddl-list",
         "NAMES",
     ),
-    Option("require", "", "Strategies that must be able to run here; an unavailable one is an error", "NAMES"),
+    Option("require", "", "Strategies that must be able to run here; otherwise pytest stops with an error", "NAMES"),
     Option(
         "device",
         "auto",
-        "What replicas run on; auto takes GPUs where there are any",
+        "Kind of device for the replicas; auto uses GPUs if there are any",
         choices=("auto", "cpu", "gpu", "tpu"),
     ),
     Option("timeout", 120.0, "Deadline of one test on all its ranks, in seconds", "SECONDS", parse=parse_seconds),
-    Option("keras", "keras", "Which Keras tf.keras is in the workers", choices=("keras", "tf_keras")),
-    Option("launcher", "local", "How worker processes are started", "NAME"),
+    Option("keras", "keras", "Package that provides tf.keras in the workers", choices=("keras", "tf_keras")),
+    Option("launcher", "local", "Launcher that starts the worker processes", "NAME"),
     Option(
         "network",
         "shared",
-        "Network of the worker processes: shared with this machine (only this machine reaches TensorFlow's servers),\n"
-        "or isolated (only the workers do, and their programs reach nothing else)",
+        "Network of the worker processes: shared (the network of this machine; other hosts cannot reach\n"
+        "TensorFlow's servers) or isolated (a network for the workers only, which can reach no other host)",
         choices=("shared", "isolated"),
     ),
     Option(
         "gate",
         "",
-        "The two versions between which tests with the fixture ddl_gate measure; without it they are skipped",
+        "Two versions that tests with the fixture ddl_gate compare; without this option these tests are skipped",
         "BASE..HEAD",
         parse=parse_range,
     ),
@@ -137,11 +138,11 @@ OPTIONS: tuple[Option, ...] = (
 MARKERS = (
     (
         "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None): "
-        "how a test that asks for a strategy runs; see pytest --ddl-list"
+        "settings of a test that asks for a strategy; see pytest --ddl-list"
     ),
-    "virtual_gpus(count, memory_mb=1024): the virtual GPUs that the fixture virtual_gpus makes",
-    "gpu(min=1): needs that many GPUs, else it is skipped with the reason",
-    "tpu: needs a TPU, else it is skipped with the reason",
+    "virtual_gpus(count, memory_mb=1024): number and memory of the virtual GPUs that the fixture virtual_gpus makes",
+    "gpu(min=1): the test needs at least that many GPUs; without them it is skipped with the reason",
+    "tpu: the test needs a TPU; without one it is skipped with the reason",
 )
 """Markers with their signatures, as ``pytest --markers`` shows them."""
 
@@ -190,7 +191,9 @@ def add_options(parser: pytest.Parser) -> None:
         kind: Literal["args", "string"] = "args" if option.metavar == "NAMES" else "string"
         parser.addini(option.ini, f"Like {option.flag}", type=kind, default=None)
     group.addoption(
-        "--ddl-list", action="store_true", help="Show all strategies, whether they can run here and why not, and exit"
+        "--ddl-list",
+        action="store_true",
+        help="List all strategies, show whether each can run here and why not, and exit",
     )
 
 

@@ -57,8 +57,8 @@ def markers_table() -> str:
     """Return the table of markers, each with its signature."""
     rows = []
     for marker in MARKERS:
-        signature, _, told = marker.partition(": ")
-        rows.append((_code(f"@pytest.mark.{signature}"), told))
+        signature, _, meaning = marker.partition(": ")
+        rows.append((_code(f"@pytest.mark.{signature}"), meaning))
     return _table(("marker", "what it says"), rows)
 
 
@@ -78,7 +78,7 @@ def strategies_table() -> str:
 def checks_table() -> str:
     """Return the table of checks, each with what it asserts and what it needs."""
     rows = ((_code(check.name), check.title, check.needs) for check in CHECKS)
-    return _table(("check", "what holds where it passes", "needs"), rows)
+    return _table(("check", "what holds if it passes", "needs"), rows)
 
 
 def roles_table() -> str:
@@ -118,7 +118,7 @@ def command_help(name: str) -> str:
     module = import_module(next(command.module for command in COMMANDS if command.name == name))
     parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
     module.add_arguments(parser)
-    # The page explains in its own words what the epilog says.
+    # The page itself explains what the epilog says.
     parser.epilog = None
     parser.formatter_class = partial(argparse.HelpFormatter, width=120)
     return f"```text\n{parser.format_help().strip()}\n```\n"
@@ -208,7 +208,7 @@ def with_tables(page: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rewrite the pages of a folder. With ``--check``, print the names of pages that are out of date instead."""
     parser = argparse.ArgumentParser(prog="python -m pytest_ddl.docs", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail where a table is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a table is out of date")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs"))
     options = parser.parse_args(arguments)
     status = 0

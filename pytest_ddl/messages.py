@@ -43,18 +43,18 @@ def summary(kind: str, message: str) -> str:
     than :data:`LINE`, only its last line is used.
     """
     name = kind.rpartition(".")[2]
-    lines = _telling_lines(message)
+    lines = _explaining_lines(message)
     if not lines:
         return name
     whole = " ".join(lines)
-    told = whole if len(whole) <= LINE else _cut(lines[-1], LINE, " ... ")
+    shown = whole if len(whole) <= LINE else _cut(lines[-1], LINE, " ... ")
     # AutoGraph cannot raise some exceptions again. It raises a StagingError with the original type in the message.
-    if told.startswith(f"{name}:") or name == "StagingError":
-        return told
-    return f"{name}: {told}"
+    if shown.startswith(f"{name}:") or name == "StagingError":
+        return shown
+    return f"{name}: {shown}"
 
 
-def _telling_lines(message: str) -> list[str]:
+def _explaining_lines(message: str) -> list[str]:
     """Return the lines of a message that say what happened, without duplicates."""
     text = _without_numbers(_COLORS.sub("", message))
     text = re.sub(r"\n\s*Arguments received by .*", "", text, flags=re.DOTALL)
@@ -69,10 +69,10 @@ def _telling_lines(message: str) -> list[str]:
         if inside is not None and line.strip() and indent > inside:
             continue  # source line of a frame
         inside = inside if not line.strip() else None
-        told = _NODES.sub("", line).strip()
-        told = re.sub(r"^\(0\) (?:[A-Z_]+:\s*)?", "", told)
-        if told and not _HEADINGS.fullmatch(told):
-            found[told] = None
+        kept = _NODES.sub("", line).strip()
+        kept = re.sub(r"^\(0\) (?:[A-Z_]+:\s*)?", "", kept)
+        if kept and not _HEADINGS.fullmatch(kept):
+            found[kept] = None
     return [line for line in found if not _TRANSPORT.fullmatch(line)] or list(found)
 
 

@@ -212,8 +212,8 @@ def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
             return rank.spec
         raise pytest.UsageError(
             "ddl_strategy, ddl_cluster and ddl_equivalence must be arguments of the test or of its fixtures: "
-            "request.getfixturevalue() comes too late to choose the strategies, and before pytest 9 so does a fixture "
-            "of your own that overrides ddl_strategy"
+            "request.getfixturevalue() comes too late to choose the strategies. Before pytest 9, a fixture of your own "
+            "that overrides ddl_strategy also comes too late"
         )
     spec: StrategySpec = request.param
     return spec
@@ -232,7 +232,7 @@ def _single(name: str) -> Any:
     def fixture(ddl_strategy: Any) -> Any:
         return ddl_strategy
 
-    fixture.__doc__ = f"``ddl_strategy``, for a test that runs under {name.removesuffix('_strategy')} alone."
+    fixture.__doc__ = f"``ddl_strategy``, for a test that runs only under {name.removesuffix('_strategy')}."
     return fixture
 
 
@@ -303,7 +303,7 @@ def ddl_gate(request: pytest.FixtureRequest) -> Any:
     config = request.config
     versions = config.stash[SETTINGS]["gate"]
     if not versions:
-        pytest.skip("--ddl-gate=BASE..HEAD was not given: there are no versions to measure between")
+        pytest.skip("--ddl-gate=BASE..HEAD was not given, so there are no versions to compare")
     from pytest_ddl.bench.gate.testing import GateFailedError, gate_in_test
     from pytest_ddl.items.gated import GATED
 

@@ -153,8 +153,8 @@ def _refuse_conflicts(metafunc: pytest.Metafunc) -> None:
     driving = [name for name in CONTROLLER_FIXTURES if name in metafunc.fixturenames]
     if driving and "ddl_strategy" in metafunc.fixturenames:
         raise ValueError(
-            f"asks for ddl_strategy, which runs the test in the ranks, and for {driving[0]}, which drives them from "
-            "here; use one of them"
+            f"asks for ddl_strategy, which runs the test in the ranks, and for {driving[0]}, which runs the test in "
+            "the pytest process; use one of them"
         )
     if not isinstance(getattr(metafunc.definition, "parent", None), (pytest.Class, pytest.Module)):
         raise ValueError("ddl tests must be functions, or methods of plain classes")
@@ -168,7 +168,7 @@ def _is_parametrized_by_user(metafunc: pytest.Metafunc) -> bool:
             indirect = mark.kwargs.get("indirect", mark.args[2] if len(mark.args) > 2 else False)
             if indirect is True or (isinstance(indirect, (list, tuple)) and "ddl_strategy" in indirect):
                 return True
-            raise ValueError('parametrize("ddl_strategy", …) gives names of variants: add indirect=True')
+            raise ValueError('parametrize("ddl_strategy", …) takes names of variants: add indirect=True')
     return False
 
 
@@ -247,7 +247,7 @@ def strategy_here(harness: Harness, spec: StrategySpec) -> Any:
     rank = current_rank()
     if rank is not None:
         if rank.spec != spec:
-            raise RuntimeError(f"this rank belongs to {rank.spec}, the test to {spec}")
+            raise RuntimeError(f"this rank runs {rank.spec}, but the test needs {spec}")
         return rank.strategy
     definition = harness.registry[spec.name]
     topology = definition.topology(spec)
@@ -288,7 +288,7 @@ def gpus_wanted(mark: pytest.Mark) -> int:
     """
     unknown = sorted(set(mark.kwargs) - {"min"})
     if unknown or len(mark.args) + len(mark.kwargs) > 1:
-        raise ValueError(f"@pytest.mark.gpu takes min=1 alone, not {unknown or mark.args}")
+        raise ValueError(f"@pytest.mark.gpu takes only min=1, not {unknown or mark.args}")
     wanted: int = mark.kwargs.get("min", mark.args[0] if mark.args else 1)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
         raise ValueError(f"@pytest.mark.gpu: min={wanted!r} must be a whole number, at least 1")
@@ -315,7 +315,7 @@ def _registered_checks(config: pytest.Config) -> list[Check]:
     names = [check.name for check in checks]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise pytest.UsageError(f"pytest_ddl_register_checks: the check {twice.pop()!r} is there twice; rename yours")
+        raise pytest.UsageError(f"pytest_ddl_register_checks: the check {twice.pop()!r} is registered twice")
     return checks
 
 
@@ -376,18 +376,18 @@ def _in_rank() -> bool:
 
 
 def show_tolerated(terminalreporter: Any) -> None:
-    """List in the summary the approximations and expected crashes of passed tests, which print nothing themselves."""
+    """List in the summary the approximations and expected crashes of passed tests, for which pytest prints nothing."""
     for title, wanted in (
         ("tolerated approximations (--ddl-strict fails on them)", TOLERATED),
-        ("comparisons that ended by an expected crash, in tests that passed with others", EXPECTED_END),
+        ("comparisons that ended in an expected crash, in tests that passed with other comparisons", EXPECTED_END),
     ):
-        told = [
+        noted = [
             (report.nodeid, text)
             for report in terminalreporter.getreports("passed")
             for name, text in report.user_properties
             if name == wanted
         ]
-        if told:
+        if noted:
             terminalreporter.section(title)
-            for nodeid, text in told:
+            for nodeid, text in noted:
                 terminalreporter.write_line(f"{nodeid}: {text}")

@@ -19,7 +19,7 @@ class Fate(str, Enum):
     STOPPED = "stopped because another rank had failed"
     DEADLINE = "deadline exceeded"
     INTERRUPTED = "was interrupted"
-    STUCK = "stopped because it waited for what the other ranks never did"
+    STUCK = "stopped because it waited for a collective that the other ranks never started"
 
 
 @dataclass(frozen=True)

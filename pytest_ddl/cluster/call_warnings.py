@@ -1,4 +1,4 @@
-"""Bring the warnings of a call in another process to this one, where the filters of this process decide on them."""
+"""Issue the warnings of a call in another process in this one, so that the filters of this process apply to them."""
 
 from __future__ import annotations
 

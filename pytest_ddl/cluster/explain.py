@@ -52,8 +52,8 @@ def explain(answers: Sequence[Answer]) -> str:
     """Return the summary, followed by every rank that did not succeed, with traceback, stacks and output."""
     summary = summarize(answers)
     # If a rank ended without output, its section has only a title, which may repeat the summary.
-    told = [(title, text) for title, text in sections(answers) if text or title != summary]
-    return "\n".join([summary, *(f"\n{title}\n{text}".rstrip() for title, text in told)])
+    shown = [(title, text) for title, text in sections(answers) if text or title != summary]
+    return "\n".join([summary, *(f"\n{title}\n{text}".rstrip() for title, text in shown)])
 
 
 def sections(answers: Sequence[Answer]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Find replaced attributes of installed modules: packages that may be the user's, Python and the frameworks."""
+"""Find replaced attributes of installed modules. These are Python, the frameworks and other installed packages."""
 
 from __future__ import annotations
 

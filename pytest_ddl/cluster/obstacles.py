@@ -46,8 +46,8 @@ def loopback_problem() -> str | None:
     except OSError as error:
         return (
             f"the loopback device is down: connecting to 127.0.0.1 failed ({error.strerror or error}), and the "
-            "processes of a cluster talk over it. Bring it up with `ip link set lo up`; a container or network "
-            "namespace without network needs that too"
+            "processes of a cluster communicate over it. Bring it up with `ip link set lo up`, also in a container or "
+            "network namespace without a network"
         )
     return None
 
@@ -67,12 +67,12 @@ def limits() -> str:
 def how_it_ended(status: int | None) -> str:
     """Describe how a process ended unexpectedly, with the likely cause."""
     if status is None:
-        return "its end was not seen"
+        return "its exit status is unknown"
     if status >= 0:
         how, cause = f"it exited with status {status}", limits()
     else:
         how = f"it was killed by {signal.Signals(-status).name}"
-        memory = "the kernel kills like this when memory runs out: see `dmesg`, free memory or run fewer processes"
+        memory = "the kernel does this when memory runs out: see `dmesg`, free memory or run fewer processes"
         cause = limits() or (memory if -status == signal.SIGKILL else "")
     return f"{how} ({cause})" if cause else how
 
@@ -84,5 +84,5 @@ def cannot_write(error: OSError, folder: object) -> str:
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         fix = "raise the number of open files, for example with `ulimit -n 4096`"
     else:
-        fix = "free space there, or set the environment variable TMPDIR to a folder that has some"
+        fix = "free space there, or set the environment variable TMPDIR to a folder with free space"
     return f"pytest-ddl cannot write to {folder}: {error.strerror or error}; {fix}"

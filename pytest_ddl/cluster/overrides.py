@@ -79,8 +79,8 @@ def _refuse_patches(reach: Reach) -> None:
     name = patched[0] if patched else None if _installed is None else _installed.refused(reach)
     if name is not None:
         raise ShippingError(
-            f"{name} was replaced in the pytest process; the ranks have their own {name.split('.')[0]}, in "
-            "which it is not. Replace it inside the function that the ranks run, or pass the value as an argument"
+            f"{name} was replaced in the pytest process, but the ranks have their own {name.split('.')[0]}, which is "
+            "unchanged. Replace it inside the function that the ranks run, or pass the value as an argument"
         )
 
 

@@ -43,7 +43,7 @@ def difference(here: Mapping[str, str], ranks: Sequence[tuple[int, Mapping[str, 
             if name in there and there[name] != here[name]:
                 return (
                     f"the parameter {name} is {_short(there[name])} on rank {rank} and {_short(here[name])} in the "
-                    "pytest process, under one test id. Every process collects the test by itself, so the values "
+                    "pytest process, with the same test id. Every process collects the test by itself, so the values "
                     "must be the same in each. Draw random values from a generator with a fixed seed, or make the "
                     "value in a fixture"
                 )

@@ -49,7 +49,7 @@ class _Warm:
 class Pool:
     """Pool of clusters. It starts clusters on demand and keeps clean ones warm.
 
-    There is at most one warm cluster for each variant and device, with pytest sessions and without.
+    For each variant and device there is at most one warm cluster with pytest sessions and one without.
     """
 
     def __init__(

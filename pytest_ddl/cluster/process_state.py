@@ -165,7 +165,7 @@ class _Settings:
             try:
                 process_settings.write(name, expected)
             except Exception as error:
-                left.append(f"{name} cannot be put back: {error}")
+                left.append(f"{name} cannot be restored: {error}")
         return left
 
 

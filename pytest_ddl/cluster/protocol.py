@@ -98,7 +98,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Failure:
-    """Exception in a worker as plain text, which can be read without the exception's class."""
+    """Exception in a worker as plain text, so that it can be read without the exception's class."""
 
     type: str
     message: str
@@ -183,7 +183,7 @@ class RankWarning:
 
 
 def encode(message: Request | Reply) -> bytes:
-    """Pickle a message. If a reply cannot be pickled, pickle a failure that names the value that is the reason.
+    """Pickle a message. If a reply cannot be pickled, pickle a failure that names the value to blame.
 
     :raises Exception: if a request cannot be pickled.
     """

@@ -149,7 +149,7 @@ class Worker:
 
             self._guarded(request, lambda: RankSession(self, request).run(), reply=False)
         else:
-            message = f"{request.kind.value} needs a session that has the item; none is open"
+            message = f"{request.kind.value} needs an open session that has the item, and no session is open"
             self.reply(request, failure=Failure("ProtocolError", message, ""))
 
     def _guarded(self, request: Request, action: Callable[[], Any], reply: bool = True) -> None:
@@ -230,5 +230,5 @@ def _prove_connected(strategy: Any, definition: StrategyDefinition, boot: Boot) 
         counted = strategy.experimental_local_results(strategy.run(count))[0]
         if int(counted) != num_replicas:
             seen = f"{int(counted)} of {num_replicas} replicas"
-            raise RuntimeError(f"the first all-reduce of {boot.context.spec} saw {seen}")
+            raise RuntimeError(f"the first all-reduce of {boot.context.spec} included only {seen}")
     return int(num_replicas)

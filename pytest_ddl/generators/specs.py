@@ -22,12 +22,12 @@ class Pasteable:
     """Dataclass base whose ``repr`` is a constructor call with the fields that differ from their defaults."""
 
     def __repr__(self) -> str:
-        told = [
+        settings = [
             f"{item.name}={getattr(self, item.name)!r}"
             for item in fields(self)  # type: ignore[arg-type]
             if getattr(self, item.name) != (item.default_factory() if callable(item.default_factory) else item.default)
         ]
-        return f"{type(self).__name__}({', '.join(told)})"
+        return f"{type(self).__name__}({', '.join(settings)})"
 
 
 @dataclass(frozen=True, repr=False)

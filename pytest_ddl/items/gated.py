@@ -44,8 +44,8 @@ class GateWatch:
         self._ran = not self._config.option.collectonly
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        told = [value for name, value in getattr(report, "user_properties", ()) if name == GATED]
-        self._decided += sum(value in _DECIDED for value in told)
+        verdicts = [value for name, value in getattr(report, "user_properties", ()) if name == GATED]
+        self._decided += sum(value in _DECIDED for value in verdicts)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -59,7 +59,7 @@ class GateWatch:
         # At this time the message appears below the summary, like pytest's own usage errors.
         if self._refused:
             problem = (
-                "no test called ddl_gate and came to a verdict, so nothing was compared. Those that have the fixture "
-                "were skipped, expected to fail, deselected or not run: pytest -ra tells which"
+                "no test called ddl_gate and came to a verdict, so nothing was compared. The tests with the fixture "
+                "were skipped, expected to fail, deselected or not run; pytest -ra shows the reasons"
             )
             sys.stderr.write(f"ERROR: {self._config.stash[SETTINGS].error('gate', problem)}\n")

@@ -116,7 +116,10 @@ def _error(answers: list[Answer], rejecting: list[int]) -> RankError | None:
         return RankError(explain(failed), failed)
     if rejecting:
         who = name_ranks(rejecting, len(answers))
-        return RankError(f"{who} rejected this example (assume) and the others ran it; assume on what all ranks see")
+        return RankError(
+            f"{who} rejected this example (assume) and the others ran it; call assume only with values that are equal "
+            "on all ranks"
+        )
     return None
 
 

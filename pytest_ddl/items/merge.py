@@ -200,8 +200,9 @@ def _outcomes(phases: Sequence[_RankPhase], total: int) -> list[tuple[str, str]]
 def _disagreement(phases: Sequence[_RankPhase], total: int) -> str:
     parts = [f"{ranks} {outcome}" for ranks, outcome in _outcomes(phases, total)]
     return (
-        f"the ranks disagree: {'; '.join(parts)}. A distributed test must take one way on all ranks: "
-        "decide on something that is the same everywhere, not on the rank, its files or its environment"
+        f"the ranks disagree: {'; '.join(parts)}. A distributed test must take the same "
+        "branch on all ranks: decide by a value that is equal on all ranks, not by the rank, its files or its "
+        "environment"
     )
 
 
@@ -210,8 +211,8 @@ def _not_run(idle: Sequence[Answer], total: int) -> str:
     seen = ", ".join(f"entered {entered} and finished {finished} times" for entered, finished in sorted(counts))
     who = name_ranks([answer.rank for answer in idle], total)
     return (
-        f"{who} reported a pass without having run the test's body once ({seen}). Something in front of "
-        "the body returned early: a plugin's pytest_pyfunc_call or pytest_runtest_call?"
+        f"{who} reported a pass without having run the test's body once ({seen}). Probably a hook "
+        "of a plugin returned before the body ran: check pytest_pyfunc_call and pytest_runtest_call"
     )
 
 

@@ -246,8 +246,8 @@ class ItemOnRanks:
                 for rank, text in cluster.stacks().items()
             ]
             if self._printed:
-                told = [cluster.processes[answer.rank].output(self._printed[answer.rank]) for answer in answers]
-                pairs = zip(answers, told, strict=True)
+                outputs = [cluster.processes[answer.rank].output(self._printed[answer.rank]) for answer in answers]
+                pairs = zip(answers, outputs, strict=True)
                 printed = [replace(answer, stdout=out, stderr=err) for answer, (out, err) in pairs]
                 self._add_sections(output_sections(printed, when))
             parts = "\n".join(f"\n{title}\n{text}" for title, text in sections(answers))

@@ -131,7 +131,8 @@ def _overridden(mark: DdlMark, specs: list[StrategySpec]) -> list[StrategySpec]:
     """
     for key, value in mark.overrides.items():
         if not any(key in spec.shape for spec in specs):
-            raise ValueError(f"@pytest.mark.ddl: {key}={value!r} is no setting of {', '.join(s.name for s in specs)}")
+            names = ", ".join(spec.name for spec in specs)
+            raise ValueError(f"@pytest.mark.ddl: {key}={value!r} is not a setting of {names}")
     return specs
 
 

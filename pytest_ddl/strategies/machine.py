@@ -71,7 +71,7 @@ def look_around(probe: Callable[[], tuple[int, int]]) -> Machine:
             else "this machine has no GPU device (/dev/nvidia*)"
         ),
         tpu_reason=(
-            "TPU_NAME or a TPU device is there, but TensorFlow sees no TPU"
+            "TPU_NAME is set or a TPU device exists, but TensorFlow sees no TPU"
             if tpu_nodes or tpu_name
             else "TPU_NAME is not set and this machine has no TPU device (/dev/accel*)"
         ),

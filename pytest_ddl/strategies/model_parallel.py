@@ -28,9 +28,9 @@ def parse_mesh(text: str) -> dict[str, int]:
         if size < 1:
             raise ValueError(f"mesh={text!r}: axis {name!r} has size {size}; the smallest is 1")
         if name in axes:
-            raise ValueError(f"mesh={text!r}: axis {name!r} is there twice; name every axis once")
+            raise ValueError(f"mesh={text!r}: axis {name!r} appears twice; name every axis once")
         if name in ("unsharded", "match", "any"):
-            raise ValueError(f"mesh={text!r}: {name!r} means something else to DTensor; choose another axis name")
+            raise ValueError(f"mesh={text!r}: {name!r} has another meaning in DTensor; choose another axis name")
         axes[name] = size
     return axes
 

@@ -83,7 +83,7 @@ class PackedDataset:
 
     def __iter__(self) -> PackedIterator:
         if not tf.executing_eagerly():
-            raise RuntimeError("iter(dataset) in a tf.function: model_parallel needs the iterator as an argument of it")
+            raise RuntimeError("iter(dataset) in a tf.function: under model_parallel, pass the iterator as an argument")
         return PackedIterator(iter(self._dataset), self._mesh)
 
 
@@ -106,7 +106,7 @@ class PackedIterator(composite_tensor()):  # type: ignore[misc]
     def __next__(self) -> Any:
         if not tf.executing_eagerly():
             raise RuntimeError(
-                "next(iterator) in a tf.function: model_parallel needs the iterator as an argument of it"
+                "next(iterator) in a tf.function: under model_parallel, pass the iterator as an argument"
             )
         batch = self.peek()
         self._waiting.clear()

@@ -40,7 +40,7 @@ class LayoutMap(MutableMapping[str, Sequence[str | None]]):
                     f"it has {list(self._axes)}"
                 )
         if len(set(named)) != len(named):
-            raise ValueError(f"layout_map[{pattern!r}] = {tuple(spec)!r}: an axis can shard one dimension only")
+            raise ValueError(f"layout_map[{pattern!r}] = {tuple(spec)!r}: an axis can shard only one dimension")
         self._rules[pattern] = tuple(spec)
 
     def __getitem__(self, pattern: str) -> Sequence[str | None]:

@@ -82,7 +82,7 @@ class StrategyRegistry:
             raise UnknownStrategyError(f"{text!r} is not of the form name or name[key=value,…]")
         definition = self[match["name"]]
         if definition is _HIDDEN:
-            raise UnknownStrategyError(f"{text!r} is no strategy but a fixture: ask for virtual_gpus in the test")
+            raise UnknownStrategyError(f"{text!r} is not a strategy: use the fixture virtual_gpus in the test")
         shape: dict[str, int | str] = dict(definition.defaults)
         shape.update({key: value for key, value in (overrides or {}).items() if key in shape})
         for part in filter(None, (part.strip() for part in (match["shape"] or "").split(","))):

@@ -12,7 +12,7 @@ from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topolog
 
 class Tpu(StrategyDefinition):
     name = "tpu"
-    summary = "tf.distribute.TPUStrategy on all cores of the TPU named by TPU_NAME, or a local one"
+    summary = "tf.distribute.TPUStrategy on all cores of the TPU that TPU_NAME names, or of a local TPU"
     defaults: Mapping[str, int | str] = {}
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:

@@ -384,7 +384,7 @@ def read_xspace(data: bytes) -> Any:
 
 @contextmanager
 def traced_functions(seen: Callable[[], None]) -> Iterator[None]:
-    """Call ``seen()`` whenever an eagerly called function is traced, whether program or framework decorated it.
+    """Call ``seen()`` whenever an eagerly called function is traced, whether the program or a framework decorated it.
 
     All tracing begins in ``func_graph.func_graph_from_py_func`` (TF 2.0 to 2.21), also for branches and inner
     functions, which differ by having a graph around them. In the public interface, only the owner of a function

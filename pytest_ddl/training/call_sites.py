@@ -1,4 +1,4 @@
-"""Record the calls by which a program trains, and whether the limit of steps left steps for them."""
+"""Record the calls by which a program trains, and whether they could still run a step before the limit of steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CallSites:
     def add(self, method: str, trains: Any, limit: int, may_run: bool) -> None:
         """Add a call, whose place is read from the stack of this thread.
 
-        :param trains: step function or model that was passed; the same line with another one is another site.
+        :param trains: step function or model that was passed. The same line with another one counts as another place.
         :param may_run: true if the limit of steps was not reached before the call.
         """
         site = CallSite(method, _code_of(trains), _frames(), limit)

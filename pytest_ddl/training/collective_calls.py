@@ -1,4 +1,4 @@
-"""Report the collectives that a rank really executes, at the place where TensorFlow numbers them.
+"""Report the collectives that a rank really executes, from the method by which TensorFlow numbers them.
 
 Ranks pair their collectives by counting (``CollectiveKeys``, TF 2.4 to 2.21): the k-th of one rank joins the
 k-th of another rank, whatever functions contain them. TensorFlow takes the number when a collective is

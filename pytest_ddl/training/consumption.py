@@ -1,7 +1,7 @@
-"""Collect what the replica functions of a step consumed.
+"""Collect the batches and losses of the replica functions of a step.
 
-Each replica function passes its batch and its loss to one callback, which runs as often as the function, whichever
-thread traced it.
+Each replica function passes its batch and its loss to a callback. The callback runs in each execution of the function,
+even if another thread traced it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def uses_coordinator(strategy: Any) -> bool:
 
 
 def coordinator_of(strategy: Any) -> Any:
-    """The coordinator of a strategy; TensorFlow keeps one per strategy."""
+    """Return the coordinator of a strategy. TensorFlow keeps one per strategy."""
     import tensorflow as tf
 
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -47,7 +47,7 @@ def schedulable(train_step: Any) -> Any:
 def one_by_one(
     listener: StepListener, strategy: Any, train_step: Any, dataset: Any, more: Callable[[], bool]
 ) -> Iterator[Any]:
-    """Schedule a step, wait for it, record it."""
+    """Schedule each step, wait until it ends and record it."""
     import tensorflow as tf
 
     coordinator = coordinator_of(strategy)
@@ -74,16 +74,16 @@ def one_by_one(
 def concurrently(
     listener: StepListener, strategy: Any, train_step: Any, dataset: Any, steps: int | None
 ) -> Iterator[Any]:
-    """Schedule all steps, wait for all, record them in the order of scheduling.
+    """Schedule all steps, wait until all end, and record them in the order of scheduling.
 
-    Only the last step has a snapshot: in between, the variables belong to no step.
+    Only the last step has a snapshot, because before its end the variables belong to no single step.
     """
     import tensorflow as tf
 
     listener.begin_asynchronous()
     if steps is None:
         raise ValueError(
-            "run.steps(..., concurrent=True) schedules all steps at once and so must know how many: "
+            "run.steps(..., concurrent=True) schedules all steps at once, so it needs their number: "
             "pass steps=, or steps= to the check."
         )
     coordinator = coordinator_of(strategy)
@@ -117,7 +117,10 @@ def _fetched(pending: Any) -> tuple[Any] | None:
 
 
 def _per_worker(coordinator: Any, strategy: Any, dataset: Any) -> tuple[Any, Callable[[], bool] | None]:
-    """Return the data of all workers, and a function that returns True if data is left; ``None`` if not known."""
+    """Return the data of all workers, and a function that returns True if data is left.
+
+    The function is ``None`` if that is not known.
+    """
     if data.is_dataset_function(dataset):
         # TensorFlow calls the function for each worker, with an input context of a single pipeline.
         return coordinator.create_per_worker_dataset(lambda: strategy.distribute_datasets_from_function(dataset)), None

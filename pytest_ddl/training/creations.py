@@ -41,7 +41,7 @@ class Creation:
     step: int
     """Steps completed before it was created."""
     parts: tuple[Array, ...]
-    """Every component on this rank's replicas, in their order."""
+    """Components on this rank, in the order of its replicas."""
     changed: bool
     """True if the change of a noise run is part of it."""
 
@@ -101,7 +101,7 @@ class Creations:
             try:
                 scope.__exit__(None, None, None)
             except RuntimeError as error:  # the program entered a strategy's scope and never left it
-                self._note(f"a scope that creates variables was not left: {error}")
+                self._note(f"the program did not leave a scope that creates variables: {error}")
 
     def take(self, variable: Any) -> Creation | None:
         """Return and forget the initial value of a variable, or return ``None`` if not all its components were seen."""
@@ -117,7 +117,7 @@ class Creations:
         return Creation(entries[0].step, parts, all(entry.changed for entry in entries))
 
     def begin(self) -> None:
-        """Read the variables created so far again: a loop begins, and the program may have changed them."""
+        """Read the created variables again when a loop begins, because the program may have changed them."""
         with self._lock:
             entries = list(self._entries.values())
         for entry in entries:
@@ -126,7 +126,7 @@ class Creations:
                 entry.value = self._read(variable)
 
     def forget(self) -> None:
-        """Drop the values that nothing has asked for by the end of a step."""
+        """Drop the values that were not taken by the end of a step."""
         with self._lock:
             self._entries.clear()
 

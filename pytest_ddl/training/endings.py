@@ -21,10 +21,10 @@ def has_ended(iterator: Any) -> bool:
 
 
 def own_iterator_ended(step: int | None = None) -> RuntimeError:
-    """Return the exception for a step in which another iterator than the loop's own ended."""
+    """Return the exception for a step in which an iterator ended that is not the loop's own."""
     where = "a step" if step is None else f"step {step}"
     return RuntimeError(
-        f"an iterator of the program's own ended in {where}, and the data of the loop goes on. Only the end of the "
-        "data given to run.steps ends the loop. Repeat the other data (dataset.repeat()), or zip both datasets "
+        f"an iterator of the program's own ended in {where}, but the data of the loop has not ended. Only the end "
+        "of the data given to run.steps ends the loop. Repeat the other data (dataset.repeat()), or zip both datasets "
         "(tf.data.Dataset.zip) so that they end together."
     )

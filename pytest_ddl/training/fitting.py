@@ -16,17 +16,17 @@ from pytest_ddl.training.listener import StepListener, traces_of
 from pytest_ddl.training.settings import RunSettings
 
 RUNNING_MEAN = "loss (running mean)"
-"""Name of the loss that Keras shows after a batch: the mean over the epoch so far, not the batch's own."""
+"""Name of the loss that Keras shows after a batch: the mean over the epoch so far, not the loss of the batch."""
 
 KERAS_BATCH = 32
-"""Rows of a batch of arrays, where ``batch_size`` is not given (Keras 2.0 to 3.15)."""
+"""Number of rows that Keras 2.0 to 3.15 puts into a batch of arrays if ``batch_size`` is not given."""
 
 _ENDLESS = 1_000_000
 """Number of epochs for a run that another condition ends."""
 
 
 class Fitting:
-    """``fit``, ``evaluate`` and ``predict`` of one run."""
+    """Caller of ``fit``, ``evaluate`` and ``predict`` for one run."""
 
     def __init__(self, listener: StepListener, settings: RunSettings, strategy: Any) -> None:
         self._listener = listener
@@ -117,7 +117,7 @@ def _as_list(callbacks: Any) -> list[Any]:
 
 
 def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
-    """A recording callback of the flavor of Keras that the model belongs to."""
+    """Return a callback that records, of the flavor of Keras that the model belongs to."""
     keras = _flavour(model)
 
     def on_train_batch_end(self: Any, _batch: int, logs: Any = None) -> None:
@@ -142,7 +142,9 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     methods: dict[str, Callable[..., Any]] = {"on_test_end": on_test_end, "on_epoch_begin": on_epoch_begin}
     if uses_coordinator(strategy):
         # Keras refuses on_train_batch_end under this strategy, because batches run asynchronously.
-        listener.note("run.fit under parameter_server records epochs as steps: it has no end of a batch")
+        listener.note(
+            "run.fit under parameter_server records epochs as steps: Keras does not report the end of a batch"
+        )
         listener.begin_asynchronous(epochs_as_steps=True)
         methods["on_epoch_end"] = on_epoch_end
     else:
@@ -151,7 +153,7 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
 
 
 def _first_callback(listener: StepListener, model: Any) -> Any:
-    """A callback that runs before those of the program, which then see what they see under the strategy."""
+    """Return a callback that runs before those of the program, which then see the same values as under the strategy."""
 
     def on_train_batch_end(_self: Any, _batch: int, logs: Any = None) -> None:
         listener.end_update()

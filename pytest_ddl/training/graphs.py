@@ -180,7 +180,7 @@ def _is_gated(content: _Content) -> bool:
 
 
 def _larger(branches: list[_Content]) -> _Content:
-    """Return the largest branch, with its collectives that not all branches have as ``conditional``."""
+    """Return the largest branch. Its ``conditional`` has the collectives that not all branches have."""
     largest = reduce(lambda one, other: other if _size(other) > _size(one) else one, branches)
     counts = [_by_kind(branch) for branch in branches]
     extra = _by_kind(largest) - reduce(operator.and_, counts)

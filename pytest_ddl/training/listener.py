@@ -27,7 +27,7 @@ class StepListener(ABC):
     @property
     @abstractmethod
     def completed(self) -> int:
-        """The index of the last completed step, over all attempts."""
+        """Index of the last completed step, over all attempts."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Count the passes of a graph's loop without running it, by computing its whole numbers for each pass."""
+"""Count the passes of a graph's loop without running the graph. Compute only its whole numbers, for each pass."""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ _SIGNED = {False: 0.5, True: -0.5}
 _CUMULATIVE = {False: 0.9693, True: 0.0307}
 """Cumulative probability at which the high and the low category is chosen.
 
-No multiple of a power of 2: the sum of equal probabilities often is one, and rounding would decide the choice.
+It is not a multiple of a power of 2. A sum of equal probabilities often is such a multiple, and rounding would then
+decide the choice.
 """
 
 

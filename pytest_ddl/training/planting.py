@@ -15,7 +15,7 @@ from pytest_ddl.training.settings import RunSettings
 def planted(
     sources: Sequence[GradientSource | None], gradients: Sequence[Any], to_plant: Callable[[int], Sequence[float]]
 ) -> list[Any]:
-    """Return the gradients, each overwritten in executions in which ``to_plant(replica)`` is not 0 for it."""
+    """Return the gradients. Overwrite a gradient in each execution in which ``to_plant(replica)`` is not 0 for it."""
     import tensorflow as tf
 
     replica = tf.cast(replica_id(), tf.int32)

@@ -35,7 +35,7 @@ _TAKEN_OVER = (*_PERTURBED, VariableKind.SLOT)
 
 
 class Recorder(StepListener):
-    """Collects a :class:`RankRecord` while the training function runs."""
+    """Listener that collects a :class:`RankRecord` while the training function runs."""
 
     def __init__(self, settings: RunSettings, context: RankContext) -> None:
         self._settings = settings
@@ -67,7 +67,7 @@ class Recorder(StepListener):
 
     @property
     def completed(self) -> int:
-        """The index of the last completed step, over all attempts."""
+        """Index of the last completed step, over all attempts."""
         return self._settings.first_step + len(self._steps)
 
     @property
@@ -77,11 +77,11 @@ class Recorder(StepListener):
 
     @property
     def watched(self) -> tuple[Watched, ...]:
-        """The variables found up to now."""
+        """Variables that were found so far."""
         return self._watcher.watched
 
     def note(self, text: str) -> None:
-        """Say what could not be recorded; the same words are kept once."""
+        """Add a note about something that could not be recorded, unless the record has the same note."""
         self._notes.setdefault(text)
 
     def watch(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
@@ -147,9 +147,9 @@ class Recorder(StepListener):
             self._call_sites.add(method, trains, limit, not self.reached_limit)
 
     def end_update(self) -> None:
-        """Note what the update of a step left behind, before callbacks of the program run.
+        """Record the values after the update of a step, before callbacks of the program run.
 
-        In a reference that takes values over, do so.
+        If the settings have values of the strategy for this step, give them to the watched variables.
         """
         self._take_new(after_step=True)
         self._own = self._watcher.snapshot()
@@ -165,7 +165,7 @@ class Recorder(StepListener):
     ) -> float | None:
         number = values.scalar(loss)
         if loss is not None and number is None:
-            self.note(f"the loss of a step was no single number but {type(loss).__name__}; it is not compared")
+            self.note(f"the loss of a step is not compared: it is a {type(loss).__name__} and not a single number")
         named = {key: values.scalar(value) for key, value in (shown or {}).items()}
         self._take_new(after_step=True)
         self.creations.forget()
@@ -175,7 +175,7 @@ class Recorder(StepListener):
         numbers = {key: value for key, value in named.items() if value is not None}
         if not left:
             numbers.update(self._watcher.metric_results())
-        # Take what was consumed last: reading the loss and the variables waited for the step and its observers.
+        # Only now: reading the loss and the variables has waited for the step, so its observers have all batches.
         consumed = self._consumed(left)
         observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
         self._at_end = None
@@ -187,7 +187,7 @@ class Recorder(StepListener):
         return number
 
     def _consumed(self, left: int) -> tuple[BatchRecord, ...]:
-        """Return the batches of a step; concurrent steps took theirs in the order of the batches."""
+        """Return the batches of a step. Concurrent steps consumed the batches in their order."""
         if len(self._of_concurrent) != left + 1:
             self._of_concurrent = _shared_out(self.consumption.take(), left + 1)
         first, *self._of_concurrent = self._of_concurrent
@@ -225,14 +225,14 @@ class Recorder(StepListener):
         self.end_without_step()
 
     def result(self, name: str, value: Any) -> None:
-        """Keep what ``fit``, ``evaluate`` or ``predict`` returned; a second one is ``fit#2``."""
+        """Record the result of ``fit``, ``evaluate`` or ``predict``. The result of a second ``fit`` is ``fit#2``."""
         number = 1 + sum(1 for key in self._results if key.split("#")[0] == name)
         key = name if number == 1 else f"{name}#{number}"
         self._results[key] = value
         self._result_steps[key] = self.completed
 
     def rank_record(self, error: ErrorRecord | None, versions: Mapping[str, str]) -> RankRecord:
-        """Everything recorded up to now."""
+        """Return everything that was recorded so far."""
         context = self._context
         local = max(1, context.num_replicas // max(1, context.num_ranks))
         results = {**self._results, **({"restart": True} if self.restart else {})}
@@ -305,7 +305,7 @@ class Recorder(StepListener):
             self._assign(item, item.read()[0] * self._settings.loss_scale_factor)
 
     def _perturb(self, item: Watched) -> None:
-        """Move a weight by one ulp per element, by coins that depend only on the perturbation."""
+        """Move each element of a weight by one ulp, in random directions that depend only on the perturbation."""
         if not self._steps and self._is_perturbed(item):
             self._assign(item, self._moved(item.read()[0]))
 
@@ -326,7 +326,7 @@ class Recorder(StepListener):
 
 
 def _shared_out(batches: tuple[BatchRecord, ...], steps: int) -> list[tuple[BatchRecord, ...]]:
-    """Return the batches by step, in the order in which they ran; all in the last step if they do not divide."""
+    """Return the batches by step, in their order. If they cannot be divided evenly, the last step gets all."""
     if len(batches) % steps:
         return [*[()] * (steps - 1), batches]
     size = len(batches) // steps

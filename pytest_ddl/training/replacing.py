@@ -9,7 +9,7 @@ _ABSENT = object()
 
 
 class Replacements:
-    """Set of replaced attributes; the end of the context restores all, the last first."""
+    """Set of replaced attributes. The end of the context restores them in reverse order."""
 
     def __init__(self) -> None:
         self._originals: dict[tuple[int, str], tuple[Any, Any]] = {}

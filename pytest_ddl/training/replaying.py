@@ -48,7 +48,7 @@ def _open_ended(spec: Any) -> Any:
     import tensorflow as tf
 
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank == 0:
-        raise ReplayError(f"its batches hold {spec}, and only dense tensors of examples can be put together anew")
+        raise ReplayError(f"its batches contain {spec}, and only dense tensors of examples can be put together again")
     return tf.TensorSpec(None if spec.shape.rank is None else [None, *spec.shape[1:]], spec.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The settings of one run of a training function, as they travel to the workers."""
+"""Define the settings of one run of a training function, which the controller sends to the workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_ddl.records import Array
 
 @dataclass(frozen=True)
 class Injection:
-    """A gradient to overwrite in one step, on one replica; on one device, in the gradient of the whole batch."""
+    """Gradient to overwrite in one step on one replica. On one device it is the gradient of the whole batch."""
 
     step: int
     replica: int | None
@@ -25,7 +25,7 @@ class Injection:
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """Values to go on with after some steps: step -> index of the watched variable -> value."""
+    """Values from which a run continues after some steps: step -> index of the watched variable -> value."""
 
     values: Mapping[int, Mapping[int, Array]]
 
@@ -38,7 +38,7 @@ class States:
         return found.hexdigest()
 
     def __repr__(self) -> str:
-        """Name the values by their digest: two settings are equal if they print the same."""
+        """Show a digest of the values, so that settings with equal text have equal values."""
         return f"States({self._digest})"
 
 
@@ -48,7 +48,7 @@ class RunSettings:
 
     global_batch_size: int | None = None
     steps: int | None = None
-    """``run.steps_limit``: the number of steps after which loops end, or ``None`` for the data's end."""
+    """``run.steps_limit``: number of steps after which loops end. ``None`` means that they end with the data."""
     seed: int = 0
     precision: str = "native"
     """``float64`` (Keras floatx, dtype policies and floating data become float64), ``float32`` (only half precision
@@ -61,15 +61,15 @@ class RunSettings:
     ulp_of: str = ""
     """Type whose ulp a perturbation uses: ``float16`` or ``bfloat16``; empty for the type of each value."""
     tmp_path: str = ""
-    """One folder shared by all ranks of a run."""
+    """Folder that all ranks of a run share."""
     rank_path: str = ""
-    """The rank's own folder; filled in by the worker."""
+    """Folder that only this rank uses. The worker sets it."""
     attempt: int = 1
-    """2 where the function is called again in a fresh cluster after ``run.restart()``."""
+    """1 for the first call of the function, 2 for the call in a fresh cluster after ``run.restart()``."""
     slice_step: int | None = None
-    """The step of a reference in which the global batch is cut down to ``slice_rows``; ``None`` for no step."""
+    """Step in which a reference keeps only the examples ``slice_rows`` of the global batch; ``None`` for no step."""
     slice_rows: tuple[int, ...] = ()
-    """Positions, within the global batch of that step, of the examples that one replica consumed."""
+    """Positions in the global batch of ``slice_step`` of the examples that one replica consumed."""
     replay: tuple[tuple[int, ...], ...] = ()
     """Fingerprints, per step, of the examples that a reference consumes instead of its own batches."""
     first_step: int = 0
@@ -80,17 +80,20 @@ class RunSettings:
     loss_scale_factor: float = 1.0
     """Factor that multiplies loss scales before the first step, or when the first step created them."""
     constant: bool = False
-    """True to give every step the first global batch and set learning rates to 0, so that reported numbers stay."""
+    """True to give every step the first global batch and learning rate 0, so that all steps report the same numbers."""
     hold: int | None = None
-    """After every step beyond this one, trainable weights are set back to what they were after it (0: at first)."""
+    """Step whose trainable weights are kept: each later step begins with their values after this step.
+
+    0 means their initial values. ``None`` means that all steps change the weights.
+    """
     follow: bool = False
-    """After steps whose batch was uneven, one device goes on with the values that the strategy had then."""
+    """True if, after each step with an uneven batch, one device continues from the values that the strategy had."""
     states: States | None = None
-    """Those values, in the settings of a reference."""
+    """Values of the strategy for ``follow``, in the settings of a reference."""
     one_by_one: bool = False
-    """A coordinator has one worker, and waits for each step before the program schedules the next."""
+    """True if a coordinator has one worker, and waits for each step before the program schedules the next."""
     neutralize: tuple[str, ...] = ()
-    """Subset of ``random`` and ``normalization`` to switch off; ``low`` in addition replaces random by low numbers.
+    """Subset of ``random`` and ``normalization`` to switch off; ``low`` also makes the constants low numbers.
 
     See :mod:`pytest_ddl.training.neutral`.
     """

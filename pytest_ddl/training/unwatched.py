@@ -46,7 +46,7 @@ class Unwatched:
     def names(self, steps: int) -> list[str]:
         """Return the names of the unwatched variables that changed.
 
-        A single step cannot show a change, because the first reading follows it. Return then the names of the
+        A single step cannot show a change, because the first reading follows it. In that case, return the names of the
         variables whose gradients were passed to an optimizer.
         """
         moved = self._moved if steps > 1 else self._applied

@@ -1,4 +1,4 @@
-"""Find the variables that a program watches, again after each step, since a step may create variables."""
+"""Find the variables that a program watches. Search again after each step, because a step may create variables."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Watcher:
         self._metrics += [item for _name, item in _each(metrics, "metric")]
 
     def stop_learning(self) -> None:
-        """Set the learning rates of the watched optimizers to 0; a learning rate schedule stays as it is."""
+        """Set the learning rates of the watched optimizers to 0. A learning rate schedule is not changed."""
         for optimizer in self._all_optimizers():
             try:
                 with self._strategy.scope():
                     optimizer.learning_rate = 0.0
             except (AttributeError, TypeError, ValueError) as error:
-                self._note(f"the learning rate of {type(optimizer).__name__} stays: {error}")
+                self._note(f"the learning rate of {type(optimizer).__name__} could not be set to 0: {error}")
 
     def scan(self) -> list[Watched]:
         """Find and return the variables that exist now and were not found before."""

@@ -71,7 +71,7 @@ def test_a_limit_of_memory_is_the_cause(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_killed_process_may_have_run_out_of_memory() -> None:
-    assert how_it_ended(-9).startswith("it was killed by SIGKILL (the kernel kills like this when memory runs out")
+    assert how_it_ended(-9).startswith("it was killed by SIGKILL (the kernel does this when memory runs out")
 
 
 @pytest.mark.parametrize(("number", "fix"), [(errno.ENOSPC, "TMPDIR"), (errno.EFBIG, "ulimit -f")])

@@ -139,7 +139,7 @@ def test_an_unknown_environment_variable_warns(pytester: pytest.Pytester, monkey
         ("ddl(timeout=-1)", "timeout=-1 must be a positive number"),
         ("ddl(isolation='clean')", "isolation='clean' is not one of reuse, fresh"),
         ("ddl(device='x')", "device='x' is not one of auto, cpu, gpu, tpu"),
-        ("gpu(max=1)", "@pytest.mark.gpu takes min=1 alone"),
+        ("gpu(max=1)", "@pytest.mark.gpu takes only min=1"),
         ("gpu(min='two')", "@pytest.mark.gpu: min='two' must be a whole number"),
         ("tpu(4)", "@pytest.mark.tpu takes no arguments"),
     ],
@@ -165,7 +165,7 @@ def test_a_wrong_marker_fails_at_collection_with_one_line(
         ),
         (
             "@pytest.mark.ddl(strategies='parameter_server', replicas=4)\ndef test_x(ddl_strategy): pass",
-            "replicas=4 is no setting of parameter_server",
+            "replicas=4 is not a setting of parameter_server",
         ),
         ("def test_x(ddl_strategy, ddl_cluster): pass", "use one of them"),
         ("def test_x(mirrored_strategy, one_device_strategy): pass", "one strategy at a time"),

@@ -17,7 +17,7 @@ LARGEST = 100_000
 
 
 class CollectiveObserver(Observer):
-    """Observer that fills ``RankRecord.collectives``, if there are several ranks that can get out of step."""
+    """Observer that fills ``RankRecord.collectives``, if there are several ranks, whose collectives may differ."""
 
     _executed: list[CollectiveRecord]
 

@@ -34,7 +34,7 @@ class _Site:
     op: str
     name: str
     shape: tuple[int, ...] | None
-    """``None`` if only an execution knows the shape; the graph then reports it in addition to the numbers."""
+    """Shape of the numbers; ``None`` if only an execution knows it. The graph then also reports the shape."""
     seeded: bool
     nested: bool = False
 
@@ -51,7 +51,7 @@ class _Replica:
 
 
 class Draws(Observer):
-    """Observer that fills :attr:`~pytest_ddl.records.StepRecord.draws` or, if so set, switches randomness off."""
+    """Observer that fills :attr:`~pytest_ddl.records.StepRecord.draws`. A setting makes it switch randomness off."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -37,7 +37,7 @@ from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.unwatched import Unwatched
 
 LARGEST_RUN = 8 * LARGEST
-"""Maximum bytes of all gradients of a run; later ones are not recorded, since all are sent to the controller."""
+"""Maximum bytes of all gradients of a run; later ones are not recorded, because all are sent to the controller."""
 
 
 class Gradients(Observer):

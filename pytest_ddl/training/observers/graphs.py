@@ -12,7 +12,7 @@ from pytest_ddl.training.graphs import analyse
 from pytest_ddl.training.observers.base import Observer
 
 LARGEST = 64
-"""Maximum number of graphs to analyze; the defect of a program that traces more shows long before."""
+"""Maximum number of graphs to analyze; a program that traces more has a defect that fewer graphs already show."""
 
 
 class GraphObserver(Observer):
@@ -69,4 +69,4 @@ class GraphObserver(Observer):
             try:
                 self._records.append(analyse(graph, step, tuple(asked.get(id(graph), ()))))
             except Exception as error:  # a failed count must not end the program
-                self.recorder.note(f"a graph could not be analysed: {type(error).__name__}: {error}")
+                self.recorder.note(f"a graph could not be analyzed: {type(error).__name__}: {error}")
