@@ -269,7 +269,7 @@ def test_a_named_check_that_does_not_apply_is_inconclusive(name: str) -> None:
     assert report.passed
     report = require(report, [name])
     assert report.verdict == "inconclusive"
-    assert report.inconclusive[0].startswith(f"{name}: checks= names it, and it does not apply: ")
+    assert report.inconclusive[0].startswith(f"{name}: checks= names it, but it does not apply: ")
 
 
 def test_a_named_check_that_an_expected_crash_left_idle_adds_no_doubt() -> None:
@@ -299,4 +299,4 @@ def test_what_weights_leave_undecided_has_one_reason() -> None:
     records = pair(Program(replicas=2, batches=(12, 12, 5)), initial_shift=0.5)
     report = judge(*records, expect={"initial-weights-differ": "meant"})
     (reason,) = report.inconclusive
-    assert reason.startswith("STEP-EQ: initial-weights-differ is declared, and no step")
+    assert reason.startswith("STEP-EQ: initial-weights-differ is declared, and steps that begin")

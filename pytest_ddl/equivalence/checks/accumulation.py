@@ -53,7 +53,9 @@ def check_accumulation(reference: TrainingRecord, distributed: TrainingRecord, t
     fault = _unlike(ours, theirs)
     if fault is not None:
         return failed(CHECK, [_finding(fault)])
-    return passed(CHECK, "every update is the sum of the micro-batches since the last, and nothing moves in between")
+    return passed(
+        CHECK, "every update is the sum of the micro-batches since the last update, and nothing moves in between"
+    )
 
 
 def _sum(group: Group) -> _Fault | None:
@@ -66,11 +68,11 @@ def _sum(group: Group) -> _Fault | None:
         if solved is None:
             continue
         names = ", ".join(variable.name for variable in group.variables[:3])
-        evidence = f"the update of {names} in step {step} is the sum of the gradients up to then {_weighted(solved)}"
+        evidence = f"the update of {names} in step {step} is the sum of all gradients so far {_weighted(solved)}"
         stale, current = solved.values[: len(window.older)], solved.values[len(window.older) :]
         error = max(solved.slack)
         if stale and all(abs(weight - current[-1]) <= 2 * error for weight in solved.values) and current[-1]:
-            since = "all steps so far, and not those since the last update"
+            since = "all steps so far, not only of those since the last update"
             message = f"the update in step {step} adds up the gradients of {since}: the accumulators are never reset"
             return _Fault(step, message, evidence, group.variables[0].name)
         if any(abs(weight) > error for weight in stale):
@@ -170,8 +172,8 @@ def _in_between(group: Group) -> _Fault | None:
             return _Fault(
                 step,
                 f"{moving[0].name} moves in step {step}, which only accumulates: {given}, and momentum, moments or "
-                "weight decay act all the same",
-                f"what was handed to the optimizer in step {step} is exactly 0, and {len(moving)} of "
+                "weight decay still act",
+                f"the optimizer got no gradient other than 0 in step {step}, but {len(moving)} of "
                 f"{len(group.variables)} weights changed",
                 moving[0].name,
             )
@@ -181,8 +183,7 @@ def _in_between(group: Group) -> _Fault | None:
         return _Fault(
             counting[0],
             f"the optimizer counts step {counting[0]}, which only accumulates, as an update",
-            f"zeros were handed to {kind} in step {counting[0]} and its count of updates, by which it corrects its "
-            "moments, went up",
+            f"{kind} got zeros in step {counting[0]}, but increased its count of updates, which corrects its moments",
         )
     return None
 
@@ -208,9 +209,9 @@ def _starved(groups: Sequence[Group]) -> _Fault | None:
                 if factor and number < taken and abs(factor * taken - 1) <= _WHOLE:
                     return _Fault(
                         1,
-                        f"{never.variables[0].name} is never updated, and {often.variables[0].name} after every "
-                        f"{number} of {taken} micro-batches: the optimizers share one counter",
-                        f"in step {window.step} what was handed over is 1/{taken} of the sum of {number} gradient(s)",
+                        f"{never.variables[0].name} is never updated, and {often.variables[0].name} is updated after "
+                        f"every {number} of {taken} micro-batches: the optimizers share one counter",
+                        f"in step {window.step} the optimizer got 1/{taken} of the sum of {number} gradient(s)",
                         never.variables[0].name,
                     )
     return None
@@ -225,8 +226,9 @@ def _unlike(ours: Sequence[Group], theirs: Sequence[Group]) -> _Fault | None:
             continue
         if left.updates != right.updates:
             step = min(set(left.updates) ^ set(right.updates))
+            where = "on one device" if step in left.updates else "under the strategy"
             evidence = f"updates take place in steps {right.updates}, on one device in steps {left.updates}"
-            return _Fault(step, f"step {step} accumulates here and updates there", evidence, left.variables[0].name)
+            return _Fault(step, f"step {step} updates the weights only {where}", evidence, left.variables[0].name)
         # After the first update weights may differ, and therefore gradients.
         windows = next(zip(left.windows(), right.windows(), strict=False), None)
         fault = _unlike_sums(left, right, *windows) if windows and windows[0].spans_steps else None
@@ -254,7 +256,7 @@ def _unlike_sums(ours: Group, theirs: Group, mine: Window, other: Window) -> _Fa
         return _Fault(
             step,
             f"the accumulated gradient in step {step} is {times:.4g} times that of one device",
-            "the replicas' gradients add up to those of one device in every micro-batch: it is the accumulators that "
+            "the replicas' gradients add up to those of one device in every micro-batch, so the accumulators "
             "count them several times",
             name,
         )

@@ -161,8 +161,8 @@ def _by_the_program(record: TrainingRecord, step: int, tolerance: Tolerance) -> 
             "gradient-clipped-before-aggregation",
             step,
             f"each replica clipped its own gradient ({clip}) before the gradients were summed",
-            f"what each replica handed to the optimizer is what it computed, cut by {clip}; their sum has a size of "
-            f"{size:.4g}, the clipped sum {clip.size(right):.4g}",
+            f"each replica handed the gradient that it computed, cut by {clip}, to the optimizer; their sum has a size "
+            f"of {size:.4g}, but the sum cut by the limit would have {clip.size(right):.4g}",
             size,
             clip.limit,
         )

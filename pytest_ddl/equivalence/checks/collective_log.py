@@ -34,7 +34,7 @@ def check_collective_log(reference: TrainingRecord, distributed: TrainingRecord,
     if len(distributed.ranks) < 2:
         return not_applicable(CHECK, "one process issues the collectives of all replicas")
     if distributed.errors:
-        return not_applicable(CHECK, "the run did not end; RUN says whether the collectives are to blame")
+        return not_applicable(CHECK, "the run did not end; check RUN reports whether collectives are the reason")
     if not any(rank.collectives for rank in distributed.ranks):
         return not_applicable(CHECK, not_observed(distributed, "the collectives of the ranks were"))
     found = mismatch(distributed, reference)
@@ -195,8 +195,8 @@ def _unequal_steps(
     mine: Sequence[CollectiveRecord], theirs: Sequence[CollectiveRecord], rank: int, other: int
 ) -> Mismatch:
     last, extra = theirs[-1].step, mine[len(theirs)]
-    message = f"rank {rank} goes on to step {extra.step + 1}, and rank {other} ends after step {last + 1}"
-    return Mismatch("unequal-steps", f"{message}: {_describe(extra)} waits for it", extra.step + 1, rank)
+    message = f"rank {rank} goes on to step {extra.step + 1}, but rank {other} ends after step {last + 1}"
+    return Mismatch("unequal-steps", f"{message}: {_describe(extra)} waits for rank {other}", extra.step + 1, rank)
 
 
 def _agree_without(
@@ -212,7 +212,7 @@ def _agree_without(
 
 def _conditional(item: CollectiveRecord, rank: int, other: int, times: tuple[int, int]) -> Mismatch:
     how_often = "never executes it" if times[1] == 0 else f"executes it {times[1]} time(s), not {times[0]}"
-    message = f"rank {rank} executes {_describe(item)}, and rank {other} {how_often}"
+    message = f"rank {rank} executes {_describe(item)}, but rank {other} {how_often}"
     return Mismatch(CONDITIONAL, message, item.step + 1, rank)
 
 
@@ -235,10 +235,13 @@ def _of_pair(
         more = int(sizes[1] > sizes[0])
         message = (
             f"rank {ranks[more]} reduces {sizes[more]} tensors in {_describe((one, other)[more])}, "
-            f"and rank {ranks[1 - more]} only {sizes[1 - more]}"
+            f"but rank {ranks[1 - more]} only {sizes[1 - more]}"
         )
         return Mismatch(CONDITIONAL, message, one.step + 1, ranks[more])
-    message = f"rank {ranks[0]} executes {_describe(one)}, and rank {ranks[1]} {_describe(other)} at its place"
+    message = (
+        f"rank {ranks[0]} executes {_describe(one)}, but rank {ranks[1]} executes {_describe(other)} at the same "
+        "position"
+    )
     return Mismatch(SHAPE, message, one.step + 1, ranks[1])
 
 
@@ -247,8 +250,8 @@ def _order(
 ) -> Mismatch:
     one, other = left[place], right[place]
     message = (
-        f"rank {ranks[0]} executes {_describe(one)} where rank {ranks[1]} executes {_describe(other)}: the ranks "
-        "issue the same in different orders"
+        f"rank {ranks[0]} executes {_describe(one)}, but rank {ranks[1]} executes {_describe(other)}: the ranks issue "
+        "the same collectives in different orders"
     )
     return Mismatch(ORDER, message, one.step + 1, ranks[1])
 

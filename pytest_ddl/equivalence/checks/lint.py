@@ -69,8 +69,8 @@ def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
             worker=rank.rank,
             observed=observed,
             expected=str(asked),
-            fix="Use run.strategy; where the program makes its own strategy, set TF_CONFIG on every worker before "
-            "that, and make the strategy before any other TensorFlow operation.",
+            fix="Use run.strategy. If the program makes its own strategy, set TF_CONFIG on every worker first, and "
+            "make the strategy before any other TensorFlow operation.",
         )
         for message, observed in messages[:1]
     ]
@@ -151,7 +151,7 @@ def _outside_scope(outside: list[VariableRecord], distributed: TrainingRecord) -
     return Finding(
         check=CHECK,
         message=f"{', '.join(names[:3])}{more}: one component for {distributed.num_replicas} replicas, "
-        "so made outside strategy.scope()",
+        "so it was made outside strategy.scope()",
         cause="variable-outside-scope",
         step=0,
         variable=names[0],

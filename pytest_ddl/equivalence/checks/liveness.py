@@ -42,10 +42,10 @@ def check_liveness(reference: TrainingRecord, distributed: TrainingRecord, toler
         found = blocked_by_collectives(reference, distributed, error) or _not_in_time(unended[0].rank, error)
         return failed(CHECK, [replace(found, check=CHECK)])
     if distributed.errors:
-        return not_applicable(CHECK, "the run ended by an error; see RUN")
+        return not_applicable(CHECK, "the run ended with an error; see RUN")
     if not distributed.ranks:
         return not_applicable(CHECK, "no rank ran")
-    return passed(CHECK, f"{len(distributed.ranks)} rank(s) came to the end")
+    return passed(CHECK, f"{len(distributed.ranks)} rank(s) finished")
 
 
 def _not_in_time(rank: int, error: ErrorRecord) -> Finding:

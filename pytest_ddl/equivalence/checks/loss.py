@@ -66,12 +66,12 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     alone = lone_losses(reference, distributed, last)
     if alone:
         return inconclusive(
-            CHECK, f"a loss was recorded on one side only ({alone}): return one number from the step on both"
+            CHECK, f"a loss was recorded on one side only ({alone}): return one number from the step in both runs"
         )
     if compared == 0:
         return not_applicable(CHECK, "no loss was recorded on both sides")
     counted = f"{compared} losses" + (f", up to step {last}" if last < steps else "")
-    return passed(CHECK, counted + (f"; not finite alike in step {not_finite}" if not_finite else ""))
+    return passed(CHECK, counted + (f"; not finite in both runs at step {not_finite}" if not_finite else ""))
 
 
 def _losses(comparison: Comparison, last: int) -> Iterator[tuple[int, RankRecord, float, float]]:

@@ -73,7 +73,7 @@ class _Seen:
             return False
         if decision is Decision.BEYOND and kept and not self._is_gross(error, value.desired, value.step):
             since = f"step {self.taken_over[0]} or before"
-            self.skipped.append(f"{value.name} (the program may have kept it of {since})")
+            self.skipped.append(f"{value.name} (the program may have kept it from {since})")
             return False
         self.compared += 1
         return decision is Decision.BEYOND
@@ -115,11 +115,11 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if unread is not None:
         return inconclusive(CHECK, unread)
     if not seen.compared and diverged is None and steps == 0:
-        return inconclusive(CHECK, f"neither steps nor results were recorded that can be compared{skipped}")
+        return inconclusive(CHECK, f"no steps or results that can be compared were recorded{skipped}")
     if seen.compared:
         result = passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + skipped)
     elif diverged is not None:
-        why = f"the weights differ from step {diverged} on, and so does what is computed with them"
+        why = f"the weights differ from step {diverged} on, and so do the values computed with them"
         result = not_applicable(CHECK, why)
     else:
         result = not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{skipped}")
@@ -294,7 +294,7 @@ def _by_ratio(value: _Value, replicas: int) -> str | None:
     if actual.shape != desired.shape or not all_finite(actual):
         return None
     if replicas > 1 and difference(actual, desired * replicas).error <= bound * replicas:
-        return f"it is {replicas} x what one device has: replicas are added up that hold the same"
+        return f"it is {replicas} x the value of one device: equal values of the replicas were added up"
     if replicas > 1 and difference(actual, desired / replicas).error <= bound:
-        return f"it is 1/{replicas} of what one device has: the mean of parts, or of one replica alone"
+        return f"it is 1/{replicas} of the value of one device: a mean of parts, or the part of one replica"
     return None

@@ -43,12 +43,12 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         if not is_seed(theirs)
     ]
     if not pairs:
-        return not_applicable(CHECK, "no non-trainable state was watched (states of generators are SEED's)")
+        return not_applicable(CHECK, "no non-trainable state was watched (check SEED judges states of generators)")
     steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed)
     if is_asynchronous(distributed):
-        return not_applicable(CHECK, "the steps ran concurrently, so that state in between belongs to no step")
+        return not_applicable(CHECK, "the steps ran concurrently, so that state between them belongs to no step")
     diverged = comparison.differences().step
     findings: list[Finding] = []
     reasons: list[str] = []
@@ -169,13 +169,13 @@ def _cause(
     # One device adds 1 in each step. Any other growth counts something else than steps, for example replicas.
     desired, before = (reference.value(place.variable.index, at) for at in (step, step - 1))
     if desired is not None and before is not None and desired.dtype.kind in "iu" and np.all(desired - before == 1):
-        counted = f"it counts steps, by {_growth(distributed, theirs, step)} per step instead of 1"
+        counted = f"it counts steps, but grows by {_growth(distributed, theirs, step)} per step instead of 1"
         return "iteration-count-wrong", counted, True
     parts = comparison.tolerance.slices_at(step)
     for replica in sorted(parts):
         alone = parts[replica].value(place.variable.index, step)
         if alone is not None and copies and difference(copies[0], alone).error <= place.bound.value:
-            evidence = f"it holds what the examples of replica {replica} alone make of it"
+            evidence = f"it has the value that only the examples of replica {replica} give"
             return "state-not-aggregated", evidence, True
     if _of_an_optimizer(distributed, theirs):
         return "optimizer-state-mismatch", "", True

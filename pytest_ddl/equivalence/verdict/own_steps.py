@@ -29,7 +29,7 @@ def step_by_step(
     """
     results = judged(partial(without_losses, steps=taken_over))
     own = {step: judged(partial(up_to, step=step, taken_over=taken_over)) for step in taken_over[:MOST]}
-    left = f"step {taken_over[MOST]} and later uneven ones by themselves" if len(taken_over) > MOST else None
+    left = f"step {taken_over[MOST]} and later uneven steps, judged separately" if len(taken_over) > MOST else None
     joined = []
     for position, result in enumerate(results):
         if roles.have(result, Role.BY_STEP):

@@ -56,7 +56,7 @@ def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, in
     # If no other replica contributes anything, the part of one replica is the whole.
     sharing = [replica for replica, part in enumerate(parts) if any(map(np.any, part.values()))]
     if len(sharing) > 1:
-        used += [(f"by the gradient of replica {replica} alone", of_one(replica)) for replica in sharing]
+        used += [(f"only by the gradient of replica {replica}", of_one(replica)) for replica in sharing]
     return used
 
 
@@ -179,7 +179,7 @@ def from_slices(case: Case) -> Fit | None:
     for replica in range(number):
         shares = [one if other == replica else 0.0 for other in range(number)]
         if reproduces(case.weights, _combination(parts, shares)):
-            evidence = f"every replica applied the update of replica {replica}'s examples alone"
+            evidence = f"every replica applied the update of only replica {replica}'s examples"
             return Fit(CAUSE, evidence)
     if reproduces(case.weights, _combination(parts, [one / number] * number)):
         return _of_parts(case, "the mean of the updates of each replica's examples alone reproduces the change")

@@ -113,7 +113,7 @@ def optimizer_itself(case: Case) -> Fit | None:
     where = f" ({wrong[0].variable.name})" if wrong else ""
     return Fit(
         "optimizer-state-mismatch",
-        f"the {source} the replicas add up to those of one device; what the optimizer makes of them{where} does not",
+        f"the {source} the replicas add up to those of one device; the result of the optimizer{where} differs",
         exact=right,
     )
 
@@ -137,8 +137,8 @@ def state_of_the_update(case: Case) -> Fit | None:
     names = ", ".join(motion.variable.name for motion in wrong[:3])
     return Fit(
         "optimizer-state-mismatch",
-        f"the {source} the replicas add up to those of one device, and {names}, of the weights' shapes, is not "
-        "changed as on one device",
+        f"the {source} the replicas add up to those of one device, but the change of {names}, which has the shape of "
+        "a weight, differs from one device",
         exact=False,
     )
 

@@ -104,7 +104,7 @@ def _in_gradients(case: Case, factor: float) -> str | None:
             if reproduces(case.pulls, lambda m, cut=cut: cut.get(m.variable.index), factor):  # type: ignore[misc]
                 return f"{factor:.4g} x the single-device gradient, cut by {clip}, reproduces the update"
         return None
-    return f"the {source} the replicas add up to {factor:.4g} x the one of one device"
+    return f"the {source} the replicas add up to {factor:.4g} x that of one device"
 
 
 def scaled_parts(case: Case) -> Fit | None:
@@ -154,7 +154,11 @@ def scaled_variables(case: Case) -> Fit | None:
         others = len(case.effective) - len(wrong)
         if len(fitting) == len(wrong):
             return Fit(cause, f"{evidence}; the other {others} weight(s) are right")
-        return Fit(cause, f"{evidence}; other weights differ otherwise, as of a sum of terms", exact=False)
+        return Fit(
+            cause,
+            f"{evidence}; other weights differ in another way, as if only one of several terms were wrong",
+            exact=False,
+        )
     return None
 
 
