@@ -177,7 +177,7 @@ def test_raising_over_a_gradient_that_is_not_finite_is_found_unless_one_device_r
     alike = planted(STRAY, STRAY)
     assert alike.verdict == "inconclusive", "NONFINITE was named, and nothing could be judged"
     assert "boom" in alike.inconclusive[0]
-    assert "the strategy goes on" in planted(None, STRAY).inconclusive[0]
+    assert "the run under the strategy continues" in planted(None, STRAY).inconclusive[0]
 
 
 def test_batches_that_do_not_divide_keep_all_that_they_show() -> None:

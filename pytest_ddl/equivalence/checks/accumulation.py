@@ -1,4 +1,4 @@
-"""ACCUM: micro-batches add up to the update of one batch, and nothing moves in between.
+"""ACCUM: micro-batches add up to the update of one batch, and weights do not move between updates.
 
 Each run is judged by itself, by arithmetic. The check takes the gradients that were handed to the optimizer or, for an
 update by hand, the change of the weights. It solves them for the gradients that were computed up to then. An update is
@@ -27,7 +27,7 @@ CHECK = "ACCUM"
 CAUSE = "gradient-accumulation-wrong"
 _BIAS_CORRECTED = ("Adam", "AdamW", "Nadam", "Adamax", "Lamb")
 _WHOLE = 1e-6
-"""Largest relative distance of a factor from a whole number: some times the roundoff of float32."""
+"""Largest relative distance of a factor from a whole number: a few times the roundoff of float32."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def check_accumulation(reference: TrainingRecord, distributed: TrainingRecord, t
 
 
 def _sum(group: Group) -> _Fault | None:
-    """Find micro-batches that are still in the sum after an update, are missing, or count several times."""
+    """Find micro-batches that stay in the sum after an update, are missing, or count several times."""
     for window in group.windows():
         step, every = window.step, [*window.older, *window.current]
         if group.factor(step, window.current, group.slack(step, every)) is not None:
@@ -84,7 +84,7 @@ def _sum(group: Group) -> _Fault | None:
 
 
 def _miscounted(weights: Sequence[float], error: float) -> str | None:
-    """Say what is wrong with the weights of the micro-batches of an update; ``None`` if they may be meant."""
+    """Describe what is wrong with the weights of the micro-batches; ``None`` if the weights may be intended."""
     counting = [weight for weight in weights if abs(weight) > error]
     if not counting:
         return None
@@ -105,7 +105,7 @@ def _same_sizes(record: TrainingRecord, window: Window) -> bool:
 
 
 def _replicas(group: Group) -> _Fault | None:
-    """Find replicas whose micro-batches count in full beside others that do not count, or count again.
+    """Find replicas whose micro-batches do not count, or count again, although those of other replicas count once.
 
     Each replica may keep accumulators of its own. Right weights are equal for all replicas. If one replica counts in
     full and another does not count at all, one of them has lost what it accumulated, or has kept it after an update.
@@ -189,11 +189,11 @@ def _in_between(group: Group) -> _Fault | None:
 
 
 def _starved(groups: Sequence[Group]) -> _Fault | None:
-    """Find an optimizer that never updates, while another updates too often for the mean that it takes.
+    """Find an optimizer that never updates, while another one updates after fewer micro-batches than it divides by.
 
     Both then share one counter of micro-batches.
     """
-    # On several replicas a mean over them is such a factor, too.
+    # A mean over several replicas is such a factor, too.
     record = groups[0].record if groups else None
     optimizers = record.ranks[0].optimizers if record is not None else ()
     if record is None or len(optimizers) < 2 or record.num_steps < 2 or record.num_replicas != 1:

@@ -12,7 +12,7 @@ CHECK = "CKPT"
 
 
 def check_checkpoint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge the restores after which training continues. A loss counts even if one device has it too."""
+    """Judge the restores after which training continues. A lost value counts even if one device loses it too."""
     restores = [(rank, restore) for rank in distributed.ranks for restore in rank.restores]
     if not restores:
         return not_applicable(CHECK, "the program restores no file that it saved in the same run")

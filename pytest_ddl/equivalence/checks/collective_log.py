@@ -116,7 +116,7 @@ def _one_device_reduces_both(reference: TrainingRecord | None, one: CollectiveRe
 
 
 def _alike(left: CollectiveRecord, right: CollectiveRecord) -> bool:
-    """Return whether two ranks may execute these together, as far as their shapes are known."""
+    """Return whether two collectives can be executed together, as far as their shapes are known."""
     if (left.kind, left.dtype, left.parts) != (right.kind, right.dtype, right.parts):
         return False
     if left.kind == "all_gather" or left.shape is None or right.shape is None:
@@ -126,7 +126,7 @@ def _alike(left: CollectiveRecord, right: CollectiveRecord) -> bool:
 
 
 def _swapped(left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord]) -> int | None:
-    """Find the first place where equal shapes hide that the same collectives come in another order.
+    """Find the first collective that comes in another order on the other rank, although all shapes match.
 
     Lines and names may differ between correct ranks (``if chief: save(a) else: save(b)``). The same lines and names in
     another order are a defect.
@@ -205,7 +205,7 @@ def _agree_without(
     rest = [entry for entry in mine[1:] if not (all_of_it and entry.where == item.where)]
     if not theirs:
         return True
-    # The run may have stopped at a line that the other rank never reaches. So few entries may follow that line.
+    # If the run stopped at a line that the other rank never reaches, only few entries may follow that line.
     enough = bool(rest) if all_of_it else len(rest) >= len(theirs)
     return enough and all(map(_alike, rest[:WINDOW], theirs))
 

@@ -63,7 +63,7 @@ def _judge(reference: TrainingRecord, item: _Reduction) -> Finding | None:
     exact = first.given.dtype.kind in "iu"
     wide = [part.given.astype(object if exact else np.longdouble) for part in item.parts]
     if not exact and not all(np.isfinite(part).all() for part in wide):
-        return None  # NONFINITE judges values that were not finite before
+        return None  # check NONFINITE judges inputs that are not finite
     total = sum(wide[1:], start=wide[0])
     for part in item.parts:
         wanted = total if first.op == "SUM" else total / len(wide)

@@ -21,7 +21,7 @@ def check_data_cover(
     distributed: TrainingRecord,
     tolerance: Tolerance,
 ) -> CheckResult:
-    """Compare the examples of every step, and of one pass over the data, by id if known, else by content."""
+    """Compare the examples of every step, and of one pass over the data, by id if known, otherwise by content."""
     if shared_steps(reference, distributed) == 0:
         return no_steps(CHECK, distributed)
     found = coverage(reference, distributed)

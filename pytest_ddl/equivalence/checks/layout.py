@@ -13,7 +13,7 @@ CHECK = "LAYOUT"
 
 
 def check_layout(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge the layouts of the variables at the end of the program. The reference has none."""
+    """Judge the layouts of the variables at the end of the program. The reference has no layouts."""
     if not distributed.capabilities.global_view:
         return not_applicable(CHECK, "variables have layouts only under model_parallel")
     findings: list[Finding] = []

@@ -53,7 +53,7 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
             found = _finding(reference, distributed, step, rank.rank, actual, desired, bound)
             if not found.approximation:
                 return failed(CHECK, [found])
-            # What fit shows may be off in each step, for a known reason. A later step may be wrong for another one.
+            # The loss that fit shows may be wrong in each step for a known reason. A later one may have another reason.
             shown = shown or found
         if decision is Decision.UNDECIDED and undecided is None:
             undecided = f"the loss of step {step} differs by {error:.3g}, rounding may explain {bound.value:.3g}"

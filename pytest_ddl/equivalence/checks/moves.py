@@ -22,7 +22,7 @@ CHECK = "MOVES"
 
 
 def check_moves(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare which variables changed at all between the first and the last step."""
+    """Compare on both sides which variables changed between the first and the last step."""
     steps = shared_steps(reference, distributed)
     if steps == 0:
         return no_steps(CHECK, distributed)
@@ -88,7 +88,7 @@ def _frozen_and_updated(reference: TrainingRecord, distributed: TrainingRecord) 
 
 
 def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
-    """Find weights that have a gradient and never move, on one device either."""
+    """Find weights that have a gradient but never move, even on one device."""
     found = {variable.index: (variable, step, evidence) for variable, step, evidence in unmoved(distributed)}
     both = [found[variable.index] for variable, _step, _evidence in unmoved(reference) if variable.index in found]
     if not both:

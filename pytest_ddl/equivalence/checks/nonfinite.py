@@ -1,4 +1,4 @@
-"""NONFINITE: if a replica's gradient is not finite, all replicas decide alike, and like one device.
+"""NONFINITE: if a replica's gradient is not finite, all replicas make the same decision as one device.
 
 The check judges the plain run, and the run in which ``probes/nonfinite.py`` planted such gradients.
 """
@@ -139,7 +139,7 @@ def _spread(record: TrainingRecord, variable: VariableRecord, step: int) -> Plac
 
 
 def _deed(record: TrainingRecord, step: int, replica: int) -> str:
-    """Describe in words how a replica changed its weights in a step."""
+    """Describe how a replica changed its weights in a step."""
     changes = [
         change
         for variable in of_kind(record, VariableKind.TRAINABLE)

@@ -44,7 +44,7 @@ CheckFunction = Callable[[TrainingRecord, TrainingRecord, Tolerance], CheckResul
 
 @dataclass(frozen=True)
 class Check:
-    """Check with its name, its assertion, and the data that a record must hold for it."""
+    """Check with its name, its assertion, and the data that it needs in a record."""
 
     name: str
     function: CheckFunction

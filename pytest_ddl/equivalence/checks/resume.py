@@ -31,7 +31,7 @@ class _Loss:
     saved: Array
     found: Array
     counts: bool
-    """True for a number of steps or updates, and for a learning rate that follows from it."""
+    """True for a counter of steps or updates, and for a learning rate that depends on it."""
 
     @property
     def error(self) -> float:
@@ -81,7 +81,7 @@ def _compared(rank: RankRecord, step: int) -> Iterator[_Loss | None]:
 def _matters(loss: _Loss, reference: TrainingRecord, tolerance: Tolerance, step: int) -> bool:
     """Return whether a loss still shows after a further step.
 
-    A program may restore late, or set a rate before each step.
+    If it does not, the program may only have restored late, or sets the rate before each step.
     """
     if loss.variable.kind is VariableKind.STATE and not loss.counts:
         return True
@@ -193,7 +193,7 @@ def _wrong_data(shift: int, step: int) -> Finding:
 
 
 def data_shift(reference: TrainingRecord, distributed: TrainingRecord) -> int | None:
-    """Return by how many steps the data is off after an interruption.
+    """Return by how many steps the data is shifted after an interruption.
 
     Return 0 if examples only repeat, and ``None`` if the data is right.
     """
@@ -206,7 +206,7 @@ def data_shift(reference: TrainingRecord, distributed: TrainingRecord) -> int | 
     if not after or found[step:] == expected[step : len(found)]:
         return None
     if found[:step] != expected[:step]:
-        # The strategy uses another order from the start. Then the examples must not repeat within a pass.
+        # The strategy uses another order from the start. Only examples that repeat within a pass are an error then.
         expected = found[:step]
         passes = any(names & other for at, names in enumerate(expected) for other in expected[:at])
         repeated = any(names & before for names in after[:1] for before in expected)

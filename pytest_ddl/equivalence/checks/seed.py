@@ -98,7 +98,7 @@ def _per_example(
 
 
 def _of_the_global_batch(reference: TrainingRecord, found: dict[int, DrawRecord]) -> bool:
-    """Return whether every replica draws a row for each example of the global batch, to use its own part of them.
+    """Return whether every replica draws rows for the whole global batch and uses only those of its own examples.
 
     All replicas must then draw the same numbers, but new ones in every step. If a weight has a dimension of this length
     too, the rows may belong to features, so the result is False.

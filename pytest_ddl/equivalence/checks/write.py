@@ -11,8 +11,8 @@ from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
 from pytest_ddl.records import TrainingRecord, WriteRecord
 
 CHECK = "WRITE"
-_UNTOLD = ("stopped", "stuck", "died", "deadline")
-"""Errors of ranks whose records are incomplete."""
+_INCOMPLETE = ("stopped", "stuck", "died", "deadline")
+"""Types of errors of ranks whose records are incomplete."""
 _FILES = re.compile(r"NotFound|DataLoss|FileExists|BadZipFile|OSError|BlockingIOError|FailedPrecondition|Unknown")
 
 
@@ -40,7 +40,7 @@ def _failed_over(path: str, found: dict[int, WriteRecord], distributed: Training
     rank = next(iter(found))
     private = path.startswith(("/", "rank"))
     errors = {other.rank: error for other, error in distributed.errors}
-    silent = any(error.type in _UNTOLD for other, error in errors.items() if other != rank)
+    silent = any(error.type in _INCOMPLETE for other, error in errors.items() if other != rank)
     return not private and silent and rank in errors and "/" in path and path in errors[rank].message
 
 

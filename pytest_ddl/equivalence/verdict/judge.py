@@ -197,7 +197,7 @@ def _undecided(
 ) -> tuple[Doubt, ...]:
     """Return why a verdict is missing, without the doubts that follow from a tolerated finding.
 
-    A check is excused only if weights differ or the run failed earlier. Its own doubts stay.
+    A check is excused only if weights differ or the run failed earlier. Doubts of other kinds stay.
     """
     weights_differ = any(result.outcome is Outcome.FAIL and roles.have(result, Role.UPDATES) for result in results)
     crashed = any(roles.have(finding, Role.RUN) for finding in excused)

@@ -16,7 +16,7 @@ def replaced_policies(record: TrainingRecord) -> list[str]:
 
 
 def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report:
-    """Complete the report of a comparison in a wider type by that of the program's own precision.
+    """Complete the report of a comparison in a wider type with one in the program's own precision.
 
     float64 shows whether the program is right, to a single example. float32 shows it too, and is used if Keras casts to
     it under the strategy. Only the program's own precision shows what goes wrong in it: an overflow, a loss scale, a

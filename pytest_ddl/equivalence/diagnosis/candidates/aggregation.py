@@ -16,7 +16,7 @@ CAUSE = "gradient-not-aggregated"
 
 
 def own_gradient(case: Case) -> Fit | None:
-    """Test, by the replicas' recorded gradients, for variables that moved by only a part of the gradient."""
+    """Test for variables that moved by only a part of the gradient, using the replicas' recorded gradients."""
     for source in case.sources if case.replicas > 1 else ():
         if source.stage is GradientStage.APPLIED and not tell_apart(case, source):
             continue  # reduced before they were handed over: not a part of the gradient
@@ -200,7 +200,7 @@ def _combination(parts: dict[int, list[Float]], shares: list[float]) -> Callable
 
 
 def _of_parts(case: Case, evidence: str) -> Fit:
-    """Name the cause if a step is the mean of its parts, by the features of the program that act on a part."""
+    """Name the cause if a step is the mean of its parts, from those features of the program that act on a part."""
     if any(case.setting(kind) for kind in CLIPS):
         return Fit("gradient-clipped-before-aggregation", evidence)
     if plain_normalization(case):

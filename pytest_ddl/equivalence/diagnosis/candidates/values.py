@@ -1,4 +1,4 @@
-"""Candidates for spoiled values: not finite, out of a format's range, or mixed rows of sparse gradients."""
+"""Candidates for damaged values: not finite, out of a format's range, or mixed rows of sparse gradients."""
 
 from __future__ import annotations
 
