@@ -75,8 +75,7 @@ class VariableRecord:
 Snapshot = Mapping[int, tuple[Array, ...]]
 """Variable index -> the components on this rank's replicas, in the order of replicas.
 
-A variable that is not distributed has one component. A sharded (model parallel) variable also has one: its global
-    value.
+A variable that is not distributed has one component. A sharded (model parallel) one has its global value.
 """
 
 
