@@ -67,7 +67,7 @@ class VariableRecord:
 
     @property
     def is_loss_scale(self) -> bool:
-        """True if this is a loss scale by its name: the factor on a loss that keeps its gradients in range."""
+        """True if its name is that of a loss scale: the factor on a loss that keeps gradients in a dtype's range."""
         named = any(part in self.name.lower() for part in ("loss_scale", "lossscale", "dynamic_scale"))
         return named and not self.shape and self.kind is VariableKind.STATE and "float" in self.dtype
 
@@ -75,7 +75,7 @@ class VariableRecord:
 Snapshot = Mapping[int, tuple[Array, ...]]
 """Variable index -> the components on this rank's replicas, in the order of replicas.
 
-A variable that is not distributed has one component. So has a sharded (model parallel) one: its global value.
+A variable that is not distributed has one component. A sharded (model parallel) one has its global value.
 """
 
 
@@ -218,7 +218,7 @@ class WriteRecord:
 
 @dataclass(frozen=True)
 class RestoreRecord:
-    """File that a rank saved and, later in the same attempt, restored."""
+    """File that a rank saved and restored later in the same attempt."""
 
     path: str
     api: str
@@ -278,7 +278,7 @@ class ErrorRecord:
 
     type: str
     """Qualified name of the exception's class; or ``"died"``, ``"deadline"``, ``"stopped"`` (after another rank failed)
-    or ``"stuck"`` (the logs of collectives prove that the rank waits for ever)."""
+    or ``"stuck"`` (the logs of collectives prove that the rank waits forever)."""
     message: str
     traceback: str
     step: int

@@ -28,15 +28,15 @@ class Cause:
 _GRADIENTS = (
     Cause(
         "gradient-scaled-by-replica-count",
-        "The gradient is summed over replicas without dividing the loss by the global batch: N times too large.",
+        "The gradient is summed over replicas without dividing the loss by the global batch: it is N times too large.",
         "Use tf.nn.compute_average_loss(per_example_loss, global_batch_size=run.global_batch_size) instead "
         "of tf.reduce_mean, and reduce the gradients once (optimizer.apply_gradients already sums them).",
     ),
     Cause(
         "gradient-scaled-by-inverse-replica-count",
-        "The gradient is divided by the number of replicas once too often: N times too small.",
-        "Divide once: either by the global batch size in the loss, or let Model.fit scale it (then return "
-        "the mean over the replica's examples), not both.",
+        "The gradient is divided by the number of replicas once too often: it is N times too small.",
+        "Divide only once. Either divide the loss by the global batch size, or return the mean over the replica's "
+        "examples and let Model.fit scale it.",
     ),
     Cause(
         "gradient-not-aggregated",
@@ -106,11 +106,12 @@ _GRADIENTS = (
     Cause(
         "sparse-gradient-mismatch",
         "Sparse gradients (tf.IndexedSlices) of replicas were combined without regard to their indices.",
-        "Reduce the tf.IndexedSlices as such with all_reduce, or densify with tf.convert_to_tensor(gradient) first.",
+        "Pass the tf.IndexedSlices object itself to all_reduce, or make it dense with tf.convert_to_tensor(gradient) "
+        "first.",
     ),
     Cause(
         "reduction-overflow",
-        "A sum over replicas left the range of the reduced dtype.",
+        "A sum over replicas exceeds the range of the dtype in which it is computed.",
         "Cast to float32 before all_reduce, or scale before summing.",
     ),
     Cause(
@@ -135,8 +136,8 @@ _VALUES = (
     Cause(
         "initial-weights-differ",
         "Weights differ before the first step.",
-        "Seed before the model is made (keras.utils.set_random_seed(run.seed)) and alike on every worker; "
-        "restore a checkpoint on all workers, not on the chief alone.",
+        "Set the same seed on every worker before the model is made (keras.utils.set_random_seed(run.seed)); "
+        "restore a checkpoint on all workers, not only on the chief.",
     ),
     Cause(
         "replicas-diverged",
@@ -159,7 +160,7 @@ _VALUES = (
         "optimizer-state-mismatch",
         "Slots of the optimizer differ from those of one device.",
         "Build the optimizer in strategy.scope() (optimizer.build(model.trainable_variables)) and let "
-        "apply_gradients alone write its slots.",
+        "only apply_gradients write its slots.",
     ),
     Cause(
         "iteration-count-wrong",
@@ -190,14 +191,15 @@ _VALUES = (
     ),
     Cause(
         "changed-after-last-step",
-        "The program changed a variable after its last step, and not as on one device.",
+        "The program changed a variable after its last step, and the result differs from that on one device.",
         "Look at what the program does after its loop, for example averaging or scaling weights: it must give the "
         "same values for any number of replicas.",
     ),
     Cause(
         "layout-wrong",
         "A sharded variable does not have the layout that was asked for.",
-        "Check run.layout_map: the pattern must match the variable's path, the spec its rank and the mesh dimensions.",
+        "Check run.layout_map: the pattern must match the variable's path, and the spec must match its rank and the "
+        "mesh dimensions.",
     ),
 )
 
@@ -218,8 +220,9 @@ _RANDOM = (
     ),
     Cause(
         "random-stream-differs-across-replicas",
-        "Replicas draw random numbers of their own, so the run cannot equal one device number for number.",
-        "Nothing to repair if intended: declare it with expect=, or set the rates to 0 in the equivalence test.",
+        "Each replica draws its own random numbers, so the results cannot equal those of one device.",
+        "If this is intended, nothing needs repair: declare it with expect=, or set the rates to 0 in the "
+        "equivalence test.",
         legitimate=True,
         gone_without="random",
     ),
@@ -248,8 +251,8 @@ _DATA = (
     Cause(
         "global-batch-wrong",
         "The replicas' batches do not add up to the global batch.",
-        "Batch by run.global_batch_size with experimental_distribute_dataset, by "
-        "context.get_per_replica_batch_size(run.global_batch_size) with distribute_datasets_from_function.",
+        "With experimental_distribute_dataset, batch by run.global_batch_size. With "
+        "distribute_datasets_from_function, batch by context.get_per_replica_batch_size(run.global_batch_size).",
     ),
     Cause(
         "unequal-steps",
@@ -271,7 +274,7 @@ _CHECKPOINTS = (
     ),
     Cause(
         "resume-step-wrong",
-        "The step or epoch counter after resuming is off.",
+        "The step or epoch counter is wrong after resuming.",
         "Save the counter after the update it counts, and start from the restored value (initial_epoch=, iterations).",
     ),
     Cause(
@@ -282,7 +285,8 @@ _CHECKPOINTS = (
     Cause(
         "unsafe-checkpoint-path",
         "Several ranks write the same path.",
-        "Save on every worker, the non-chief ones to a temporary path of their own (run.rank_path).",
+        "Save on every worker. Workers other than the chief must save to a temporary path of their own "
+        "(run.rank_path).",
     ),
 )
 
@@ -329,7 +333,7 @@ _COLLECTIVES = (
     Cause(
         "retraced-every-step",
         "The step function is traced again in every step.",
-        "Decorate once outside the loop, pass tensors instead of Python numbers, and fix input_signature or "
+        "Decorate the function once, outside the loop; pass tensors instead of Python numbers; set input_signature or "
         "reduce_retracing=True.",
     ),
     Cause(
@@ -353,12 +357,13 @@ _RUN = (
     Cause(
         "worker-raised",
         "The training function raised an exception.",
-        "The traceback below shows where; the same program ran on one device.",
+        "The traceback below shows the line. The same program ran on one device.",
     ),
     Cause(
         "worker-died",
-        "A worker process ended without an answer.",
-        "See the tail of its output below; exit codes of signals (-9, -11) point to memory or native code.",
+        "A worker process ended before it returned a result.",
+        "See the end of its output below. Exit code -9 often means that memory was used up, and -11 that native code "
+        "crashed.",
     ),
     Cause(
         "rank-did-not-run",

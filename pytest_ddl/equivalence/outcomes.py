@@ -37,7 +37,7 @@ def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
     if any(rank.error for rank in distributed.ranks):
         return inconclusive(check, "the run failed before its first step was recorded", follows=True)
     if any(rank.results for rank in distributed.ranks):
-        return not_applicable(check, "no training step: what evaluate and predict return is METRIC-EQ's")
+        return not_applicable(check, "no training step; check METRIC-EQ judges what evaluate and predict return")
     reason = "no training step was recorded: does the program use run.steps, run.batches or run.fit?"
     return inconclusive(check, reason, in_program=True)
 
@@ -89,7 +89,7 @@ def unmatched(
             observed, expected = (
                 ", ".join(f"{len(_of(side, kind))} {kind.value}" for kind in kinds) for side in (theirs, ours)
             )
-            message = f"not the same variables are watched {there} and {where}: {', '.join(alone[:3])}"
+            message = f"different variables are watched {there} and {where}: {', '.join(alone[:3])}"
             fix = (
                 "Watch the same objects in the same order in every run: call run.watch(model=..., optimizer=...) "
                 "unconditionally."

@@ -110,7 +110,7 @@ def test_the_own_precision_is_judged_where_float64_finds_nothing() -> None:
     assert judged_in_own_precision(right, lambda: right).passed
     found = judged_in_own_precision(right, lambda: wrong)
     assert found.findings == wrong.findings
-    assert "in float64, in its place, there is none" in found.notes[0]
+    assert "the comparison in float64 found none" in found.notes[0]
     undecided = judged_in_own_precision(right, lambda: replace(right, doubts=(Doubt("STEP-EQ", "wide"),)))
     assert undecided.inconclusive == ("STEP-EQ: in mixed_float16: wide",)
     assert judged_in_own_precision(wrong, lambda: pytest.fail("float64 has decided")).verdict == "fail"

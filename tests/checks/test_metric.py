@@ -150,7 +150,7 @@ def test_a_value_n_times_too_large_says_so(records: Any) -> None:
     reference, distributed = records
     values = lambda factor: lambda _rank, step: {"count": factor * 12.0 * step}  # noqa: E731
     report = judge(with_values(reference, values(1)), with_values(distributed, values(2)))
-    assert "2 x what one device has" in str(report.findings[0].evidence)
+    assert "2 x the value of one device" in str(report.findings[0].evidence)
 
 
 def test_what_differs_on_one_device_as_well_is_not_compared(records: Any) -> None:

@@ -102,7 +102,7 @@ def test_names_what_was_not_synchronized(histories, cause, says):
 
 def test_the_evidence_says_what_each_replica_did():
     (finding,) = result_of(record(history((INF, 4.0)), SKIPPED, broken=[0])).findings
-    assert "replica 0 updated with what is not finite" in finding.evidence
+    assert "replica 0 updated with values that are not finite" in finding.evidence
     assert "replica 1 did not update" in finding.evidence
     assert "one device did not update" in finding.evidence
 
@@ -118,7 +118,7 @@ def test_explains_what_follows_from_it_in_weights_and_replicas():
     ("reference", "distributed", "why"),
     [
         (record(SKIPPED), record(SKIPPED, SKIPPED), "every gradient is finite"),
-        (record(history((INF, 4.0)), broken=[0]), record(SKIPPED, SKIPPED, broken=[1]), "one device too"),
+        (record(history((INF, 4.0)), broken=[0]), record(SKIPPED, SKIPPED, broken=[1]), "one device also updates"),
         (REFERENCE, record(SKIPPED, broken=[0]), "one replica"),
         # An empty replica's 0/0 is no overflow: one device has nothing to skip.
         (record(SKIPPED), record(history((0.25, 8.0)), SKIPPED, broken=[1]), "every gradient is finite"),

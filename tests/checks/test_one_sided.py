@@ -174,7 +174,7 @@ def test_example_ids_of_one_side_are_told(records: Records, side: int) -> None:
         return replace(step, batches=tuple(replace(batch, example_ids=None) for batch in step.batches))
 
     changed = [each_step(record, without) if at == side else record for at, record in enumerate(records)]
-    assert "example ids were told on one side only" in reason(judge(*changed, checks=["DATA-COVER"]), "DATA-COVER")
+    assert "example ids were reported on one side only" in reason(judge(*changed, checks=["DATA-COVER"]), "DATA-COVER")
     silent = [each_step(record, without) for record in records]
     assert not judge(*silent, checks=["DATA-COVER"]).inconclusive
 

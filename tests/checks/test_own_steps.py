@@ -113,7 +113,7 @@ def test_noise_is_not_measured_again_for_what_is_tolerated_there(verified, wante
 def test_it_is_said_which_steps_are_not_judged_alone():
     taken = tuple(range(1, MOST + 3))
     result = judged_as({}, taken, steps=MOST + 4)
-    assert result.unjudged == (f"step {MOST + 1} and later uneven ones by themselves",)
+    assert result.unjudged == (f"step {MOST + 1} and later uneven steps, judged separately",)
 
 
 def test_settings_with_other_values_are_other_settings():

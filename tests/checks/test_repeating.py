@@ -180,7 +180,7 @@ def test_raising_over_a_gradient_that_is_not_finite_is_found_unless_one_device_r
     alike = planted(STRAY, STRAY)
     assert alike.verdict == "inconclusive", "NONFINITE was named, and nothing could be judged"
     assert "boom" in alike.inconclusive[0]
-    assert "the strategy goes on" in planted(None, STRAY).inconclusive[0]
+    assert "the run under the strategy continues" in planted(None, STRAY).inconclusive[0]
 
 
 def test_batches_that_do_not_divide_keep_all_that_they_show() -> None:
@@ -272,7 +272,7 @@ def test_a_named_check_that_does_not_apply_is_inconclusive(name: str) -> None:
     assert report.passed
     report = require(report, [name])
     assert report.verdict == "inconclusive"
-    assert report.inconclusive[0].startswith(f"{name}: checks= names it, and it does not apply: ")
+    assert report.inconclusive[0].startswith(f"{name}: checks= names it, but it does not apply: ")
 
 
 def test_a_named_check_that_an_expected_crash_left_idle_adds_no_doubt() -> None:
@@ -302,7 +302,7 @@ def test_what_weights_leave_undecided_has_one_reason() -> None:
     records = pair(Program(replicas=2, batches=(12, 12, 5)), initial_shift=0.5)
     report = judge(*records, expect={"initial-weights-differ": "meant"})
     (reason,) = report.inconclusive
-    assert reason.startswith("STEP-EQ: initial-weights-differ is declared, and no step")
+    assert reason.startswith("STEP-EQ: initial-weights-differ is declared, and steps that begin")
 
 
 @pytest.mark.parametrize("probe", [follow_probe, one_worker_probe])

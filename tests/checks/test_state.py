@@ -163,7 +163,7 @@ def test_an_optimizer_that_is_watched_on_one_side_only_fails(
         reference = _without(reference, *kinds)
     result = check_optimizer_state(reference, distributed, Tolerance(reference))
     assert result.outcome is Outcome.FAIL
-    assert "not the same variables are watched" in result.findings[0].message
+    assert "different variables are watched" in result.findings[0].message
     assert "slot" in result.findings[0].message
     assert judge(reference, distributed).verdict == "fail"
 

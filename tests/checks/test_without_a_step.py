@@ -29,8 +29,8 @@ def records(ran: dict[CallSite, bool], **sins: object) -> tuple[TrainingRecord, 
 def test_a_call_without_a_step_is_no_pass_and_lies_in_the_program() -> None:
     report = judge(*records({FIRST: True, SECOND: False}))
     told = (
-        "RUN: steps=3 was used up before run.steps at train.py:20, called from train.py:40 began, so that nothing of "
-        "it was compared: raise steps= or leave it out"
+        "RUN: steps=3 was used up before run.steps at train.py:20, called from train.py:40 began, so "
+        "it was not compared: raise steps= or leave it out"
     )
     assert (report.verdict, report.inconclusive, report.program_reasons) == ("inconclusive", (told,), (told,))
 

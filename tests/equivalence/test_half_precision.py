@@ -34,7 +34,7 @@ def test_a_policy_is_judged_in_float64_and_in_its_own_precision():
     report = compare(fit)
     assert report.passed, str(report)
     assert report.distributed.precision == "float64"
-    assert "in place of the dtype policy mixed_float16, and in mixed_float16" in report.notes[0]
+    assert "instead of the dtype policy mixed_float16, and also in mixed_float16" in report.notes[0]
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_a_mistake_that_only_half_precision_makes_is_found():
     report = compare(programs.wrong_in_half_precision)
     assert report.verdict == "fail"
     assert report.findings[0].cause == SCALED, str(report)
-    assert "the difference is one of mixed_float16" in report.notes[0]
+    assert "the difference was found in mixed_float16" in report.notes[0]
 
 
 OF_EACH_KIND = ("fit pure bfloat16", "fit one layer", "fit tf_keras", "loop tf_keras", "sum in float16", "own scale")

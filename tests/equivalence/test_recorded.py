@@ -22,7 +22,7 @@ ONE_SIDED = [
     (programs.value_on_one_device_only, "inconclusive", "METRIC-EQ: recorded on one side only: accuracy"),
     (programs.evaluated_on_one_device_only, "inconclusive", "METRIC-EQ: recorded on one side only: evaluate"),
     (programs.value_not_a_number_on_one_device, "fail", "accuracy in step 1 is not that of one device"),
-    (programs.metric_watched_on_one_device_only, "fail", "not the same variables are watched"),
+    (programs.metric_watched_on_one_device_only, "fail", "different variables are watched"),
 ]
 
 

@@ -158,7 +158,7 @@ def test_wrong_arguments_are_named(run: Any) -> None:
 def test_a_named_check_that_does_not_apply_is_no_pass(run: Any) -> None:
     case = run["test_named_check_that_does_not_apply" + LABEL]
     assert case.outcome == "skipped", case.text
-    assert "CKPT: checks= names it, and it does not apply" in case.text
+    assert "CKPT: checks= names it, but it does not apply" in case.text
 
 
 def test_a_divergence_fails_with_its_cause(run: Any) -> None:

@@ -1,4 +1,4 @@
-"""ACCUM: micro-batches add up to the update of one batch, and nothing moves in between.
+"""ACCUM: micro-batches add up to the update of one batch, and weights do not move between updates.
 
 Each run is judged by itself, by arithmetic. The check takes the gradients that were handed to the optimizer or, for an
 update by hand, the change of the weights. It solves them for the gradients that were computed up to then. An update is
@@ -27,7 +27,7 @@ CHECK = "ACCUM"
 CAUSE = "gradient-accumulation-wrong"
 _BIAS_CORRECTED = ("Adam", "AdamW", "Nadam", "Adamax", "Lamb")
 _WHOLE = 1e-6
-"""Largest relative distance of a factor from a whole number: some times the roundoff of float32."""
+"""Largest relative distance of a factor from a whole number: a few times the roundoff of float32."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,13 @@ def check_accumulation(reference: TrainingRecord, distributed: TrainingRecord, t
     fault = _unlike(ours, theirs)
     if fault is not None:
         return failed(CHECK, [_finding(fault)])
-    return passed(CHECK, "every update is the sum of the micro-batches since the last, and nothing moves in between")
+    return passed(
+        CHECK, "every update is the sum of the micro-batches since the last update, and nothing moves in between"
+    )
 
 
 def _sum(group: Group) -> _Fault | None:
-    """Find micro-batches that are still in the sum after an update, are missing, or count several times."""
+    """Find micro-batches that stay in the sum after an update, are missing, or count several times."""
     for window in group.windows():
         step, every = window.step, [*window.older, *window.current]
         if group.factor(step, window.current, group.slack(step, every)) is not None:
@@ -66,11 +68,11 @@ def _sum(group: Group) -> _Fault | None:
         if solved is None:
             continue
         names = ", ".join(variable.name for variable in group.variables[:3])
-        evidence = f"the update of {names} in step {step} is the sum of the gradients up to then {_weighted(solved)}"
+        evidence = f"the update of {names} in step {step} is the sum of all gradients so far {_weighted(solved)}"
         stale, current = solved.values[: len(window.older)], solved.values[len(window.older) :]
         error = max(solved.slack)
         if stale and all(abs(weight - current[-1]) <= 2 * error for weight in solved.values) and current[-1]:
-            since = "all steps so far, and not those since the last update"
+            since = "all steps so far, not only of those since the last update"
             message = f"the update in step {step} adds up the gradients of {since}: the accumulators are never reset"
             return _Fault(step, message, evidence, group.variables[0].name)
         if any(abs(weight) > error for weight in stale):
@@ -82,7 +84,7 @@ def _sum(group: Group) -> _Fault | None:
 
 
 def _miscounted(weights: Sequence[float], error: float) -> str | None:
-    """Say what is wrong with the weights of the micro-batches of an update; ``None`` if they may be meant."""
+    """Describe what is wrong with the weights of the micro-batches; ``None`` if the weights may be intended."""
     counting = [weight for weight in weights if abs(weight) > error]
     if not counting:
         return None
@@ -103,7 +105,7 @@ def _same_sizes(record: TrainingRecord, window: Window) -> bool:
 
 
 def _replicas(group: Group) -> _Fault | None:
-    """Find replicas whose micro-batches count in full beside others that do not count, or count again.
+    """Find replicas whose micro-batches do not count, or count again, although those of other replicas count once.
 
     Each replica may keep accumulators of its own. Right weights are equal for all replicas. If one replica counts in
     full and another does not count at all, one of them has lost what it accumulated, or has kept it after an update.
@@ -170,8 +172,8 @@ def _in_between(group: Group) -> _Fault | None:
             return _Fault(
                 step,
                 f"{moving[0].name} moves in step {step}, which only accumulates: {given}, and momentum, moments or "
-                "weight decay act all the same",
-                f"what was handed to the optimizer in step {step} is exactly 0, and {len(moving)} of "
+                "weight decay still act",
+                f"the optimizer got no gradient other than 0 in step {step}, but {len(moving)} of "
                 f"{len(group.variables)} weights changed",
                 moving[0].name,
             )
@@ -181,18 +183,17 @@ def _in_between(group: Group) -> _Fault | None:
         return _Fault(
             counting[0],
             f"the optimizer counts step {counting[0]}, which only accumulates, as an update",
-            f"zeros were handed to {kind} in step {counting[0]} and its count of updates, by which it corrects its "
-            "moments, went up",
+            f"{kind} got zeros in step {counting[0]}, but increased its count of updates, which corrects its moments",
         )
     return None
 
 
 def _starved(groups: Sequence[Group]) -> _Fault | None:
-    """Find an optimizer that never updates, while another updates too often for the mean that it takes.
+    """Find an optimizer that never updates, while another one updates after fewer micro-batches than it divides by.
 
     Both then share one counter of micro-batches.
     """
-    # On several replicas a mean over them is such a factor, too.
+    # A mean over several replicas is such a factor, too.
     record = groups[0].record if groups else None
     optimizers = record.ranks[0].optimizers if record is not None else ()
     if record is None or len(optimizers) < 2 or record.num_steps < 2 or record.num_replicas != 1:
@@ -208,9 +209,9 @@ def _starved(groups: Sequence[Group]) -> _Fault | None:
                 if factor and number < taken and abs(factor * taken - 1) <= _WHOLE:
                     return _Fault(
                         1,
-                        f"{never.variables[0].name} is never updated, and {often.variables[0].name} after every "
-                        f"{number} of {taken} micro-batches: the optimizers share one counter",
-                        f"in step {window.step} what was handed over is 1/{taken} of the sum of {number} gradient(s)",
+                        f"{never.variables[0].name} is never updated, and {often.variables[0].name} is updated after "
+                        f"every {number} of {taken} micro-batches: the optimizers share one counter",
+                        f"in step {window.step} the optimizer got 1/{taken} of the sum of {number} gradient(s)",
                         never.variables[0].name,
                     )
     return None
@@ -225,8 +226,9 @@ def _unlike(ours: Sequence[Group], theirs: Sequence[Group]) -> _Fault | None:
             continue
         if left.updates != right.updates:
             step = min(set(left.updates) ^ set(right.updates))
+            where = "on one device" if step in left.updates else "under the strategy"
             evidence = f"updates take place in steps {right.updates}, on one device in steps {left.updates}"
-            return _Fault(step, f"step {step} accumulates here and updates there", evidence, left.variables[0].name)
+            return _Fault(step, f"step {step} updates the weights only {where}", evidence, left.variables[0].name)
         # After the first update weights may differ, and therefore gradients.
         windows = next(zip(left.windows(), right.windows(), strict=False), None)
         fault = _unlike_sums(left, right, *windows) if windows and windows[0].spans_steps else None
@@ -254,7 +256,7 @@ def _unlike_sums(ours: Group, theirs: Group, mine: Window, other: Window) -> _Fa
         return _Fault(
             step,
             f"the accumulated gradient in step {step} is {times:.4g} times that of one device",
-            "the replicas' gradients add up to those of one device in every micro-batch: it is the accumulators that "
+            "the replicas' gradients add up to those of one device in every micro-batch, so the accumulators "
             "count them several times",
             name,
         )

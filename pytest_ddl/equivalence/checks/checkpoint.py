@@ -12,10 +12,10 @@ CHECK = "CKPT"
 
 
 def check_checkpoint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge the restores after which training continues. A loss counts even if one device has it too."""
+    """Judge the restores after which training continues. A lost value counts even if one device loses it too."""
     restores = [(rank, restore) for rank in distributed.ranks for restore in rank.restores]
     if not restores:
-        return not_applicable(CHECK, "the program reads nothing back that it saved in the same run")
+        return not_applicable(CHECK, "the program restores no file that it saved in the same run")
     for rank, restore in restores:
         # A model that is loaded only for an evaluation needs no optimizer.
         goes_on = restore.step < rank.num_steps
@@ -23,18 +23,20 @@ def check_checkpoint(reference: TrainingRecord, distributed: TrainingRecord, tol
             return failed(CHECK, [_finding(rank, restore)])
     compared = sum(restore.compared for _rank, restore in restores)
     if not compared:
-        return not_applicable(CHECK, "what was restored had not come into being yet, so that it could not be compared")
-    return passed(CHECK, f"{compared} restored variables are what they were when they were saved")
+        return not_applicable(
+            CHECK, "the restored variables were created after the call, so they could not be compared"
+        )
+    return passed(CHECK, f"{compared} restored variables have the values that were saved")
 
 
 def _finding(rank: RankRecord, restore: RestoreRecord) -> Finding:
     if restore.absent:
-        what = f"{', '.join(restore.absent)} is not in it"
+        what = f"{', '.join(restore.absent)} is not in the file"
     else:
-        what = f"{len(restore.lost)} variable(s) are not what they were: {', '.join(restore.lost[:4])}"
+        what = f"{len(restore.lost)} variable(s) do not have the saved values: {', '.join(restore.lost[:4])}"
     return Finding(
         check=CHECK,
-        message=f"{restore.api} read back what was saved, and {what}",
+        message=f"{restore.api} restored a file, but {what}",
         cause="checkpoint-incomplete",
         step=restore.step,
         variable=restore.lost[0] if restore.lost else None,
@@ -42,5 +44,5 @@ def _finding(rank: RankRecord, restore: RestoreRecord) -> Finding:
         fix=fix_of("checkpoint-incomplete"),
         observed=f"{len(restore.lost) + len(restore.absent)} not restored, of {restore.path}",
         expected="all that the program restores is in the file",
-        evidence="variables right after the call, against those when the file was saved",
+        evidence="the values right after the call were compared with those at the time of saving",
     )

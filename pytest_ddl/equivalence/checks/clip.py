@@ -1,8 +1,8 @@
 """CLIP: clipping acts on the whole gradient, and the update obeys the limit.
 
 Each run is judged by itself. The gradients handed to the optimizer are recorded, and the gradient behind the update is
-computed back from the optimizer's state. So the check works at any step, even if weights have differed from one device
-for many steps, and on one device too.
+computed back from the optimizer's state. So the check also works on one device, and at steps after the weights began to
+differ.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _by_the_program(record: TrainingRecord, step: int, tolerance: Tolerance) -> 
             limits.append(set(found))
         elif not all(close(index, after[index], before[index]) for index in both):
             return None  # this replica changed its gradient in another way
-    # Several limits may explain what one replica did. The program has one that explains what all of them did.
+    # Several limits may explain the gradient of one replica. Only the true limit explains those of all replicas.
     common = set.intersection(*limits) if limits and not _scaled_alike(computed, applied) else set()
     whole = total(computed)
     given = total(applied)
@@ -161,8 +161,8 @@ def _by_the_program(record: TrainingRecord, step: int, tolerance: Tolerance) -> 
             "gradient-clipped-before-aggregation",
             step,
             f"each replica clipped its own gradient ({clip}) before the gradients were summed",
-            f"what each replica handed to the optimizer is what it computed, cut by {clip}; their sum has a size of "
-            f"{size:.4g}, the clipped sum {clip.size(right):.4g}",
+            f"each replica handed the gradient that it computed, cut by {clip}, to the optimizer; their sum has a size "
+            f"of {size:.4g}, but the sum cut by the limit would have {clip.size(right):.4g}",
             size,
             clip.limit,
         )

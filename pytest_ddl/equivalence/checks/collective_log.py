@@ -34,7 +34,7 @@ def check_collective_log(reference: TrainingRecord, distributed: TrainingRecord,
     if len(distributed.ranks) < 2:
         return not_applicable(CHECK, "one process issues the collectives of all replicas")
     if distributed.errors:
-        return not_applicable(CHECK, "the run did not end; RUN says whether the collectives are to blame")
+        return not_applicable(CHECK, "the run did not end; check RUN reports whether collectives are the reason")
     if not any(rank.collectives for rank in distributed.ranks):
         return not_applicable(CHECK, not_observed(distributed, "the collectives of the ranks were"))
     found = mismatch(distributed, reference)
@@ -116,7 +116,7 @@ def _one_device_reduces_both(reference: TrainingRecord | None, one: CollectiveRe
 
 
 def _alike(left: CollectiveRecord, right: CollectiveRecord) -> bool:
-    """Return whether two ranks may execute these together, as far as their shapes are known."""
+    """Return whether two collectives can be executed together, as far as their shapes are known."""
     if (left.kind, left.dtype, left.parts) != (right.kind, right.dtype, right.parts):
         return False
     if left.kind == "all_gather" or left.shape is None or right.shape is None:
@@ -126,7 +126,7 @@ def _alike(left: CollectiveRecord, right: CollectiveRecord) -> bool:
 
 
 def _swapped(left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord]) -> int | None:
-    """Find the first place where equal shapes hide that the same collectives come in another order.
+    """Find the first collective that comes in another order on the other rank, although all shapes match.
 
     Lines and names may differ between correct ranks (``if chief: save(a) else: save(b)``). The same lines and names in
     another order are a defect.
@@ -195,8 +195,8 @@ def _unequal_steps(
     mine: Sequence[CollectiveRecord], theirs: Sequence[CollectiveRecord], rank: int, other: int
 ) -> Mismatch:
     last, extra = theirs[-1].step, mine[len(theirs)]
-    message = f"rank {rank} goes on to step {extra.step + 1}, and rank {other} ends after step {last + 1}"
-    return Mismatch("unequal-steps", f"{message}: {_describe(extra)} waits for it", extra.step + 1, rank)
+    message = f"rank {rank} goes on to step {extra.step + 1}, but rank {other} ends after step {last + 1}"
+    return Mismatch("unequal-steps", f"{message}: {_describe(extra)} waits for rank {other}", extra.step + 1, rank)
 
 
 def _agree_without(
@@ -205,14 +205,14 @@ def _agree_without(
     rest = [entry for entry in mine[1:] if not (all_of_it and entry.where == item.where)]
     if not theirs:
         return True
-    # The run may have stopped at a line that the other rank never reaches. So few entries may follow that line.
+    # If the run stopped at a line that the other rank never reaches, only few entries may follow that line.
     enough = bool(rest) if all_of_it else len(rest) >= len(theirs)
     return enough and all(map(_alike, rest[:WINDOW], theirs))
 
 
 def _conditional(item: CollectiveRecord, rank: int, other: int, times: tuple[int, int]) -> Mismatch:
     how_often = "never executes it" if times[1] == 0 else f"executes it {times[1]} time(s), not {times[0]}"
-    message = f"rank {rank} executes {_describe(item)}, and rank {other} {how_often}"
+    message = f"rank {rank} executes {_describe(item)}, but rank {other} {how_often}"
     return Mismatch(CONDITIONAL, message, item.step + 1, rank)
 
 
@@ -235,10 +235,13 @@ def _of_pair(
         more = int(sizes[1] > sizes[0])
         message = (
             f"rank {ranks[more]} reduces {sizes[more]} tensors in {_describe((one, other)[more])}, "
-            f"and rank {ranks[1 - more]} only {sizes[1 - more]}"
+            f"but rank {ranks[1 - more]} only {sizes[1 - more]}"
         )
         return Mismatch(CONDITIONAL, message, one.step + 1, ranks[more])
-    message = f"rank {ranks[0]} executes {_describe(one)}, and rank {ranks[1]} {_describe(other)} at its place"
+    message = (
+        f"rank {ranks[0]} executes {_describe(one)}, but rank {ranks[1]} executes {_describe(other)} at the same "
+        "position"
+    )
     return Mismatch(SHAPE, message, one.step + 1, ranks[1])
 
 
@@ -247,8 +250,8 @@ def _order(
 ) -> Mismatch:
     one, other = left[place], right[place]
     message = (
-        f"rank {ranks[0]} executes {_describe(one)} where rank {ranks[1]} executes {_describe(other)}: the ranks "
-        "issue the same in different orders"
+        f"rank {ranks[0]} executes {_describe(one)}, but rank {ranks[1]} executes {_describe(other)}: the ranks issue "
+        "the same collectives in different orders"
     )
     return Mismatch(ORDER, message, one.step + 1, ranks[1])
 

@@ -33,7 +33,7 @@ def check_collective_value(reference: TrainingRecord, distributed: TrainingRecor
     found = list(_reductions(distributed))
     if not found:
         if any(step.reductions for rank in distributed.ranks for step in rank.steps):
-            return not_applicable(CHECK, "the replicas asked for different reductions, which are not told apart")
+            return not_applicable(CHECK, "the replicas requested different reductions, so they cannot be paired")
         observed = any(rank.steps for rank in distributed.ranks)
         reason = "the program reduces nothing by itself" if observed else not_observed(distributed, "reductions were")
         return not_applicable(CHECK, reason)
@@ -41,7 +41,7 @@ def check_collective_value(reference: TrainingRecord, distributed: TrainingRecor
     if findings:
         return failed(CHECK, findings[:1])
     return passed(
-        CHECK, f"{len(found)} reductions give the sum or mean of what {distributed.num_replicas} replicas gave"
+        CHECK, f"{len(found)} reductions give the sum or mean of the inputs of {distributed.num_replicas} replicas"
     )
 
 
@@ -63,7 +63,7 @@ def _judge(reference: TrainingRecord, item: _Reduction) -> Finding | None:
     exact = first.given.dtype.kind in "iu"
     wide = [part.given.astype(object if exact else np.longdouble) for part in item.parts]
     if not exact and not all(np.isfinite(part).all() for part in wide):
-        return None  # NONFINITE judges values that were not finite before
+        return None  # check NONFINITE judges inputs that are not finite
     total = sum(wide[1:], start=wide[0])
     for part in item.parts:
         wanted = total if first.op == "SUM" else total / len(wide)
@@ -131,8 +131,8 @@ def _finding(
         fix=fix_of(cause),
         observed=str(received),
         expected=str(exact),
-        origin="exact for integers; one rounding for each addition else",
-        evidence=f"the {part.op.lower()} of what the replicas gave, computed without a limit, is {exact}",
+        origin="exact for integers; otherwise one rounding for each addition",
+        evidence=f"the {part.op.lower()} of the inputs of the replicas, computed without overflow, is {exact}",
     )
 
 

@@ -21,20 +21,22 @@ def check_data_cover(
     distributed: TrainingRecord,
     tolerance: Tolerance,
 ) -> CheckResult:
-    """Compare the examples of every step, and of one pass over the data, by id if known, else by content."""
+    """Compare the examples of every step, and of one pass over the data, by id if known, otherwise by content."""
     if shared_steps(reference, distributed) == 0:
         return no_steps(CHECK, distributed)
     found = coverage(reference, distributed)
     if found is None:
         one_sided = lone_ids(reference, distributed)
         if one_sided is not None:
-            return inconclusive(CHECK, f"example ids were told on one side only ({one_sided}): tell them in every run")
+            return inconclusive(
+                CHECK, f"example ids were reported on one side only ({one_sided}): report them in every run"
+            )
         return not_applicable(CHECK, not_observed(distributed, "examples were"))
     if found.order is Order.SAME:
         return passed(CHECK, f"{found.by} of {sum(found.ours.values())} examples in {found.steps} steps")
     if found.order is Order.OTHER:
         if is_asynchronous(distributed):
-            return not_applicable(CHECK, "steps ran concurrently: which examples a step consumes is left to chance")
+            return not_applicable(CHECK, "steps ran concurrently, so which examples a step consumes is random")
         return failed(CHECK, [_other_order(found)])
     return failed(CHECK, _wrong(found))
 
@@ -47,7 +49,7 @@ def _other_order(found: Coverage) -> Finding:
         step=found.step,
         observed=_some(found.theirs - found.ours) if found.theirs != found.ours else None,
         expected=_some(found.ours - found.theirs) if found.theirs != found.ours else None,
-        evidence="weights can be compared only where global batches hold the same examples",
+        evidence="weights can be compared only if global batches hold the same examples",
     )
 
 
@@ -55,7 +57,7 @@ def _wrong(found: Coverage) -> list[Finding]:
     extra, missing = found.theirs - found.ours, found.ours - found.theirs
     repeated: Examples = Counter({n: count for n, count in extra.items() if n in found.ours or found.theirs[n] > 1})
     unknown = sum((extra - repeated).values())
-    others = f"; {unknown} example(s) are none of one device's" if unknown else ""
+    others = f"; {unknown} example(s) were not consumed on one device" if unknown else ""
     findings = []
     if repeated:
         what = f"{sum(repeated.values())} example(s) counted more often than on one device"
@@ -64,7 +66,7 @@ def _wrong(found: Coverage) -> list[Finding]:
         what = f"{sum(missing.values())} example(s) missing compared with one device"
         findings.append(_finding(found, "examples-dropped", missing, what + others))
     if not findings:
-        findings.append(_finding(found, None, extra, f"{unknown} example(s) are none of one device's"))
+        findings.append(_finding(found, None, extra, f"{unknown} example(s) were not consumed on one device"))
     return findings
 
 

@@ -13,9 +13,9 @@ CHECK = "LAYOUT"
 
 
 def check_layout(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Judge the layouts of the variables at the end of the program. The reference has none."""
+    """Judge the layouts of the variables at the end of the program. The reference has no layouts."""
     if not distributed.capabilities.global_view:
-        return not_applicable(CHECK, "variables have layouts under model_parallel alone")
+        return not_applicable(CHECK, "variables have layouts only under model_parallel")
     findings: list[Finding] = []
     judged = 0
     for rank in distributed.ranks:
@@ -41,7 +41,8 @@ def _rules(rank: RankRecord) -> list[Finding]:
     return [
         _finding(
             rank,
-            f"the rule {pattern!r} of run.layout_map matches no variable: what it is for is replicated",
+            f"the rule {pattern!r} of run.layout_map matches no variable, so the variables that it should shard are "
+            "replicated",
             observed="no variable",
             expected="a variable whose path has the pattern",
         )

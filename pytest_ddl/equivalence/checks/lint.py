@@ -69,15 +69,15 @@ def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
             worker=rank.rank,
             observed=observed,
             expected=str(asked),
-            fix="Use run.strategy; where the program makes its own strategy, set TF_CONFIG on every worker before "
-            "that, and make the strategy before any other TensorFlow operation.",
+            fix="Use run.strategy. If the program makes its own strategy, set TF_CONFIG on every worker first, and "
+            "make the strategy before any other TensorFlow operation.",
         )
         for message, observed in messages[:1]
     ]
 
 
 def _outside(comparison: Comparison) -> list[VariableRecord]:
-    """Find trained variables that have one component for all replicas.
+    """Find trained variables that have only one component for all replicas.
 
     Variables of the optimizer are listed only if they differ from one device, because each worker may rightly keep its
     own counter. Other state is listed only if every replica repeats its change.
@@ -105,8 +105,8 @@ def _outside(comparison: Comparison) -> list[VariableRecord]:
 def _is_of_a_replica(comparison: Comparison, variable: VariableRecord) -> bool:
     """Return whether a replica trains a variable, as far as that was observed.
 
-    A counter that only the program's loop changes has no gradient and equals one device. But TensorFlow calls it
-    trainable unless the program says otherwise.
+    A counter that only the program's loop changes has no gradient and equals one device. It is still trainable for
+    TensorFlow, because variables are trainable by default.
     """
     reference, distributed = comparison.records
     if not (gradients.observed(reference) and gradients.observed(distributed)):
@@ -151,7 +151,7 @@ def _outside_scope(outside: list[VariableRecord], distributed: TrainingRecord) -
     return Finding(
         check=CHECK,
         message=f"{', '.join(names[:3])}{more}: one component for {distributed.num_replicas} replicas, "
-        "so made outside strategy.scope()",
+        "so it was made outside strategy.scope()",
         cause="variable-outside-scope",
         step=0,
         variable=names[0],

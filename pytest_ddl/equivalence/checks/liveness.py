@@ -1,4 +1,4 @@
-"""LIVENESS: every step, save, evaluation and exit ends. If ranks wait for each other, the check says why."""
+"""LIVENESS: every step, save, evaluation and exit ends. If ranks wait for each other, the check reports why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OUT_OF_STEP = re.compile(
     r"[Ss]hape mismatch in the collective|mismatch.{0,60}collective|collective.{0,60}mismatch",
     re.DOTALL,
 )
-"""Messages of TensorFlow if different collectives meet."""
+"""Messages that TensorFlow gives if ranks execute different collectives at the same position."""
 
 _PEER_GONE = re.compile(r"peer|heartbeat|health|connection|socket|restarted|unavailable", re.IGNORECASE)
 
@@ -42,10 +42,10 @@ def check_liveness(reference: TrainingRecord, distributed: TrainingRecord, toler
         found = blocked_by_collectives(reference, distributed, error) or _not_in_time(unended[0].rank, error)
         return failed(CHECK, [replace(found, check=CHECK)])
     if distributed.errors:
-        return not_applicable(CHECK, "the run ended by an error; see RUN")
+        return not_applicable(CHECK, "the run ended with an error; see RUN")
     if not distributed.ranks:
         return not_applicable(CHECK, "no rank ran")
-    return passed(CHECK, f"{len(distributed.ranks)} rank(s) came to the end")
+    return passed(CHECK, f"{len(distributed.ranks)} rank(s) finished")
 
 
 def _not_in_time(rank: int, error: ErrorRecord) -> Finding:
@@ -61,9 +61,9 @@ def _not_in_time(rank: int, error: ErrorRecord) -> Finding:
 
 
 def _is_of_shapes(error: ErrorRecord) -> bool:
-    """Return whether TensorFlow refused a collective for its shapes, and not because a peer has ended.
+    """Return whether TensorFlow refused a collective because of its shapes, and not because a peer has ended.
 
-    A rank that hears of the refusal from another one adds how it heard of it, and so speaks of a peer too.
+    If a rank learns of the refusal from another rank, its message also names that peer.
     """
     if _SHAPES_DIFFER.search(error.message):
         return True
@@ -116,6 +116,6 @@ _IN_TENSORFLOW = re.compile(r"most recent call first\):\n  File \"[^\"]*tensorfl
 
 def _first_line(error: ErrorRecord) -> str:
     lines = [line.strip() for line in error.message.strip().splitlines() if line.strip()]
-    telling = [line for line in lines if _OUT_OF_STEP.search(line)] or lines
+    relevant = [line for line in lines if _OUT_OF_STEP.search(line)] or lines
     name = error.type.rsplit(".", 1)[-1]
-    return f"{name}: {telling[0][:300]}" if telling else name
+    return f"{name}: {relevant[0][:300]}" if relevant else name

@@ -53,7 +53,7 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
             found = _finding(reference, distributed, step, rank.rank, actual, desired, bound)
             if not found.approximation:
                 return failed(CHECK, [found])
-            # What fit shows may be off in each step, for a known reason. A later step may be wrong for another one.
+            # The loss that fit shows may be wrong in each step for a known reason. A later one may have another reason.
             shown = shown or found
         if decision is Decision.UNDECIDED and undecided is None:
             undecided = f"the loss of step {step} differs by {error:.3g}, rounding may explain {bound.value:.3g}"
@@ -66,12 +66,12 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     alone = lone_losses(reference, distributed, last)
     if alone:
         return inconclusive(
-            CHECK, f"a loss was recorded on one side only ({alone}): return one number from the step on both"
+            CHECK, f"a loss was recorded on one side only ({alone}): return one number from the step in both runs"
         )
     if compared == 0:
         return not_applicable(CHECK, "no loss was recorded on both sides")
     counted = f"{compared} losses" + (f", up to step {last}" if last < steps else "")
-    return passed(CHECK, counted + (f"; not finite alike in step {not_finite}" if not_finite else ""))
+    return passed(CHECK, counted + (f"; not finite in both runs at step {not_finite}" if not_finite else ""))
 
 
 def _losses(comparison: Comparison, last: int) -> Iterator[tuple[int, RankRecord, float, float]]:

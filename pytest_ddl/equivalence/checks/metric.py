@@ -23,7 +23,7 @@ from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
 
 CHECK = "METRIC-EQ"
 _TOPOLOGY = re.compile(r"rank|replica|worker|task|device|process", re.IGNORECASE)
-"""Names of values that may say where the program runs instead of what it learns."""
+"""Names of values that may depend on the rank or replica instead of the training."""
 _SHOWN_BY_FIT = (
     "the metric's own state agrees with one device: fit shows, until the epoch ends, what the replicas' metrics show "
     "one by one"
@@ -54,7 +54,7 @@ class _Seen:
     """Steps after which one device took over the weights of the strategy."""
 
     def is_wrong(self, value: _Value, *, kept: bool = True) -> bool:
-        """Judge a value. One that no bound can decide on is skipped.
+        """Judge a value. Skip it if no bound can decide.
 
         :param kept: True if the value may hold something that the program kept from earlier steps.
         """
@@ -73,7 +73,7 @@ class _Seen:
             return False
         if decision is Decision.BEYOND and kept and not self._is_gross(error, value.desired, value.step):
             since = f"step {self.taken_over[0]} or before"
-            self.skipped.append(f"{value.name} (the program may have kept it of {since})")
+            self.skipped.append(f"{value.name} (the program may have kept it from {since})")
             return False
         self.compared += 1
         return decision is Decision.BEYOND
@@ -106,7 +106,7 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     _values(comparison, sound, seen)
     skipped = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
     if seen.findings:
-        # Report the earliest place of each name first. A wrong history says more than its single steps.
+        # Report the earliest place of each name first. A wrong history is more useful than its single steps.
         return failed(CHECK, sorted(seen.findings, key=lambda finding: finding.step or 0))
     seen.alone += lone_results(reference, distributed, sound) + lone_values(reference, distributed, sound)
     if seen.alone:
@@ -115,11 +115,11 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if unread is not None:
         return inconclusive(CHECK, unread)
     if not seen.compared and diverged is None and steps == 0:
-        return inconclusive(CHECK, f"neither steps nor results were recorded that can be compared{skipped}")
+        return inconclusive(CHECK, f"no steps or results that can be compared were recorded{skipped}")
     if seen.compared:
         result = passed(CHECK, f"{seen.compared} values" + (f", up to step {sound}" if sound < steps else "") + skipped)
     elif diverged is not None:
-        why = f"the weights differ from step {diverged} on, and so does what is computed with them"
+        why = f"the weights differ from step {diverged} on, and so do the values computed with them"
         result = not_applicable(CHECK, why)
     else:
         result = not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{skipped}")
@@ -133,7 +133,7 @@ def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -
     names = [one.name for key, one in theirs.items() if key in ours and one.kind != "fit" and one.step > sound]
     for step in range(sound + 1, shared_steps(reference, distributed) + 1):
         mine, others = (record.ranks[0].steps[step - 1].values for record in (reference, distributed))
-        # What fit shows within an epoch is no value of the program's own.
+        # The program itself does not compute the values that fit shows within an epoch.
         names += [name for name in others if name in mine and RUNNING_MEAN not in others]
     return [f"{name} (the weights differ from step {sound + 1} on)" for name in dict.fromkeys(names)]
 
@@ -152,7 +152,7 @@ def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
                 if not any(other.resumed for other in distributed.ranks):
                     lengths = f"{len(desired.value)} entries on one device, {len(actual.value)} under the strategy"
                     seen.alone.append(f"{actual.name} ({lengths})")
-                continue  # of an interrupted run: each attempt has a history of its own
+                continue  # the run was interrupted: each attempt has a history of its own
             if actual.kind == "predict" and rows and actual.value.ndim == desired.value.ndim:
                 seen.findings.append(_missing_rows(rank, actual, len(desired.value)))
                 continue
@@ -184,7 +184,7 @@ def _missing_rows(rank: RankRecord, actual: Returned, right: int) -> Finding:
 
 
 def _order_of_rows(value: _Value) -> str | None:
-    """Return a text if the rows are those of one device in another order, else ``None``."""
+    """Return evidence if the rows are those of one device in another order, else ``None``."""
     actual, desired = value.actual, value.desired
     if actual.shape != desired.shape or actual.ndim == 0:
         return None
@@ -294,7 +294,7 @@ def _by_ratio(value: _Value, replicas: int) -> str | None:
     if actual.shape != desired.shape or not all_finite(actual):
         return None
     if replicas > 1 and difference(actual, desired * replicas).error <= bound * replicas:
-        return f"it is {replicas} x what one device has: replicas are added up that hold the same"
+        return f"it is {replicas} x the value of one device: equal values of the replicas were added up"
     if replicas > 1 and difference(actual, desired / replicas).error <= bound:
-        return f"it is 1/{replicas} of what one device has: the mean of parts, or of one replica alone"
+        return f"it is 1/{replicas} of the value of one device: a mean of parts, or the part of one replica"
     return None

@@ -22,7 +22,7 @@ CHECK = "MOVES"
 
 
 def check_moves(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
-    """Compare which variables changed at all between the first and the last step."""
+    """Compare on both sides which variables changed between the first and the last step."""
     steps = shared_steps(reference, distributed)
     if steps == 0:
         return no_steps(CHECK, distributed)
@@ -48,10 +48,10 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         return inconclusive(CHECK, "no trainable variable moved on one device")
     still = [v.name for v in trainable if v not in moving]
     idle = [v.name for v in of_kind(reference, VariableKind.ITERATIONS) if _counts_nothing(reference, v, steps)]
-    not_judged = f"; not judged, still on one device: {', '.join(still[:3])}" if still else ""
+    not_judged = f"; not judged, because they do not move on one device: {', '.join(still[:3])}" if still else ""
     result = passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{not_judged}")
     # A program may have an optimizer that it does not use. So this is not enough to doubt the result.
-    why = f"{idle[0]} does not count in {steps} step(s), so its optimizer makes no update" if idle else ""
+    why = f"{idle[0]} does not grow in {steps} step(s), so its optimizer makes no update" if idle else ""
     return replace(result, unjudged=tuple(f"{name} ({why})" for name in still)) if idle else result
 
 
@@ -88,14 +88,14 @@ def _frozen_and_updated(reference: TrainingRecord, distributed: TrainingRecord) 
 
 
 def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
-    """Find weights that have a gradient and never move, on one device either."""
+    """Find weights that have a gradient but never move, even on one device."""
     found = {variable.index: (variable, step, evidence) for variable, step, evidence in unmoved(distributed)}
-    both = [found[variable.index] for variable, _step, _told in unmoved(reference) if variable.index in found]
+    both = [found[variable.index] for variable, _step, _evidence in unmoved(reference) if variable.index in found]
     if not both:
         return []
     variable, step, evidence = both[0]
     more = f" (with {len(both) - 1} other variable(s))" if len(both) > 1 else ""
-    message = f"{variable.name} never moves though it has a gradient, on one device neither{more}"
+    message = f"{variable.name} has a gradient but never moves, even on one device{more}"
     cause = "variable-did-not-move"
     fix = fix_of(cause)
     return [Finding(CHECK, message, cause=cause, step=step, variable=variable.name, fix=fix, evidence=evidence)]
@@ -128,6 +128,6 @@ def _finding(
     actual, desired = distributed.value(variable.index, steps), reference.value(variable.index, steps)
     assert actual is not None
     assert desired is not None
-    bound = Bound(0.0, "moving or not is exact")
+    bound = Bound(0.0, "whether a variable moves is exact")
     place = Place(variable, 1, 0, distributed.ranks[0].replicas[0], difference(actual, desired), bound)
     return finding_at(CHECK, place, f"{variable.name} {what} every replica", cause)

@@ -1,4 +1,4 @@
-"""NONFINITE: if a replica's gradient is not finite, all replicas decide alike, and like one device.
+"""NONFINITE: if a replica's gradient is not finite, all replicas make the same decision as one device.
 
 The check judges the plain run, and the run in which ``probes/nonfinite.py`` planted such gradients.
 """
@@ -34,7 +34,7 @@ def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tole
         if not broken or not not_finite(reference, step):
             continue
         if not _finite_after(reference, step):
-            why = f"one device too updates its weights with the gradient of step {step}, which is not finite"
+            why = f"one device also updates its weights with the gradient of step {step}, which is not finite"
             return passed(CHECK, _decided_alike(judged)) if judged else not_applicable(CHECK, why)
         if comparison.differences(first_step=step - 1, last_step=step - 1).first:
             break  # the runs already differ before this step, so it decides nothing
@@ -84,7 +84,7 @@ def _weights(comparison: Comparison, step: int, broken: dict[int, list[int]]) ->
         if not beyond:
             return None
         place = beyond[0]
-        what = "all replicas updated alike, and not as one device did"
+        what = "all replicas updated alike, but not as one device did"
     message = (
         f"{place.variable.name} after step {step}, in which the gradient of replica {_listed(sorted(broken))} is not "
         f"finite: {what}"
@@ -139,7 +139,7 @@ def _spread(record: TrainingRecord, variable: VariableRecord, step: int) -> Plac
 
 
 def _deed(record: TrainingRecord, step: int, replica: int) -> str:
-    """Describe in words how a replica changed its weights in a step."""
+    """Describe how a replica changed its weights in a step."""
     changes = [
         change
         for variable in of_kind(record, VariableKind.TRAINABLE)
@@ -147,7 +147,7 @@ def _deed(record: TrainingRecord, step: int, replica: int) -> str:
         if owner == replica or not variable.distributed
     ]
     if not all(map(all_finite, changes)):
-        return "updated with what is not finite"
+        return "updated with values that are not finite"
     return "updated" if any(np.any(change) for change in changes) else "did not update"
 
 

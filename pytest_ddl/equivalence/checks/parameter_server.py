@@ -43,7 +43,7 @@ class _Counter:
 def schedules_itself(record: TrainingRecord) -> bool:
     """Return whether the program scheduled several steps at a time by itself.
 
-    Its records between them belong to no step, and it chooses itself how often to record.
+    Its records belong to no single step, and the program chooses how often it records.
     """
     return any(rank.facts.get("own_schedule") for rank in record.ranks)
 
@@ -73,7 +73,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
             steps = _expected_steps(reference, distributed, counter)
             findings += _judge(counter, actual, steps)
             compared.append(f"{counter.variable.name} counts {_shown(steps)} updates")
-    # How many closures an epoch has is known only to Keras.
+    # Only Keras knows how many closures an epoch has.
     if all(finding.approximation for finding in findings) and not rank.facts.get("epochs_as_steps"):
         lost, summed = lost_from_weights(comparison, _closures(distributed))
         findings += lost
@@ -158,7 +158,7 @@ def _closures(distributed: TrainingRecord) -> int:
 
 
 def _expected_steps(reference: TrainingRecord, distributed: TrainingRecord, counter: _Counter) -> tuple[int, int]:
-    """Return the smallest and the largest number of updates that is right.
+    """Return the smallest and the largest correct number of updates.
 
     A program that schedules its own steps may record them freely, and may schedule evaluations in addition. So both the
     number of updates on one device and the number of closures are possible.

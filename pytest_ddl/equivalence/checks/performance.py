@@ -100,7 +100,7 @@ def _per_variable(record: TrainingRecord, rank: RankRecord) -> Finding | None:
                 size = sum(math.prod(dim or 0 for dim in shape or ()) * times for shape, times in matched.items())
                 message = (
                     f"{count} all-reduces per step, one for each of {shapes.total()} variables ({where}): "
-                    f"{size} elements in all would fit into one"
+                    f"one all-reduce could take all {size} elements"
                 )
                 return _finding(
                     "collective-per-variable",

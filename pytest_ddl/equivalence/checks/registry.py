@@ -44,7 +44,7 @@ CheckFunction = Callable[[TrainingRecord, TrainingRecord, Tolerance], CheckResul
 
 @dataclass(frozen=True)
 class Check:
-    """Check with its name, its assertion, and the data that a record must hold for it."""
+    """Check with its name, its assertion, and the data that it needs in a record."""
 
     name: str
     function: CheckFunction
@@ -67,16 +67,16 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "LINT",
         check_lint,
-        "the strategy spans the cluster, and what is trained was made in its scope",
+        "the strategy spans the cluster, and trained variables were made in its scope",
         "facts about the set-up",
         Role.SETUP,
     ),
-    Check("LAYOUT", check_layout, "sharded variables lie over the mesh as declared", "layouts"),
+    Check("LAYOUT", check_layout, "sharded variables are laid out over the mesh as declared", "layouts"),
     Check("BATCH", check_batch, "per-replica batches add up to the global batch", "batch sizes", Role.BATCHES),
     Check(
         "DATA-COVER",
         check_data_cover,
-        "the replicas consume what one device consumes",
+        "the replicas consume the examples that one device consumes",
         "example ids or contents",
         Role.EXAMPLES,
     ),
@@ -85,7 +85,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "RESUME",
         check_resume,
-        "interrupted training goes on where it was",
+        "interrupted training continues from the point of the interruption",
         "run.restart() in the program",
         Role.RESUMPTION,
     ),
@@ -109,14 +109,14 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "NONFINITE",
         check_nonfinite,
-        "where a replica's gradient is not finite, all replicas decide as one device does",
+        "if a replica's gradient is not finite, all replicas decide as one device does",
         "gradients and snapshots",
         Role.NONFINITE,
     ),
     Check(
         "COLL-VALUE",
         check_collective_value,
-        "a reduction gives the sum or mean of what the replicas gave",
+        "a reduction gives the sum or mean of the inputs of all replicas",
         "reductions of the program's own",
         Role.COLLECTIVES,
     ),
@@ -124,7 +124,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "UNEVEN-EQ",
         check_uneven,
-        "so they do where batches do not split evenly",
+        "weights equal one device if a batch does not split evenly",
         "snapshots and batch sizes",
         Role.UPDATES,
     ),

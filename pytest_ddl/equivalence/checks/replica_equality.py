@@ -41,7 +41,7 @@ def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecor
             drifts = []
             for variable in group:
                 if step == 0 and variable.since:
-                    continue  # its first value is that of a later step
+                    continue  # its first value was recorded after a later step
                 components = list(distributed.components(variable.index, step))
                 compared += max(len(components) - 1, 0)
                 if drift := _drift(variable, step, components):

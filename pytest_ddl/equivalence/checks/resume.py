@@ -31,7 +31,7 @@ class _Loss:
     saved: Array
     found: Array
     counts: bool
-    """True for a number of steps or updates, and for a learning rate that follows from it."""
+    """True for a counter of steps or updates, and for a learning rate that depends on it."""
 
     @property
     def error(self) -> float:
@@ -55,11 +55,11 @@ def check_resume(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if findings:
         return failed(CHECK, findings)
     if not compared:
-        why = "training went on without run.steps, run.batches or run.fit, which say with which values it did"
+        why = "training continued without run.steps, run.batches or run.fit, which record the values at its start"
         return not_applicable(CHECK, why)
     if shared_steps(reference, distributed) <= step:
         return inconclusive(CHECK, f"no step was recorded after the interruption that followed step {step}")
-    return passed(CHECK, f"{compared} components are as they were when step {step} was interrupted")
+    return passed(CHECK, f"{compared} components have the values that they had at the interruption after step {step}")
 
 
 def _before(rank: RankRecord, step: int) -> dict[int, tuple[Array, ...]]:
@@ -81,7 +81,7 @@ def _compared(rank: RankRecord, step: int) -> Iterator[_Loss | None]:
 def _matters(loss: _Loss, reference: TrainingRecord, tolerance: Tolerance, step: int) -> bool:
     """Return whether a loss still shows after a further step.
 
-    A program may restore late, or set a rate before each step.
+    If it does not, the program may only have restored late, or sets the rate before each step.
     """
     if loss.variable.kind is VariableKind.STATE and not loss.counts:
         return True
@@ -101,7 +101,7 @@ def _findings(distributed: TrainingRecord, lost: list[_Loss], shift: int | None,
     if state:
         same_as = _step_with(state, step)
         if same_as is not None:
-            words = f"training goes on with the values after step {same_as}, and was interrupted after step {step}"
+            words = f"training continues with the values after step {same_as}, but was interrupted after step {step}"
             return [_finding("resume-step-wrong", state[0], step, words)]
         return [_lost(distributed, state, step)]
     if counters:
@@ -109,7 +109,9 @@ def _findings(distributed: TrainingRecord, lost: list[_Loss], shift: int | None,
         begins_anew = [item for item in counters if item.variable.kind is VariableKind.ITERATIONS and _is_initial(item)]
         if begins_anew and shift is None:
             return [_lost(distributed, begins_anew, step)]
-        words = f"{worst.variable.name} is {worst.found} when training goes on, and was {worst.saved} after step {step}"
+        words = (
+            f"{worst.variable.name} is {worst.found} when training continues, but was {worst.saved} after step {step}"
+        )
         also = ("resume-data-wrong",) if shift not in (None, -1, 1) else ()
         return [_finding("resume-step-wrong", worst, step, words, also)]
     if shift is not None:
@@ -135,9 +137,9 @@ def _lost(distributed: TrainingRecord, lost: list[_Loss], step: int) -> Finding:
     worst = max(lost, key=lambda loss: (loss.variable.kind is VariableKind.TRAINABLE, loss.error))
     names = list(dict.fromkeys(loss.variable.name for loss in lost))
     concerned = {loss.rank.rank for loss in lost}
-    words = f"{len(names)} variable(s) are not what they were after step {step}: {', '.join(names[:4])}"
+    words = f"{len(names)} variable(s) differ from their values after step {step}: {', '.join(names[:4])}"
     if len(concerned) < len(distributed.ranks):
-        words += f"; on rank {', '.join(map(str, sorted(concerned)))} alone"
+        words += f"; only on rank {', '.join(map(str, sorted(concerned)))}"
         return _finding("workers-diverged", worst, step, words, ("resume-lost-state",))
     return _finding("resume-lost-state", worst, step, words)
 
@@ -158,7 +160,7 @@ def _finding(cause: str, loss: _Loss, step: int, words: str, also: tuple[str, ..
         fix=fix_of("resume-lost-state" if "resume-lost-state" in also else cause),
         observed=_short(loss.found),
         expected=_short(loss.saved),
-        evidence="the values before the first step after the interruption, against those after the last step before it",
+        evidence="compared: values before the first step after the interruption, and after the last step before it",
         also=also,
     )
 
@@ -172,8 +174,8 @@ def _short(value: Array) -> str:
 def _wrong_data(shift: int, step: int) -> Finding:
     what = {
         0: "examples that were consumed before the interruption are consumed again",
-        -step: "the data begins from its start again",
-    }.get(shift, f"the data goes on {abs(shift)} step(s) too {'early' if shift < 0 else 'late'}")
+        -step: "the data starts again from its beginning",
+    }.get(shift, f"the data continues {abs(shift)} step(s) too {'early' if shift < 0 else 'late'}")
     # If the counter of a checkpoint is one behind its weights, the data of its last step comes again.
     behind = shift == -1 and step > 1
     cause = "resume-step-wrong" if behind else "resume-data-wrong"
@@ -184,14 +186,14 @@ def _wrong_data(shift: int, step: int) -> Finding:
         step=step,
         fix=fix_of(cause),
         observed=f"step {step + 1} consumes the examples of step {step + 1 + shift}" if shift else what,
-        expected=f"step {step + 1} consumes what it does on one device",
+        expected=f"step {step + 1} consumes the same examples as on one device",
         also=("resume-data-wrong",) if behind else ("resume-step-wrong",) if shift == 1 else (),
-        evidence="the examples of the steps after the interruption, against those of one device",
+        evidence="compared: the examples of the steps after the interruption, and those of one device",
     )
 
 
 def data_shift(reference: TrainingRecord, distributed: TrainingRecord) -> int | None:
-    """Return by how many steps the data is off after an interruption.
+    """Return by how many steps the data is shifted after an interruption.
 
     Return 0 if examples only repeat, and ``None`` if the data is right.
     """
@@ -204,7 +206,7 @@ def data_shift(reference: TrainingRecord, distributed: TrainingRecord) -> int | 
     if not after or found[step:] == expected[step : len(found)]:
         return None
     if found[:step] != expected[:step]:
-        # The strategy uses another order from the start. Then the examples must not repeat within a pass.
+        # The strategy uses another order from the start. Only examples that repeat within a pass are an error then.
         expected = found[:step]
         passes = any(names & other for at, names in enumerate(expected) for other in expected[:at])
         repeated = any(names & before for names in after[:1] for before in expected)

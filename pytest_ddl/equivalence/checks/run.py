@@ -21,7 +21,7 @@ from pytest_ddl.tracebacks import folded, package_of
 
 CHECK = "RUN"
 
-# Errors of a rank whose peer is gone. They are never the root cause if another rank has an error of its own.
+# Errors of a rank whose peer has ended. They are never the root cause if another rank has an error of its own.
 _CONSEQUENCE = re.compile(
     r"UnavailableError|AbortedError|CancelledError|Connection (reset|refused)|Socket closed|"
     r"Collective ops is aborted|peer .{0,40}(failed|down|unavailable)|heartbeat",
@@ -55,7 +55,7 @@ def _headline(error: ErrorRecord) -> str:
 
 
 def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) -> CheckResult:
-    """Decide whether a program fails only by itself, or also in another way because of the strategy."""
+    """Judge a program that fails on one device. Under the strategy it may fail in another way in addition."""
     rank, error = reference.errors[0]
     others = [theirs for _rank, theirs in distributed.errors]
     reason = f"the program fails on one device{' too' if others else ''}: {_headline(error)}"
@@ -127,7 +127,7 @@ def _order(entry: tuple[RankRecord, ErrorRecord]) -> tuple[int, int, int]:
 
 def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
     ordered = sorted(distributed.errors, key=_order)
-    # A death explains why its peers raise. But a rank that raised an error of its own explains more.
+    # A death explains why its peers raise. An error that a rank raised itself explains more.
     if ordered[0][1].type == "died":
         ordered.sort(key=lambda entry: (_order(entry)[0] != 1 or entry[1].step > ordered[0][1].step, _order(entry)))
     rank, error = ordered[0]

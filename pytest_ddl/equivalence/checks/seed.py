@@ -19,7 +19,7 @@ ACROSS_STEPS = "random-stream-repeated-across-steps"
 
 CERTAIN = 40.0
 """Bits that two draws must share to exclude chance: a probability of one in 10**12."""
-_SEEDED_HERE = "the operation follows the global seed, which this check has set and not the program"
+_SEEDED_HERE = "the operation follows the global seed, which was set by this check and not by the program"
 _BITS_OF_A_FLOAT = 7.0
 """Smallest information of a floating point number in bits: the significand of bfloat16."""
 
@@ -52,7 +52,7 @@ def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     whole = {p: found for p, found in all_draws.items() if p not in draws and _of_the_global_batch(reference, found)}
     if not draws and not whole:
         shapes = ", ".join(sorted({str(next(iter(found.values())).shape) for found in all_draws.values()})[:3])
-        return not_applicable(CHECK, f"what is drawn (shapes {shapes}) has no row per example and may be shared")
+        return not_applicable(CHECK, f"the draws (shapes {shapes}) have no row per example and may be shared")
     # If each worker has generators of its own, successive draws may come from different ones. A repeat then counts only
     # if one device repeats them too.
     over_steps = [
@@ -98,7 +98,7 @@ def _per_example(
 
 
 def _of_the_global_batch(reference: TrainingRecord, found: dict[int, DrawRecord]) -> bool:
-    """Return whether every replica draws a row for each example of the global batch, to use its own part of them.
+    """Return whether every replica draws rows for the whole global batch and uses only those of its own examples.
 
     All replicas must then draw the same numbers, but new ones in every step. If a weight has a dimension of this length
     too, the rows may belong to features, so the result is False.
@@ -204,7 +204,7 @@ def _findings(distributed: TrainingRecord, repeats: list[_Repeat], cause: str = 
         worker=next((r.rank for r in distributed.ranks if repeat.replicas[-1] in r.replicas), None),
         fix=fix_of(cause),
         observed=f"digest {draw.digest:016x} each time",
-        expected="other numbers on every replica and in every step",
+        expected="different numbers on every replica and in every step",
         evidence=f"the numbers of {draw.name} were compared in {len(repeat.steps)} step(s)"
         + (f"; {_SEEDED_HERE}" if repeat.seeded_here else ""),
         approximation=repeat.seeded_here,

@@ -43,12 +43,12 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         if not is_seed(theirs)
     ]
     if not pairs:
-        return not_applicable(CHECK, "no non-trainable state was watched (states of generators are SEED's)")
+        return not_applicable(CHECK, "no non-trainable state was watched (check SEED judges states of generators)")
     steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed)
     if is_asynchronous(distributed):
-        return not_applicable(CHECK, "the steps ran concurrently, so that state in between belongs to no step")
+        return not_applicable(CHECK, "the steps ran concurrently, so that state between them belongs to no step")
     diverged = comparison.differences().step
     findings: list[Finding] = []
     reasons: list[str] = []
@@ -151,7 +151,7 @@ def _cause(
     if step == 0:
         return "initial-weights-differ", "", True
     copies = [np.asarray(value) for _rank, _replica, value in distributed.components(theirs.index, step)]
-    # Copies that differ were not aggregated, whatever made the difference.
+    # Copies that differ were not aggregated, for whatever reason they differ.
     if not _is_reduced(theirs) and any(not same(copy, copies[0]) for copy in copies[1:]):
         scale = is_loss_scale(distributed, theirs)
         cause = "loss-scale-not-synchronised" if scale else "state-not-aggregated"
@@ -166,16 +166,16 @@ def _cause(
     layer = next((layer.name for layer in plain if layer.name in theirs.name.split("/")), None)
     if layer is not None:
         return "per-replica-normalization", f"consistent with it: {layer} is not synchronized", False
-    # One device adds 1 in each step. Any other growth counts something else than steps, for example replicas.
+    # One device adds 1 in each step. With any other growth it counts something else, for example replicas.
     desired, before = (reference.value(place.variable.index, at) for at in (step, step - 1))
     if desired is not None and before is not None and desired.dtype.kind in "iu" and np.all(desired - before == 1):
-        counted = f"it counts steps, by {_growth(distributed, theirs, step)} per step instead of 1"
+        counted = f"it counts steps, but grows by {_growth(distributed, theirs, step)} per step instead of 1"
         return "iteration-count-wrong", counted, True
     parts = comparison.tolerance.slices_at(step)
     for replica in sorted(parts):
         alone = parts[replica].value(place.variable.index, step)
         if alone is not None and copies and difference(copies[0], alone).error <= place.bound.value:
-            evidence = f"it holds what the examples of replica {replica} alone make of it"
+            evidence = f"it has the value that only the examples of replica {replica} give"
             return "state-not-aggregated", evidence, True
     if _of_an_optimizer(distributed, theirs):
         return "optimizer-state-mismatch", "", True
@@ -189,7 +189,7 @@ def _cause(
 def _of_an_optimizer(record: TrainingRecord, variable: VariableRecord) -> bool:
     """Return whether a state belongs to an optimizer.
 
-    Keras 3 prefixes an optimizer's variables with its name. Those that are no slot of a weight count as state.
+    Keras 3 prefixes an optimizer's variables with its name. Variables that are no slot of a weight count as state.
     """
     owners = {counter.name.split("/")[0] for counter in of_kind(record, VariableKind.ITERATIONS) if "/" in counter.name}
     return variable.name.split("/")[0] in owners
@@ -212,7 +212,7 @@ def _growth(record: TrainingRecord, variable: VariableRecord, step: int) -> str:
 
 
 def _first_of_each_cause(findings: Sequence[Finding]) -> list[Finding]:
-    """Keep the earliest finding of each cause. Its message says how many others there are."""
+    """Keep the earliest finding of each cause. Its message gives the number of the other findings."""
     kept: dict[tuple[str | None, bool], list[Finding]] = {}
     for finding in sorted(findings, key=lambda one: one.step or 0):
         # A cause that was recomputed for one variable is not proven for another one.

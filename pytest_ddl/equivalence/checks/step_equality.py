@@ -57,7 +57,7 @@ def _without_difference(comparison: Comparison, found: Differences) -> CheckResu
     if left_out is not None:
         return inconclusive(CHECK, left_out, in_program=True)
     if not any(comparison.tolerance.moved(v.index, steps) for v in of_kind(reference, VariableKind.TRAINABLE)):
-        return inconclusive(CHECK, "no trainable variable moved on one device, so equality shows nothing")
+        return inconclusive(CHECK, "no trainable variable moved on one device, so equal weights prove nothing")
     return passed(CHECK, f"{found.compared} components over {steps} steps")
 
 

@@ -1,4 +1,4 @@
-"""UNEVEN-EQ: steps whose batch does not split evenly over the replicas equal one device too."""
+"""UNEVEN-EQ: steps whose batch does not split evenly over the replicas equal one device."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
 from pytest_ddl.records import TrainingRecord, WriteRecord
 
 CHECK = "WRITE"
-_UNTOLD = ("stopped", "stuck", "died", "deadline")
-"""Errors of ranks whose records are incomplete."""
+_INCOMPLETE = ("stopped", "stuck", "died", "deadline")
+"""Types of errors of ranks whose records are incomplete."""
 _FILES = re.compile(r"NotFound|DataLoss|FileExists|BadZipFile|OSError|BlockingIOError|FailedPrecondition|Unknown")
 
 
@@ -31,7 +31,7 @@ def check_write(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         path: found for path, found in by_path.items() if len(found) > 1 or _failed_over(path, found, distributed)
     }
     if not shared:
-        return passed(CHECK, f"{len(by_path)} file(s), each written by one rank alone")
+        return passed(CHECK, f"{len(by_path)} file(s), each written by only one rank")
     return failed(CHECK, [_finding(shared, distributed)])
 
 
@@ -40,13 +40,13 @@ def _failed_over(path: str, found: dict[int, WriteRecord], distributed: Training
     rank = next(iter(found))
     private = path.startswith(("/", "rank"))
     errors = {other.rank: error for other, error in distributed.errors}
-    silent = any(error.type in _UNTOLD for other, error in errors.items() if other != rank)
+    silent = any(error.type in _INCOMPLETE for other, error in errors.items() if other != rank)
     return not private and silent and rank in errors and "/" in path and path in errors[rank].message
 
 
 def _finding(shared: dict[str, dict[int, WriteRecord]], distributed: TrainingRecord) -> Finding:
     path, found = min(shared.items(), key=lambda item: min(write.step for write in item[1].values()))
-    failed_alone = "" if len(found) > 1 else "; the other ranks were stopped before they told what they wrote"
+    failed_alone = "" if len(found) > 1 else "; the other ranks were stopped before they reported what they wrote"
     calls = ", ".join(f"rank {rank}: {write.api}" for rank, write in sorted(found.items()))
     more = f" and {len(shared) - 1} other path(s)" if len(shared) > 1 else ""
     # If a rank failed on one of these files, the shared path is the reason.

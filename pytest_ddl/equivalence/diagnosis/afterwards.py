@@ -62,7 +62,7 @@ def _first_difference(check: str, comparison: Comparison, kinds: Sequence[Variab
                 if error > grown * bound.value:
                     return Finding(
                         check=check,
-                        message=f"{variable.name} differs from one device when the program ends, and did not after "
+                        message=f"{variable.name} differs from one device when the program ends, but did not after "
                         f"step {steps}: it was changed after the last recorded step",
                         cause=CAUSE,
                         step=steps,

@@ -125,7 +125,7 @@ class Case(Comparison):
 
     @cached_property
     def effective(self) -> list[Motion]:
-        """Gradient of each weight, computed back from its update; the plain changes if one cannot be computed."""
+        """Gradient of each weight, computed back from its update; the changes of all weights if one cannot."""
         motions = [motion for weight in self.weights if (motion := self._effective(weight)) is not None]
         # Weights with a known unit cannot be compared with weights without one.
         return motions if len(motions) == len(self.weights) else self.weights
@@ -225,8 +225,8 @@ class Case(Comparison):
     def _rate(self, weight: Motion) -> float | None:
         """Return the learning rate of an update by hand: of this weight, or of others if its gradient is not known.
 
-        Any factor fits a single number. So it says nothing if the update of a larger weight is no multiple of its
-        gradient.
+        Any factor fits a single number. So a single number is no evidence if the update of a larger weight is no
+        multiple of its gradient.
         """
         own = self._own_rates.get(weight.variable.index)
         known = any(True for _gradient in self._own_gradients(weight))
@@ -322,10 +322,10 @@ def reproduces(motions: Sequence[Motion], predict: Callable[[Motion], Float | No
     At least one prediction must differ from the single-device change by more than rounding. A hypothesis that predicts
     no difference explains none.
     """
-    tells = False
+    differs = False
     for motion in motions:
         predicted = predict(motion)
         if predicted is None or not all(agrees(theirs, predicted, motion, scale) for theirs in motion.theirs):
             return False
-        tells = tells or difference(predicted, motion.ours).error > motion.slack * max(1.0, abs(scale))
-    return tells
+        differs = differs or difference(predicted, motion.ours).error > motion.slack * max(1.0, abs(scale))
+    return differs

@@ -42,7 +42,7 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
 
 
 def ratios(case: Case, limit: int = 4) -> str:
-    """Return the ratio of the changes of each variable, which a person would look at first."""
+    """Describe the ratio of the changes of each variable, which a person would look at first."""
     found = []
     for motion in case.weights:
         largest = magnitude(motion.ours)

@@ -1,7 +1,7 @@
 """Known limits of TensorFlow and Keras: exceptions that mean "not possible" rather than "your mistake".
 
-An entry matches the message and the file in which the traceback ends. So an error of user code is not taken for one of
-the framework.
+An entry matches the message and the file in which the traceback ends. So an error of user code is not mistaken for
+one of the framework.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LIMITATIONS: tuple[Limitation, ...] = (
     ),
     SYMBOLIC_BUILD,
     Limitation(
-        # A session says this if a placeholder is not fed. TensorFlow chooses this name of a conditional when it lifts
+        # A session raises this if a placeholder is not fed. TensorFlow chooses this name of a conditional when it lifts
         # the creation of variables. So a missing placeholder of the program itself does not match.
         r"You must feed a value for placeholder tensor '[^']*cond/Placeholder",
         "Keras 3 creates the slots and counters of an optimizer in the first tf.function that applies gradients, which "

@@ -25,7 +25,7 @@ def data_calls(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[
         for position, batch in enumerate(ours[0]):
             parts = [calls[position].size for calls in theirs.values() if position < len(calls)]
             if not parts:
-                continue  # a call that only other steps make
+                continue  # this step does not make the call
             if len(parts) == len(theirs) and all(size == batch.size for size in parts):
                 whole.add(position)
             else:
@@ -92,7 +92,7 @@ def _without(record: TrainingRecord, positions: set[int]) -> TrainingRecord:
 
 
 def _repeats(reference: TrainingRecord, step: StepRecord) -> set[int]:
-    """Return the positions of a step's batches that their replica was given before."""
+    """Return the positions of a step's batches that the same replica consumed before."""
     if len(step.batches) < 2 or step.index > reference.num_steps:
         return set()
     seen: dict[int, list[BatchRecord]] = {}

@@ -1,4 +1,4 @@
-"""Difference between the examples that a strategy and one device consumed, by id if known, else by content."""
+"""Difference between the examples that a strategy and one device consumed, by id if known, otherwise by content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Order(Enum):
     """Meaning of a difference between the examples of two runs."""
 
     SAME = "the same global batches"
-    OTHER = "other global batches, and nothing says that examples are lost or repeated"
+    OTHER = "other global batches, but no evidence that examples are lost or repeated"
     WRONG = "examples are lost or repeated"
     REPEATED = "all replicas consume the same examples"
 
@@ -145,8 +145,8 @@ def _coverage(observed: list[tuple[Examples, Examples]], by: str, one_for_all: b
 def _first_pass(observed: list[tuple[Examples, Examples]]) -> int:
     """Count the steps up to the first example that one device consumes for the second time.
 
-    Return 0 if its examples do not come in passes. After a pass nothing new may come. The one exception is the step at
-    the end of the pass, which may already contain examples of the next pass.
+    Return 0 if its examples do not come in passes. After a pass no new example may come. The only exception is the step
+    at the end of the pass, which may already contain examples of the next pass.
     """
     seen: set[int | str] = set()
     for step, (ours, _theirs) in enumerate(observed):

@@ -1,4 +1,4 @@
-"""Gradient that an update amounts to, computed back from the state of the optimizer.
+"""Gradient behind an update, computed back from the state of the optimizer.
 
 Adam and similar optimizers hide the scale of a gradient in the change of the weights, but not in their first moments.
 With momentum, a change depends on earlier steps, but it can be solved for the gradient. So if the rule of an optimizer

@@ -56,18 +56,18 @@ def _formula(
     desired = reference.ranks[0].steps[step - 1].loss
     right = whole is not None and desired is not None and abs(whole - desired) <= slack
     if len(own) > 1 and len(own) == len(parts) and _fits(sum(own) / len(own), actual, slack):
-        text = "it is the mean of the replicas' running means, which counts replicas alike whatever they consumed"
+        text = "it is the mean of the replicas' running means, which ignores their numbers of examples"
         return Shown(text, "mean-of-replica-means", approximation=right)
     if len(own) > 1 and _fits(sum(own), actual, slack * number):
         text = f"it is the sum of the {number} replicas' running means; the metric's own state is right"
         return Shown(text, also=("metric-wrong",), approximation=right)
     for replica, part in enumerate(own if len(own) > 1 else ()):
         if _fits(part, actual, slack):
-            return Shown(f"it is the running mean of replica {replica} alone", also=("metric-wrong",))
+            return Shown(f"it is the running mean of only replica {replica}", also=("metric-wrong",))
     total, count = (growth(reference, pair.ours.index, step, number) for pair in (mean.total, mean.count))
     summed = _ratio(total, count)
     if number > 1 and summed is not None and _fits(summed, actual, slack * number):
-        text = f"every update of the running mean first multiplies by {number} what it has: its state, which replicas "
+        text = f"every update first multiplies the running mean by {number}: its state, which the replicas "
         return Shown(text + "share, is summed over them again each time", also=("metric-wrong",))
     return None
 

@@ -135,4 +135,4 @@ def resummed(reference: TrainingRecord, distributed: TrainingRecord, pair: Pair,
         return None
     if difference(actual, predicted).error > slack * number ** min(step, 60):
         return None
-    return f"every update multiplies what was there by {number}: the replicas' shared state is summed again each time"
+    return f"every update multiplies the previous value by {number}: the replicas' shared state is summed again"

@@ -1,4 +1,4 @@
-"""Find the micro-batches that an update of a run is made of, and solve the update for their weights."""
+"""Find the micro-batches that make up an update of a run, and solve the update for their weights."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Group:
                 yield Window(since, step, current, [batch for batch in batches if batch.step <= since])
 
     def of_replicas(self) -> list[MicroBatch]:
-        """Return the micro-batches of each replica. One whose gradients are not finite is left out."""
+        """Return the micro-batches of each replica, without those whose gradients are not finite."""
         found = []
         for step in range(1, self.record.num_steps + 1):
             for call in calls(self.record, step, GradientStage.COMPUTED):
@@ -150,7 +150,7 @@ def groups_of(record: TrainingRecord, tolerance: Tolerance) -> Iterator[Group]:
         handed = {}
         for step, every in given.items():
             values = {index: every[index] for index in indices if index in every}
-            # Weights that stand still after an update by hand were not given zeros: there was no update.
+            # A weight that stands still in a program without an optimizer got no update, not an update of zero.
             if values and all(map(all_finite, values.values())) and (not by_hand or any(map(np.any, values.values()))):
                 handed[step] = values
         members = tuple(MicroBatch(batches[n].step, {i: batches[n].values[i] for i in indices}) for n in computed)

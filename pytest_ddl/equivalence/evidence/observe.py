@@ -85,13 +85,13 @@ def unwatched(reference: TrainingRecord, distributed: TrainingRecord) -> str | N
         return None
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (
-        f"{len(names)} variable(s) are trained and not watched, so that nothing was compared of them: "
+        f"{len(names)} variable(s) are trained but not watched, so they were not compared: "
         f"{', '.join(names[:3])}{more}; call run.watch(model=...) for the whole model, or run.watch(variables=...)"
     )
 
 
 def built_late(record: TrainingRecord, index: int) -> bool:
-    """Return whether a variable has no value from before the first step."""
+    """Return whether a variable has no value that was recorded before the first step."""
     return record.variables[index].since > 0 or record.value(index, 0) is None
 
 

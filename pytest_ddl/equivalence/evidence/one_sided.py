@@ -95,7 +95,7 @@ def lone_variables(reference: TrainingRecord, distributed: TrainingRecord, kinds
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join the first names and say how many more there are."""
+    """Join the first names and add the number of the others."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 

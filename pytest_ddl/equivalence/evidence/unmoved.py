@@ -33,20 +33,20 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
     computed = {step: total(by_replica(record, step, GradientStage.COMPUTED)) for step in steps}
     applied = {step: total(by_replica(record, step, GradientStage.APPLIED)) for step in steps}
     for variable in still:
-        telling = [step for step in steps if _large(record, variable, step, computed[step], moving[step])]
-        if not telling or any(rate_of(record, step) == 0.0 for step in telling):
+        visible = [step for step in steps if _large(record, variable, step, computed[step], moving[step])]
+        if not visible or any(rate_of(record, step) == 0.0 for step in visible):
             continue
-        size = magnitude(computed[telling[0]][variable.index])
-        reached = f"its gradient reaches {size:.4g} in step {telling[0]}"
-        given = [step for step in telling if np.any(applied[step].get(variable.index, np.zeros(())))]
+        size = magnitude(computed[visible[0]][variable.index])
+        reached = f"its gradient reaches {size:.4g} in step {visible[0]}"
+        given = [step for step in visible if np.any(applied[step].get(variable.index, np.zeros(())))]
         if given:
             yield variable, given[0], f"{reached} and was handed to the optimizer"
         elif any(variable.index in handed for handed in applied.values()):
             continue  # handed over as zeros: held back on purpose
-        elif telling == list(steps) and all(_companions(record, variable, s) & moving[s] for s in telling):
-            yield variable, telling[0], f"{reached}, and others of the same gradient call move in every step"
-        elif not any(moving.values()) and all(counted_updates(record, step) for step in telling):
-            yield variable, telling[0], f"{reached}, the optimizer counts an update, and no watched weight moves"
+        elif visible == list(steps) and all(_companions(record, variable, s) & moving[s] for s in visible):
+            yield variable, visible[0], f"{reached}, and others of the same gradient call move in every step"
+        elif not any(moving.values()) and all(counted_updates(record, step) for step in visible):
+            yield variable, visible[0], f"{reached}, the optimizer counts an update, and no watched weight moves"
 
 
 def _large(

@@ -20,7 +20,7 @@ _NOT_RECOMPUTED = (
 
 
 def outdated(record: TrainingRecord, tolerance: Tolerance) -> tuple[int, float, float, int] | None:
-    """Find the first update with an outdated rate: ``(step, rate used, rate shown, step whose rate it is)``.
+    """Find the first update with an outdated rate: ``(step, rate used, rate shown, step to which the rate belongs)``.
 
     A rate may be set before or after a step, and a schedule counts from the update before. So the rates shown before
     and after a step are both right. A rate is outdated only if it was shown earlier and is not shown any more.

@@ -21,8 +21,8 @@ def without_a_step(reference: TrainingRecord, distributed: TrainingRecord) -> st
     named = list(dict.fromkeys(map(_described, sites)))
     more = f", and {len(named) - _MOST} more," if len(named) > _MOST else ""
     return (
-        f"steps={sites[0].limit} was used up before {'; '.join(named[:_MOST])}{more} began, so that nothing of "
-        f"{'it' if len(named) == 1 else 'them'} was compared: raise steps= or leave it out"
+        f"steps={sites[0].limit} was used up before {'; '.join(named[:_MOST])}{more} began, so "
+        f"{'it was' if len(named) == 1 else 'they were'} not compared: raise steps= or leave it out"
     )
 
 

@@ -1,7 +1,7 @@
 """Join the comparisons that were repeated with high and with low random numbers into one verdict.
 
-With a constant, a program skips what only other numbers reach, for example the other branch or the masked examples. The
-second comparison reaches these.
+If random numbers are constant, a program skips some code, for example the other branch or the masked examples. The
+second comparison runs that code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Level:
 
 
 def joined(levels: Sequence[Level], check: str) -> CheckResult | None:
-    """Join the results of a check: the findings of all levels, or else a doubt that no other level settles."""
+    """Join the results of a check: the findings of all levels, otherwise a doubt that no other level resolves."""
     given = [(level, level.results()[check]) for level in levels if level.report.result(check) is not None]
     left = [(level, result) for level, result in given if not _is_settled(level, check, levels)]
     if not left:
@@ -56,7 +56,7 @@ def joined(levels: Sequence[Level], check: str) -> CheckResult | None:
     for _level, result in given:
         known = {(finding.cause, finding.approximation) for finding in found}
         found += [finding for finding in result.findings if (finding.cause, finding.approximation) not in known]
-    # A doubt that comes from the constant in place of random numbers is no fault of the program.
+    # A doubt that comes from replacing random numbers by a constant is no fault of the program.
     return replace(first, findings=tuple(found), in_program=False)
 
 
@@ -66,8 +66,8 @@ def doubts(level: Level, levels: Sequence[Level]) -> list[Doubt]:
     return [doubt for doubt in level.report.doubts if doubt not in settled]
 
 
-def telling(levels: Sequence[Level]) -> Level:
-    """Return the level that shows most: one with findings, or else the one in which most variables move."""
+def most_informative(levels: Sequence[Level]) -> Level:
+    """Return a level with findings if there is one, otherwise the level in which most variables move."""
     return max(levels, key=lambda level: (bool(level.report.findings), len(level.moving)))
 
 

@@ -1,8 +1,8 @@
 """STEP-EQ, run differently: compare the steps after a tolerated difference, from equal weights.
 
 The replicas of an uneven batch, the last one of most epochs, count equally in a mean of their means. That is
-tolerated, and weights differ from there on. So both programs run again, and after each uneven step one device goes
-on with the values that the strategy had then. What differs now is something else.
+tolerated, and weights differ from there on. So both programs run again, and after each uneven step one device
+continues with the values that the strategy had then. Differences that remain have another cause.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DTYPES = ("float16", "float32", "float64")
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
-    """Run where nothing is wrong but that replicas of an uneven batch count equally, and more follows."""
+    """Return whether only uneven batches are wrong (their replicas count equally), so that the probe can run."""
     reference, distributed = report.reference, report.distributed
     if report.findings or reference is None or distributed is None or not _tolerated(report):
         return False
@@ -41,7 +41,7 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
     if any(variable.dtype not in _DTYPES for variable in weights):
         return False
     first = min(finding.step or 0 for finding in _tolerated(report))
-    # Where gradients are added up over several steps, a step leaves more behind than its variables.
+    # If gradients are added up over several steps, the watched variables are not the whole state after a step.
     uneven = [step for step in uneven_steps(reference, distributed) if step >= first]
     return bool(uneven) and all(any(moved(reference, weight, step) for weight in weights) for step in uneven)
 
@@ -68,7 +68,7 @@ def states_of(reference: TrainingRecord, distributed: TrainingRecord) -> States:
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
-    """Replace what compares numbers with one device by the comparison in which it follows the strategy."""
+    """Replace the results that compare numbers by those of the run in which one device follows the strategy."""
     reference, distributed = report.reference, report.distributed
     if reference is None or distributed is None:
         return report
@@ -79,7 +79,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         return unfinished
     ours = again.reference
     if ours is None or ours.errors or not ours.taken_over or _tolerated(again):
-        return report  # it could not take values over; the plain report says what is not compared
+        return report  # one device could not take over values; the plain report names what is not compared
     first = min(finding.step or 0 for finding in _tolerated(report))
     results = [_result(result, again) for result in report.results]
     verified = tuple(finding for finding in report.approximations if finding.verified)

@@ -1,4 +1,4 @@
-"""METRIC-EQ, run differently: many steps on one batch change no weight, so metrics may only grow evenly."""
+"""METRIC-EQ, run differently: run many steps on one batch with learning rate 0, so metrics may only grow evenly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _JUDGED = (LIVENESS, STEP_EQ, CHECK)
 
 
 def wanted(report: Report, names: Collection[str]) -> bool:
-    """Return whether the check is named and nothing was found. The probe is slow: it runs 300 steps, twice."""
+    """Return whether ``checks=`` names the check and nothing was found. The probe is slow: it runs 300 steps, twice."""
     return CHECK in names and not report.findings
 
 
@@ -36,13 +36,13 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     again = timed(report, compare_once(replace(settings, constant=True, steps=STEPS), _JUDGED))
     refused = fails_on_one_device(again)
     if refused is not None:
-        note = f"{CHECK} is judged by the program's own steps: in a run of {STEPS} steps on one batch {refused}"
+        note = f"{CHECK} is judged only by the program's own steps: in a run of {STEPS} steps on one batch {refused}"
         return replace(report, notes=(*report.notes, note))
     reference = again.reference
     if reference is not None and not reference.errors and reference.num_steps < STEPS:
-        note = f"{CHECK} is judged by few steps: of {STEPS} steps on one batch one device ran {reference.num_steps}"
+        note = f"{CHECK} is judged by few steps: one device ran {reference.num_steps} of {STEPS} steps on one batch"
         report = replace(report, notes=(*report.notes, note))
-    # Weights stand still on purpose here, so that is no doubt. Weights that differ are findings.
+    # Weights stand still on purpose here, so a doubt about them does not count. Weights that differ are findings.
     doubts = tuple(doubt for doubt in again.doubts if doubt.check != STEP_EQ)
     findings = [_without_cause(finding) for finding in again.findings]
     what = f"run again for {STEPS} steps on one batch, learning rate 0"
@@ -53,5 +53,5 @@ def _without_cause(finding: Finding) -> Finding:
     """Return a finding on weights without its cause. Causes explain updates, and there are none here."""
     if finding.check != STEP_EQ or not finding.step or finding.variable is None:
         return finding
-    evidence = "it was changed by something else than the optimizer, whose learning rate is 0"
+    evidence = "something other than the optimizer changed it, because the optimizer's learning rate is 0"
     return replace(finding, cause=None, fix=None, evidence=evidence, also=())

@@ -16,7 +16,7 @@ from pytest_ddl.equivalence.causes import fix_of, is_possible
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
-from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined, telling
+from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined, most_informative
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import NOT_COMPARED, concluded_from
@@ -74,7 +74,7 @@ def probe(
         again = compare_once(replace(settings, neutralize=switched), names)
         refused = _refusal(report, again)
         if refused is not None:
-            return _left_open(report, off, f"tried again with {change}, which did not go through: {refused}")
+            return _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
         levels.append(Level(again, switched, change))
         if _shows_more(report, again):
             break
@@ -107,7 +107,7 @@ def probe(
             f"weights, state and losses were compared in runs with {change}",
         ),
         # Later probes repeat the comparison that shows most.
-        neutralized=telling(levels).off,
+        neutralized=most_informative(levels).off,
     )
 
 
@@ -159,7 +159,7 @@ def _refusal(report: Report, again: Report) -> str | None:
 def _left_open(report: Report, off: tuple[str, ...], why: str) -> Report:
     """Keep only the findings that no random number explains, and report that the rest was not decided."""
     differs = [r.check for r in report.results if report.roles.have(r, Role.NUMBERS) and r.findings]
-    doubts = (Doubt(differs[0], f"{why}; what else differs is not known"),) if differs else ()
+    doubts = (Doubt(differs[0], f"{why}; whether anything else differs is not known"),) if differs else ()
     return replace(
         report,
         findings=[finding for finding in report.findings if not _may_be_random(finding, off, report.roles)],

@@ -75,17 +75,17 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
 
 
 def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
-    """Return the report of runs with planted gradients, without what the program does on one device as well."""
+    """Return the report of runs with planted gradients, without findings that one device shows too."""
     refused = fails_on_one_device(again)
     result = again.result(CHECK)
     assert result is not None
     if refused is not None:
         alike = again.distributed is not None and again.distributed.errors
-        doubts = () if alike or not planted else (Doubt(CHECK, f"{refused}, and the strategy goes on"),)
-        result = not_applicable(CHECK, f"the program cannot go on with it: {refused}")
+        doubts = () if alike or not planted else (Doubt(CHECK, f"{refused}, but the run under the strategy continues"),)
+        result = not_applicable(CHECK, f"the program stops at a gradient that is not finite: {refused}")
         return replace(again, results=(result,), findings=[], doubts=doubts)
     if not planted:
-        why = "nothing is planted: Keras 3's LossScaleOptimizer decides by one replica; name the check to see it"
+        why = "not tested: Keras 3's LossScaleOptimizer decides by one replica; name NONFINITE in checks= to test it"
         result = not_applicable(CHECK, why)
     # The finding of this check explains the differences of weights and replicas that follow from it.
     findings = [finding for finding in again.findings if finding.check == CHECK]
@@ -185,7 +185,7 @@ def _unscaled(plain: Report, again: Report) -> Finding | None:
     name = at_work[0].name
     return Finding(
         CHECK,
-        f"the loss is not multiplied with {name}, by which its gradient is divided",
+        f"the loss is not multiplied by {name}, but its gradient is divided by it",
         cause="gradient-unscaled-without-scale",
         step=1,
         variable=name,

@@ -75,7 +75,7 @@ def _refused(reference: TrainingRecord, distributed: TrainingRecord) -> str | No
     if not reference.num_steps or not distributed.num_steps:
         return "no step was recorded"
     if _examples(reference) != _examples(distributed):
-        return "it consumed other examples than one device, or in another order"
+        return "it consumed other examples than one device, or consumed them in another order"
     counts = [
         [float(value) for variable, value in _finals(record, VariableKind.ITERATIONS)]
         for record in (reference, distributed)

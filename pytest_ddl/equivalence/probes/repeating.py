@@ -45,8 +45,8 @@ def timed(plain: Report, again: Report) -> Report:
         if distributed.seconds >= PATIENCE * expected:
             return again
         why = (
-            f"the {distributed.seconds:.0f} s that were left are too few to tell a slow run from one that hangs "
-            f"(about {expected:.0f} s are likely)"
+            f"the {distributed.seconds:.0f} s that were left are too few to distinguish a slow run from one that "
+            f"hangs (it probably needs {expected:.0f} s)"
         )
     doubt = Doubt(RUN, f"{why}: set a longer timeout=")
     left = again.without(lambda finding: again.roles.have(finding, Role.RUN | Role.LIVENESS), doubt)

@@ -76,24 +76,24 @@ def stale_update(
         return None
     tolerance = Tolerance(reference)
     trainable = of_kind(reference, VariableKind.TRAINABLE)
-    tells = False
+    differs = False
     for variable in trainable:
         rule = rule_for(reference, variable, step)
         ours, theirs = effective(reference, rule, step), effective(distributed, rule, step)
         predicted = _update_of(held, rule.source, variable, hold, step, rule.read)
         if not ours or not theirs or predicted is None or not all(map(all_finite, (*ours, *theirs, predicted))):
             return None
-        # Three runs round: this one, the reference, and the one whose weights were set back.
+        # Three runs contribute rounding: this one, the reference, and the one whose weights were set back.
         slack = 4 * rule.slack(tolerance, step)
         if any(difference(value, predicted).error > slack for value in theirs):
             return None
-        tells = tells or difference(predicted, ours[0]).error > 4 * slack
-    if not tells:
+        differs = differs or difference(predicted, ours[0]).error > 4 * slack
+    if not differs:
         return None
     age = step - 1 - hold
     return Finding(
         check=CHECK,
-        message=f"the update of step {step} is that of the weights {age} step(s) before",
+        message=f"the update of step {step} was computed with weights that are {age} step(s) older",
         cause=CAUSE,
         step=step,
         variable=trainable[0].name,

@@ -73,7 +73,7 @@ class Aligned:
 
 
 def align(reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings, program: Runner) -> Aligned:
-    """Return two runs on the same global batches, if the data allows it and no example is lost or repeated."""
+    """Return two runs on the same global batches if that is possible and no example is lost or repeated."""
     reference, distributed = data_calls(reference, distributed)
     runs = Aligned(reference, distributed, settings)
     if not _are_comparable(reference, distributed) or _same_contents(reference, distributed):
@@ -99,12 +99,10 @@ def align(reference: TrainingRecord, distributed: TrainingRecord, settings: RunS
                     note = f"run for {ours.num_steps} steps, in which workers consume the same examples"
                     return Aligned(ours, theirs, longer, (note,))
     if not known and not _same_contents(reference, program.anew(settings)):
-        why = "the program consumes other examples each time that it runs on one device: give its data a seed"
+        why = "the program consumes other examples each time that it runs on one device: set a seed for its data"
         return replace(runs, undecided=why, in_program=True)
     if not known and _follow_batch_size(runs, program):
-        why = (
-            "the examples depend on the size of the batches in which they are drawn: make them first, batch afterwards"
-        )
+        why = "the examples depend on the size of the batches in which they are drawn: create them before batching"
         return replace(runs, undecided=why, in_program=True)
     return runs if wrong else _replayed(runs, program, found.drawn)
 
@@ -161,7 +159,7 @@ def _same_contents(reference: TrainingRecord, distributed: TrainingRecord) -> bo
 
 
 def _without_numbers(report: Report, why: str, in_program: bool) -> Report:
-    """Remove from a report all comparisons of numbers that other examples led to."""
+    """Remove from a report all comparisons of numbers that were computed from different examples."""
 
     def concerns(finding: Finding) -> bool:
         roles = report.roles

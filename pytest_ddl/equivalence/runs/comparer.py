@@ -116,7 +116,7 @@ class Comparer:
         report = compare_once(settings, checks, repeated=False)
         done = report.reference.num_steps if report.reference is not None else 0
         if steps is not None and 0 < done < steps:
-            note = f"steps={steps} is the most that is compared: the program's loops ended after {done}"
+            note = f"steps={steps} was not reached: the program's loops ended after {done}"
             report = report.noted(note)
         for probe in PROBES:
             if report.comparable and probe.wanted(report, checks or ()):
@@ -133,7 +133,7 @@ class PlainComparison:
     decide: Callable[..., Report]
 
     def in_precision(self, precision: str) -> Report:
-        """Compare in one precision, or in that which suits the program."""
+        """Compare in the given precision, or for ``auto`` in the one that suits the program."""
         reference, distributed, settings = self._plain_runs(precision)
         reference, settings = self._without_strategy(reference, settings)
         runs = align(reference, distributed, settings, self.program)

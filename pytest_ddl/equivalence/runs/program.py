@@ -115,7 +115,7 @@ class Program:
 
 def _alone(rank: RankRecord) -> RankRecord:
     """Return the record of a rank that called ``run.restart()`` while others continued, which is an error."""
-    message = "run.restart() was called on this rank and not on all; interrupt the program on every rank or on none"
+    message = "run.restart() was called on this rank, but not on all; interrupt the program on every rank or on none"
     return replace(rank, error=ErrorRecord("RuntimeError", message, "", rank.num_steps))
 
 
@@ -130,7 +130,7 @@ def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
         output = answer.stdout + answer.stderr
         return replace(record, error=replace(record.error, output=output[-4000:])) if record.error else record
     failure = answer.failure
-    # The log of executed collectives is all that is left of a rank that gave no answer.
+    # A rank that gave no answer leaves only its log of executed collectives.
     executed = collective_log.read(collective_log.path_of(settings.tmp_path, settings.attempt, answer.rank))
     fates = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped", Fate.STUCK: "stuck"}
     kind = fates.get(answer.fate)

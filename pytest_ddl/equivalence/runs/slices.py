@@ -1,4 +1,4 @@
-"""Select parts of a global batch to train on separately, so that a guessed cause can be recomputed."""
+"""Select parts of a global batch to train on separately, so that a supposed cause can be recomputed."""
 
 from __future__ import annotations
 

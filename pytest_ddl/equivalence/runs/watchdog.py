@@ -1,4 +1,4 @@
-"""Detect from the ranks' logs of collectives, long before the deadline, that they wait for each other forever."""
+"""Detect from the ranks' logs of collectives, long before the deadline, that ranks wait for each other forever."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def behind(found: Sequence[Finding], declared: Sequence[Finding], roles: Roles) 
         first = [f for f in of_weights if f.step == of_weights[0].step]
         if first and first[0].step == 0:
             yield Doubt(
-                first[0].check, f"{cause} is declared, and no step that begins with other weights can be compared"
+                first[0].check, f"{cause} is declared, and steps that begin with different weights cannot be compared"
             )
         elif first and not any(is_recomputed(f) for f in first):
             yield Doubt(
@@ -34,8 +34,8 @@ def behind(found: Sequence[Finding], declared: Sequence[Finding], roles: Roles) 
                 if roles.have(state, Role.STATE) and state.cause is None and state.step == first[0].step:
                     yield Doubt(
                         state.check,
-                        f"{cause} is declared in step {state.step}, and whether the state that differs then follows "
-                        "from it is not known",
+                        f"{cause} is declared in step {state.step}, and it is not known whether the state that differs "
+                        "in that step follows from it",
                     )
                     break
         for finding in ours:

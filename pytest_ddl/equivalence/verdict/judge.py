@@ -140,7 +140,9 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
     if check.role & Role.ORDERED and is_asynchronous(distributed):
         return not_applicable(check.name, "steps ran concurrently, so that none has a state of its own: see PS")
     if check.role & Role.DATA and any(rank.facts.get("epochs_as_steps") for rank in distributed.ranks):
-        return not_applicable(check.name, "Model.fit under a parameter server strategy tells epochs alone, not batches")
+        return not_applicable(
+            check.name, "Model.fit under a parameter server strategy reports only epochs, not batches"
+        )
     if check.role & Role.DATA and schedules_itself(distributed):
         return not_applicable(check.name, "the program gives every worker data of its own, and schedules its own steps")
     result = check.function(reference, distributed, tolerance)
@@ -183,7 +185,7 @@ def require(report: Report, names: Collection[str]) -> Report:
     if any(record.errors for record in records):
         return report
     idle = [
-        Doubt(result.check, f"checks= names it, and it does not apply: {result.reason}")
+        Doubt(result.check, f"checks= names it, but it does not apply: {result.reason}")
         for result in report.results
         if result.check in names and result.outcome is Outcome.NOT_APPLICABLE
     ]
@@ -195,7 +197,7 @@ def _undecided(
 ) -> tuple[Doubt, ...]:
     """Return why a verdict is missing, without the doubts that follow from a tolerated finding.
 
-    A check is excused only if weights differ or the run failed earlier. Its own doubts stay.
+    A check is excused only if weights differ or the run failed earlier. Doubts of other kinds stay.
     """
     weights_differ = any(result.outcome is Outcome.FAIL and roles.have(result, Role.UPDATES) for result in results)
     crashed = any(roles.have(finding, Role.RUN) for finding in excused)
@@ -236,7 +238,7 @@ def _unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> I
             yield Doubt(
                 UNEVEN,
                 f"step {step} leaves a replica empty, and weights are not comparable after the approximation in step "
-                f"{first}; check a batch smaller than the replicas on its own",
+                f"{first}; test a batch with fewer examples than replicas separately",
             )
             return
 
@@ -253,7 +255,7 @@ def _notes(
     of_weights = [f for f in excused if roles.have(f, Role.WEIGHTS) and f.cause != "state-not-aggregated"]
     numeric = [f.step for f in of_weights if f.step is not None]
     if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
-        notes.append(f"{NOT_COMPARED} {min(numeric)}, where the tolerated difference begins")
+        notes.append(f"{NOT_COMPARED} {min(numeric)}, in which the tolerated difference begins")
     if is_asynchronous(distributed) and not distributed.errors:
         notes.append(_NO_STEPS)
     hidden = len(found) - len(roots)

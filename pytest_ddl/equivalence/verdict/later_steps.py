@@ -53,7 +53,7 @@ def unlike_before(
         if not finding.approximation:
             yield Doubt(
                 finding.check,
-                f"{cause} is excused in step {first}, and the steps after it cannot be compared: the update is not a "
+                f"{cause} is excused in step {first}, but the steps after it cannot be compared: the update is not a "
                 "plain sum of the gradients of the replicas",
             )
         return
@@ -65,6 +65,6 @@ def unlike_before(
     if odd is not None:
         yield Doubt(
             finding.check,
-            f"{cause} is excused in step {first}, and step {odd} differs by something else: its update is not made of "
+            f"{cause} is excused in step {first}, and step {odd} has another difference: its update does not come from "
             "the gradients of the replicas as before",
         )

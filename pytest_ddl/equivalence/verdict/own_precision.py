@@ -16,7 +16,7 @@ def replaced_policies(record: TrainingRecord) -> list[str]:
 
 
 def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report:
-    """Complete the report of a comparison in a wider type by that of the program's own precision.
+    """Complete the report of a comparison in a wider type with one in the program's own precision.
 
     float64 shows whether the program is right, to a single example. float32 shows it too, and is used if Keras casts to
     it under the strategy. Only the program's own precision shows what goes wrong in it: an overflow, a loss scale, a
@@ -27,14 +27,14 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
     assert report.reference is not None
     names, wide = " and ".join(replaced_policies(report.reference)), report.reference.precision
     if report.findings:
-        return replace(report, notes=(f"compared in {wide}, in place of the dtype policy {names}", *report.notes))
+        return replace(report, notes=(f"compared in {wide} instead of the dtype policy {names}", *report.notes))
     own = run()
     if own.findings:
-        note = f"the difference is one of {names}: in {wide}, in its place, " + (
-            "there is none" if report.passed else "nothing could be decided"
+        note = f"the difference was found in {names}; the comparison in {wide} " + (
+            "found none" if report.passed else "could not decide"
         )
         return replace(own, notes=(note, *own.notes))
-    note = f"compared in {wide}, in place of the dtype policy {names}, and in {names} as far as its rounding allows"
+    note = f"compared in {wide} instead of the dtype policy {names}, and also in {names} as far as its rounding allows"
     known = {finding.cause for finding, _reason in report.expected}
     return replace(
         report,

@@ -1,7 +1,7 @@
-"""Steps after which one device took over the strategy's values: each is judged by what it did itself.
+"""Judge each step after which one device took over the strategy's values by the values that the step computed.
 
-Such a step ends with the same values in both runs, so that the steps after it can be compared. That says nothing
-about the step. It is judged in records that end with what it left behind itself.
+Such a step ends with the same values in both runs, so that the steps after it can be compared. But equal values
+after such a step do not show that the step was right. It is judged in records that end with its own results.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord
 
 MOST = 20
-"""Steps that are judged so, the first ones; each takes as long as judging the whole run."""
+"""Maximum number of steps that are judged this way. Each takes as long as judging the whole run."""
 Cut = Callable[[TrainingRecord], TrainingRecord]
 
 
 def step_by_step(
     taken_over: Sequence[int], judged: Callable[[Cut], Sequence[CheckResult]], roles: Roles = ROLES
 ) -> tuple[CheckResult, ...]:
-    """Return the results of checks, with what the steps did themselves that ended with values taken over.
+    """Return the results of checks, joined with those of each step after which one device took over values.
 
     :param judged: a function that gives the results of checks for changed records.
     """
     results = judged(partial(without_losses, steps=taken_over))
     own = {step: judged(partial(up_to, step=step, taken_over=taken_over)) for step in taken_over[:MOST]}
-    left = f"step {taken_over[MOST]} and later uneven ones by themselves" if len(taken_over) > MOST else None
+    left = f"step {taken_over[MOST]} and later uneven steps, judged separately" if len(taken_over) > MOST else None
     joined = []
     for position, result in enumerate(results):
         if roles.have(result, Role.BY_STEP):
@@ -53,7 +53,7 @@ def without_losses(record: TrainingRecord, steps: Sequence[int]) -> TrainingReco
 
 
 def up_to(record: TrainingRecord, step: int, taken_over: Sequence[int] = ()) -> TrainingRecord:
-    """Return a record that ends with a step, and with what that step itself left behind."""
+    """Return a record that ends with a step and with the values that the step itself computed."""
 
     def ended(last: StepRecord) -> StepRecord:
         return last if last.own is None else replace(last, snapshot=last.own)
@@ -67,7 +67,7 @@ def up_to(record: TrainingRecord, step: int, taken_over: Sequence[int] = ()) -> 
 
 
 def _of_step(result: CheckResult, step: int) -> CheckResult:
-    """Return what a check says of the last step alone."""
+    """Return the result of a check for only the last step."""
     kept = tuple(_with_nothing_behind(finding) for finding in result.findings if finding.step == step)
     doubtful = result.outcome is Outcome.INCONCLUSIVE and not result.follows
     outcome = Outcome.FAIL if kept else Outcome.INCONCLUSIVE if doubtful else Outcome.NOT_APPLICABLE
@@ -75,7 +75,7 @@ def _of_step(result: CheckResult, step: int) -> CheckResult:
 
 
 def _with_nothing_behind(finding: Finding) -> Finding:
-    """What is tolerated in this step hides nothing: the steps after it began with equal values."""
+    """Mark a tolerated finding as verified: it hides no other defect, because later steps began with equal values."""
     return replace(finding, verified=True) if finding.approximation else finding
 
 

@@ -1,4 +1,4 @@
-"""Precedence of findings: a table of what an earlier finding explains, and what follows from it in any case."""
+"""Precedence of findings: tables of the findings that an earlier finding explains, or that must follow from it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Rule:
     earlier: Role
     later: Role
     explains: Condition
-    """Whether the earlier finding explains the later one, if the row applies."""
+    """True if the earlier finding explains the later one, provided that the row applies."""
     if_: Condition = lambda _earlier, _later: True
-    """Whether the row applies. If not, the next rows decide."""
+    """Condition under which the row applies. Otherwise the next rows decide."""
 
 
 def decided(rules: Sequence[Rule], earlier: Finding, later: Finding, roles: Roles) -> bool:
@@ -147,7 +147,7 @@ EXPLAINED: tuple[Rule, ...] = (
     # Wrong data does not depend on the weights. A wrong batch size explains its duplicates.
     Rule(Role.BATCHES, Role.EXAMPLES, _always),
     Rule(_ANY, Role.DATA, _never),
-    # It is the loss of other examples.
+    # The loss belongs to other examples.
     Rule(Role.EXAMPLES, Role.LOSS, _always, if_=_from_its_step_on),
     # The loss of the step in which weights begin to differ is a defect of its own,
     # unless it is off by the same formula.
@@ -166,11 +166,11 @@ EXPLAINED: tuple[Rule, ...] = (
     Rule(Role.WEIGHTS, _BY_STEP, _changes_later_or_vague),
     Rule(Role.DATA, _BY_STEP, _changes_later_or_guessed),
 )
-"""What an earlier finding explains. The first row that applies decides."""
+"""Rows that decide whether an earlier finding explains a later one. The first row that applies decides."""
 
 MUST_FOLLOW: tuple[Rule, ...] = (
     Rule(_ANY, _ANY, _always, if_=_stops),
-    # What came after a verified finding began with equal values.
+    # The steps after a verified finding began with equal values.
     Rule(_ANY, _BY_STEP | Role.STATE | Role.MOTION, _up_to_its_step, if_=_is_verified),
     Rule(_ANY, _ANY, _never, if_=_is_verified),
     Rule(Role.BATCHES, Role.EXAMPLES, _always),
@@ -179,4 +179,4 @@ MUST_FOLLOW: tuple[Rule, ...] = (
     # A declared difference of a counter, a slot, state or a loss does not change the weights.
     Rule(Role.REPLICAS, _BY_STEP, _after_its_step, if_=_is_of_weights),
 )
-"""What follows from an excused finding, whatever else is wrong. The first row that applies decides."""
+"""Rows that decide whether a finding must follow from an excused one. The first row that applies decides."""

@@ -37,7 +37,7 @@ def root_causes(
 
 
 def _rank(finding: Finding, roles: Roles) -> tuple[int, int, int, int]:
-    """Return a sort key: what stopped the run, then the step (a specific cause, and data, first), then slowness."""
+    """Return a sort key: first what stopped the run, then by step (specific causes and data first), then slowness."""
     tier = 2 if finding.symptom == Symptom.SLOW.value else 0 if roles.have(finding, Role.STOPPING) else 1
     if roles.have(finding, Role.FILES):
         # Shared files damage what is read later. If a rank failed on the file, that is the reason.

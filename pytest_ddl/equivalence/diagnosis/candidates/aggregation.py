@@ -16,7 +16,7 @@ CAUSE = "gradient-not-aggregated"
 
 
 def own_gradient(case: Case) -> Fit | None:
-    """Test, by the replicas' recorded gradients, for variables that moved by only a part of the gradient."""
+    """Test for variables that moved by only a part of the gradient, using the replicas' recorded gradients."""
     for source in case.sources if case.replicas > 1 else ():
         if source.stage is GradientStage.APPLIED and not tell_apart(case, source):
             continue  # reduced before they were handed over: not a part of the gradient
@@ -56,7 +56,7 @@ def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, in
     # If no other replica contributes anything, the part of one replica is the whole.
     sharing = [replica for replica, part in enumerate(parts) if any(map(np.any, part.values()))]
     if len(sharing) > 1:
-        used += [(f"by the gradient of replica {replica} alone", of_one(replica)) for replica in sharing]
+        used += [(f"only by the gradient of replica {replica}", of_one(replica)) for replica in sharing]
     return used
 
 
@@ -179,7 +179,7 @@ def from_slices(case: Case) -> Fit | None:
     for replica in range(number):
         shares = [one if other == replica else 0.0 for other in range(number)]
         if reproduces(case.weights, _combination(parts, shares)):
-            evidence = f"every replica applied the update of replica {replica}'s examples alone"
+            evidence = f"every replica applied the update of only replica {replica}'s examples"
             return Fit(CAUSE, evidence)
     if reproduces(case.weights, _combination(parts, [one / number] * number)):
         return _of_parts(case, "the mean of the updates of each replica's examples alone reproduces the change")
@@ -200,7 +200,7 @@ def _combination(parts: dict[int, list[Float]], shares: list[float]) -> Callable
 
 
 def _of_parts(case: Case, evidence: str) -> Fit:
-    """Name the cause if a step is the mean of its parts, by the features of the program that act on a part."""
+    """Name the cause if a step is the mean of its parts, from those features of the program that act on a part."""
     if any(case.setting(kind) for kind in CLIPS):
         return Fit("gradient-clipped-before-aggregation", evidence)
     if plain_normalization(case):

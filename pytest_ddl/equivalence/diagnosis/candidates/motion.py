@@ -96,7 +96,7 @@ def another_rate(case: Case) -> Fit | None:
 
 
 def optimizer_itself(case: Case) -> Fit | None:
-    """Test for an optimizer that gets the right gradient from the replicas but makes a wrong update of it."""
+    """Test for an optimizer that gets the right gradient from the replicas but computes a wrong update from it."""
     source = next((s for s in case.sources if s.stage is GradientStage.APPLIED), None)
     if source is None or not source.own or not case.in_gradient_units:
         return None
@@ -113,7 +113,7 @@ def optimizer_itself(case: Case) -> Fit | None:
     where = f" ({wrong[0].variable.name})" if wrong else ""
     return Fit(
         "optimizer-state-mismatch",
-        f"the {source} the replicas add up to those of one device; what the optimizer makes of them{where} does not",
+        f"the {source} the replicas add up to those of one device; the result of the optimizer{where} differs",
         exact=right,
     )
 
@@ -121,8 +121,8 @@ def optimizer_itself(case: Case) -> Fit | None:
 def state_of_the_update(case: Case) -> Fit | None:
     """Test for wrong state with the shape of a weight, although the replicas' gradients add up to the right one.
 
-    An optimizer by hand keeps moments beside the weights. If they are wrong, they took in something else than the
-    gradient.
+    An optimizer by hand keeps moments beside the weights. If they are wrong, they were not computed
+    from the gradient only.
     """
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
     off = [m for m in case.weights if not m.is_right]
@@ -137,8 +137,8 @@ def state_of_the_update(case: Case) -> Fit | None:
     names = ", ".join(motion.variable.name for motion in wrong[:3])
     return Fit(
         "optimizer-state-mismatch",
-        f"the {source} the replicas add up to those of one device, and {names}, of the weights' shapes, is not "
-        "changed as on one device",
+        f"the {source} the replicas add up to those of one device, but the change of {names}, which has the shape of "
+        "a weight, differs from one device",
         exact=False,
     )
 

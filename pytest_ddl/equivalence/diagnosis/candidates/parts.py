@@ -84,7 +84,7 @@ def _share(case: Case, source: Source) -> float | None:
 
 
 def coupled(case: Case) -> Fit | None:
-    """Test for examples that act on each other: no weighting of the replicas' gradients gives that of one device."""
+    """Test for a loss that couples examples: no weighting of the replicas' gradients gives that of one device."""
     source = _used(case)
     if source is None or not _same_data(case) or 0 in case.sizes:
         return None
@@ -173,7 +173,7 @@ def mean_of_means(case: Case) -> Fit | None:
 
 
 def _contradicted(case: Case) -> bool:
-    """Return whether the replicas' gradients were recorded and show something else."""
+    """Return whether the replicas' gradients were recorded and contradict this cause."""
     for source in case.sources:
         if source.stage is GradientStage.COMPUTED and case.pulls and _tells(case, source):
             return max((magnitude(value) for value in source.own.values()), default=0.0) > 0

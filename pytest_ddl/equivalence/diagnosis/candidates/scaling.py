@@ -104,7 +104,7 @@ def _in_gradients(case: Case, factor: float) -> str | None:
             if reproduces(case.pulls, lambda m, cut=cut: cut.get(m.variable.index), factor):  # type: ignore[misc]
                 return f"{factor:.4g} x the single-device gradient, cut by {clip}, reproduces the update"
         return None
-    return f"the {source} the replicas add up to {factor:.4g} x the one of one device"
+    return f"the {source} the replicas add up to {factor:.4g} x that of one device"
 
 
 def scaled_parts(case: Case) -> Fit | None:
@@ -154,7 +154,11 @@ def scaled_variables(case: Case) -> Fit | None:
         others = len(case.effective) - len(wrong)
         if len(fitting) == len(wrong):
             return Fit(cause, f"{evidence}; the other {others} weight(s) are right")
-        return Fit(cause, f"{evidence}; other weights differ otherwise, as of a sum of terms", exact=False)
+        return Fit(
+            cause,
+            f"{evidence}; other weights differ in another way, as if only one of several terms were wrong",
+            exact=False,
+        )
     return None
 
 
@@ -206,7 +210,7 @@ def penalised_variables(case: Case) -> Fit | None:
     names = [layer.name for layer in layers if any(key.endswith("_regularizer") for key in layer.settings)]
     motions = case.effective
     off = [m for m in motions if not m.is_right]
-    # If all weights differ, something else than a regularizer may be wrong.
+    # If all weights differ, something other than a regularizer may be wrong.
     if not off or not names or case.replicas == 1 or len(off) == len(motions):
         return None
     if not all(any(name in m.variable.name.split("/") for name in names) for m in off):
@@ -222,7 +226,7 @@ def penalised_variables(case: Case) -> Fit | None:
 
 
 def along_weights(motion: Motion, vector: Float, slack: float) -> float | None:
-    """Return the ``c`` of ``vector = c * W`` or ``c * sign(W)``, 0 for rounding, ``None`` if neither fits."""
+    """Return ``c`` of ``vector = c * W`` or ``c * sign(W)``; 0 if it is only rounding, ``None`` if neither fits."""
     if magnitude(vector) <= slack:
         return 0.0
     for direction in (motion.before, np.sign(motion.before)):
@@ -233,7 +237,7 @@ def along_weights(motion: Motion, vector: Float, slack: float) -> float | None:
 
 
 def tells_direction(motion: Motion) -> bool:
-    """Return whether the weights have enough entries for a direction: more than a single number."""
+    """Return whether the weights have more than one entry, so that they have a direction."""
     return int(np.count_nonzero(motion.before)) >= 2
 
 

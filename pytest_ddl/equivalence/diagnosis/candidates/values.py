@@ -1,4 +1,4 @@
-"""Candidates for spoiled values: not finite, out of a format's range, or mixed rows of sparse gradients."""
+"""Candidates for damaged values: not finite, out of a format's range, or mixed rows of sparse gradients."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ def sparse_rows(case: Case) -> Fit | None:
     if all(_one_of_several(motion, source.parts) for motion in off):
         return Fit(
             "sparse-gradient-mismatch",
-            f"the gradient of {names} is sparse: rows that several replicas have are those of one of them, not their "
-            "sum",
+            f"the gradient of {names} is sparse: for a row that several replicas have, the update contains the row of "
+            "only one of them, not their sum",
         )
     if not all(_rows_mixed(case, motion, source.parts) for motion in off):
         return None
     return Fit(
         "sparse-gradient-mismatch",
-        f"the gradient of {names} is sparse: over its rows the update adds up to the replicas' gradients, "
-        "and its single rows do not",
+        f"the gradient of {names} is sparse: summed over all rows, the update equals the replicas' gradients, "
+        "but its single rows do not",
     )
 
 
