@@ -221,7 +221,7 @@ class SourceTrees:
 
 
 class ForeignCodeError(RuntimeError):
-    """Error if code was measured that is not that of the version."""
+    """Error if the measured code is not the code of the version."""
 
 
 class FromSource:
@@ -238,10 +238,10 @@ class FromSource:
         foreign = self.source.foreign(sys.modules.values())
         if foreign:
             raise ForeignCodeError(
-                f"code was measured that is not the checked-out one in {', '.join(self.source.trees)}: "
-                f"{listed(foreign)}. Each commit would get the numbers of that copy. Give the folder that holds the "
+                f"the measured code is not the checked-out code in {', '.join(self.source.trees)}: "
+                f"{listed(foreign)}. Each commit would get the result of this copy. Give the folder that holds the "
                 "package's source as --path, for example pytest-ddl asv run --path python, or install the package "
-                "anew from the commit, or as an editable one (pip install --editable .)"
+                "again from the commit, or as an editable installation (pip install --editable .)"
             )
 
 

@@ -139,7 +139,7 @@ def _differences(experiment: Experiment) -> Table:
         ("network", "a CNN, not given in detail", network),
         ("batch rule", published_rule, rule),
         ("epochs", str(PUBLISHED.epochs), str(experiment.epochs)),
-        ("what is timed", UNKNOWN, "training alone, epoch by epoch; evaluating and building are outside of the clock"),
+        ("what is timed", UNKNOWN, "only training, epoch by epoch; evaluation and building are not timed"),
     ]
     return Table("What differs", tuple(rows))
 

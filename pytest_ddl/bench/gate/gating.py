@@ -166,14 +166,14 @@ def _notes(repository: Repository, base: Version, head: Version, plan: GatePlan)
     lacking, shared = repository.lacking(base, head) if base.tree != head.tree else (0, "")
     if lacking and shared == head.commit:
         yield (
-            f"HEAD {head.short} is older than BASE {base.short}, by {lacking} commit(s): what became faster in them "
-            "counts as slower here, and the other way round"
+            f"HEAD {head.short} is older than BASE {base.short}, by {lacking} commit(s): an improvement in these "
+            "commits counts as a slowdown here, and a slowdown as an improvement"
         )
     elif lacking:
-        fix = f"; to measure those of HEAD alone give their merge base as BASE: {shared[:10]}" if shared else ""
+        fix = f"; to measure only those of HEAD, give the merge base as BASE: {shared[:10]}" if shared else ""
         yield (
             f"HEAD {head.short} lacks {lacking} commit(s) of BASE {base.short}, whose changes are measured too, as if "
-            f"HEAD had taken them back{fix}"
+            f"HEAD had reverted them{fix}"
         )
     if plan.a_a:
         yield "A/A: the gate itself is measured"
@@ -199,5 +199,5 @@ def _missing(target: Target, *sides: Side) -> str:
     who = " and ".join(f"{side.name} ({side.commit[:10]})" for side in lacking)
     looked = ", ".join(str(path.relative_to(lacking[0].root)) for path in lacking[0].paths)
     none, meant = "has" if len(lacking) == 1 else "have", target.meant(lacking[0].paths)
-    fix = f"Did you mean {meant}?" if meant else "A new target can be gated from the commit after the one that adds it"
+    fix = f"Did you mean {meant}?" if meant else "A new target can be measured if BASE has it, too"
     return f"{who} {none} no {target.place}, so there is nothing to compare (looked in {looked}). {fix}"

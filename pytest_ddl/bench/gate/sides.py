@@ -212,17 +212,17 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
         if told is not None:
             return MeasurementError(
                 f"the training function of {run.described} ended by itself, after {_blocks(told)} blocks of steps: "
-                "the gate says when it has enough. Remove the steps= or epochs= of its own loop; run.steps, "
+                "the gate decides when to stop. Remove the steps= or epochs= of its own loop; run.steps, "
                 "run.batches and run.fit end when the gate does"
             )
         if run.is_gone:
             return MeasurementError(f"{run.described} {run.ending()}")
     if late:
         return MeasurementError(
-            f"a launch of both sides took more than {runs[0]._bench.timeout:g} s ({error}); --timeout gives it more, "
-            "--strategy with fewer replicas needs less"
+            f"a launch of both sides took more than {runs[0]._bench.timeout:g} s ({error}); give a larger --timeout, "
+            "or a --strategy with fewer replicas"
         )
-    return MeasurementError(f"the ranks of a side went away: {error}")
+    return MeasurementError(f"ranks of a side ended unexpectedly: {error}")
 
 
 def _blocks(told: Mapping[str, Any]) -> int:

@@ -197,8 +197,8 @@ def _edges(scaled: Sequence[float]) -> list[int]:
         import ruptures
     except ImportError as error:
         raise DetectorMissingError(
-            f"finding changes needs ruptures ({error}): pip install 'pytest-ddl[bench]', or --no-detect for the page "
-            "alone"
+            f"finding changes needs ruptures ({error}): pip install 'pytest-ddl[bench]', or --no-detect to "
+            "write only the page"
         ) from error
     import numpy as np
 

@@ -19,9 +19,9 @@ PRIMARY = ("step", "throughput", "counters")
 STEPS = ("step", "throughput")
 EXPLAINED = ChangeVerdict(
     "explained",
-    "the step itself did not get slower: the one replica that it is compared with got faster",
+    "the step did not become slower: the single replica that it is compared with became faster",
 )
-LARGER_MODEL = ChangeVerdict("explained", "the model has more parameters, and reduces as much more as these explain")
+LARGER_MODEL = ChangeVerdict("explained", "the model has more parameters, which explain the additional reduced bytes")
 
 
 @dataclass(frozen=True)
