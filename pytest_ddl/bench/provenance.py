@@ -134,10 +134,10 @@ def _owned(installed: Iterable[Distribution], names: set[str], checkout: Path, r
 def _source(distribution: Distribution) -> tuple[Path | None, bool]:
     """Return the folder that a distribution was installed from (PEP 610), and whether it still points there."""
     with contextlib.suppress(json.JSONDecodeError, AttributeError):
-        told = json.loads(distribution.read_text("direct_url.json") or "{}")
-        url = urlparse(told.get("url", ""))
-        if url.scheme == "file" and "dir_info" in told:
-            return Path(unquote(url.path)).resolve(), bool(told["dir_info"].get("editable"))
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        url = urlparse(origin.get("url", ""))
+        if url.scheme == "file" and "dir_info" in origin:
+            return Path(unquote(url.path)).resolve(), bool(origin["dir_info"].get("editable"))
     return None, False
 
 

@@ -78,7 +78,7 @@ def check(plan: Plan) -> Report:
     )
 
 
-def measure(harness: Harness, plan: Plan, told: Callable[[str], None]) -> list[Training]:
+def measure(harness: Harness, plan: Plan, tell: Callable[[str], None]) -> list[Training]:
     """Run all trainings in an order that balances a drift of the machine: 1 and N, then N and 1, and so on.
 
     :raises ExperimentError: if a training failed or cannot be trusted.
@@ -88,7 +88,7 @@ def measure(harness: Harness, plan: Plan, told: Callable[[str], None]) -> list[T
         order = [plan.single, plan.many] if repeat % 2 else [plan.many, plan.single]
         for variant in order:
             training = train_once(harness, plan, variant, repeat)
-            told(
+            tell(
                 f"repeat {repeat}/{plan.repeats}, {training.replicas} replica(s), {variant}: "
                 f"{training.total_seconds:.1f} s in {training.epochs} epochs, accuracy {training.accuracy:.4f}"
             )

@@ -63,8 +63,8 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
     notes = list(_notes(repository, base, head, plan))
     for note in notes:
         tell(f"note: {note}")
-    with both_sides(plan, repository, base, head) as (base_side, head_side, told):
-        notes += told
+    with both_sides(plan, repository, base, head) as (base_side, head_side, checkout_notes):
+        notes += checkout_notes
         cells: list[CellResult] = []
         for target in targets:
             for name, (ranks, cores, reason) in variants.items():
@@ -100,8 +100,8 @@ def _measured(cell: Cell, tell: Callable[[str], None]) -> CellResult:
         return measure_cell(cell, tell)
     except Exception as error:
         tell(traceback.format_exc())
-        told = " ".join(str(error).split())
-        reason = f"the gate itself failed: {type(error).__name__}: {told}"
+        message = " ".join(str(error).split())
+        reason = f"the gate itself failed: {type(error).__name__}: {message}"
         return CellResult(str(cell.target), cell.strategy, Verdict.ERROR, reason)
 
 
@@ -148,8 +148,8 @@ def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
                     cores = cores_per_replica(definition.num_replicas(spec))
                 except ValueError as error:
                     raise GateUsageError(f"--strategy={text!r}: {error}") from None
-            told = f"{spec} cannot run on this machine: {reason}" if reason else ""
-            found[str(spec)] = (len(definition.topology(spec).ranks), cores, told)
+            unavailable = f"{spec} cannot run on this machine: {reason}" if reason else ""
+            found[str(spec)] = (len(definition.topology(spec).ranks), cores, unavailable)
     finally:
         # The harness may have started a process to look for GPUs, which would now stay idle and hold memory.
         harness.close()
@@ -184,10 +184,10 @@ def _same_releases(cells: Sequence[CellResult]) -> list[str]:
     provenance = next((cell.launches[0].provenance for cell in cells if cell.launches), None)
     if provenance is None:
         return []
-    told = [{key: side.get(key) for key in _RELEASES} for side in provenance.values()]
-    if told[0] != told[1]:
+    sides = [{key: side.get(key) for key in _RELEASES} for side in provenance.values()]
+    if sides[0] != sides[1]:
         return []
-    releases = ", ".join(f"{key} {value}" for key, value in told[0].items() if value)
+    releases = ", ".join(f"{key} {value}" for key, value in sides[0].items() if value)
     return [f"the same commit was measured in two environments that have the same releases ({releases})"]
 
 

@@ -60,8 +60,8 @@ def _problem(problem: Problem, *, accepted: bool = False) -> str:
 
 def findings_section(report: Report) -> str:
     regressions, candidates = report.regressions, report.candidates
-    told = {one.id for one in (*regressions, *candidates)}
-    rest = [one for one in report.changes if one.id not in told]
+    listed = {one.id for one in (*regressions, *candidates)}
+    rest = [one for one in report.changes if one.id not in listed]
     heading = "No confirmed regression" if not regressions else f"Regressions ({len(causes(regressions))})"
     parts = [f'<section class="findings" aria-labelledby="findings"><h2 id="findings">{heading}</h2>']
     if regressions:

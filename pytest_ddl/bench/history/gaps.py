@@ -135,8 +135,8 @@ def gone(series: Sequence[Series], measured: Measured) -> list[Problem]:
     for one in series:
         commits = measured[one.machine, one.environment]
         newest = max(commits)
-        told = {point.commit for point in (*one.points, *one.dropped)} | set(one.failed)
-        if one.points and one.is_current and newest not in told:
+        known = {point.commit for point in (*one.points, *one.dropped)} | set(one.failed)
+        if one.points and one.is_current and newest not in known:
             last = one.points[-1].commit
             since = min(commit for commit in commits if commit > last)
             ended[one.machine, one.environment, last, since, newest in one.skipped].append(one)
