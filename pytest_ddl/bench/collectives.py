@@ -208,7 +208,7 @@ def _prove(strategy: Any, kind: str, replicas: int) -> None:
         got = float(result.numpy()[0])
         wanted = replicas * (replicas + 1) / 2 if kind == "all_reduce" else 1.0
         if got != wanted:
-            raise AssertionError(f"{kind} over {replicas} replicas gave {got}, not {wanted}: it did not take place")
+            raise AssertionError(f"{kind} over {replicas} replicas gave {got}, not {wanted}: nothing was exchanged")
 
 
 def _collective(kind: str) -> Any:
@@ -238,7 +238,7 @@ def _per_call(size: int) -> int:
 def _validate(sizes: Sequence[int], kinds: Sequence[str], samples: int) -> None:
     wrong = [kind for kind in kinds if kind not in KINDS]
     if wrong or not kinds:
-        raise ValueError(f"kinds={list(kinds)!r}: of {', '.join(KINDS)}, which tf.distribute lets a program ask for")
+        raise ValueError(f"kinds={list(kinds)!r} must be one or more of {', '.join(KINDS)}")
     if not sizes or any(not isinstance(size, int) or size < 1 for size in sizes):
         raise ValueError(f"sizes={list(sizes)!r} must be whole numbers of bytes, at least 1")
     if samples < 1:

@@ -106,7 +106,7 @@ def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
-            sys.exit(f"process {parent} has ended, which this one was started by")
+            sys.exit(f"the process that started this one ({parent}) has ended")
 
 
 def tagged(mark: str) -> list[int]:

@@ -77,7 +77,7 @@ def exposed_communication(folder: Path, steps: int) -> ExposedCommunication:
             found.append((exposed, length(communication) / steps, together / steps))
     if not found:
         raise NoNumberError(
-            f"the profile in {folder} has no GPU: on CPUs the profiler does not tell how long a collective takes; "
+            f"the profile in {folder} has no GPU: on CPUs, the profiler does not measure the time of collectives; "
             "use communication_time"
         )
     return ExposedCommunication(*max(found), len(found))

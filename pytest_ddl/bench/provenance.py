@@ -134,10 +134,10 @@ def _owned(installed: Iterable[Distribution], names: set[str], checkout: Path, r
 def _source(distribution: Distribution) -> tuple[Path | None, bool]:
     """Return the folder that a distribution was installed from (PEP 610), and whether it still points there."""
     with contextlib.suppress(json.JSONDecodeError, AttributeError):
-        told = json.loads(distribution.read_text("direct_url.json") or "{}")
-        url = urlparse(told.get("url", ""))
-        if url.scheme == "file" and "dir_info" in told:
-            return Path(unquote(url.path)).resolve(), bool(told["dir_info"].get("editable"))
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        url = urlparse(origin.get("url", ""))
+        if url.scheme == "file" and "dir_info" in origin:
+            return Path(unquote(url.path)).resolve(), bool(origin["dir_info"].get("editable"))
     return None, False
 
 
@@ -221,7 +221,7 @@ class SourceTrees:
 
 
 class ForeignCodeError(RuntimeError):
-    """Error if code was measured that is not that of the version."""
+    """Error if the measured code is not the code of the version."""
 
 
 class FromSource:
@@ -238,10 +238,10 @@ class FromSource:
         foreign = self.source.foreign(sys.modules.values())
         if foreign:
             raise ForeignCodeError(
-                f"code was measured that is not the checked-out one in {', '.join(self.source.trees)}: "
-                f"{listed(foreign)}. Each commit would get the numbers of that copy. Give the folder that holds the "
+                f"the measured code is not the checked-out code in {', '.join(self.source.trees)}: "
+                f"{listed(foreign)}. Each commit would get the result of this copy. Give the folder that holds the "
                 "package's source as --path, for example pytest-ddl asv run --path python, or install the package "
-                "anew from the commit, or as an editable one (pip install --editable .)"
+                "again from the commit, or as an editable installation (pip install --editable .)"
             )
 
 

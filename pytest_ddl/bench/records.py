@@ -161,8 +161,8 @@ class Launch:
             return ""
         return (
             f"{counted} examples were counted in a step where batch_per_replica= or global_batch_size= declares "
-            f"{declared}: batch the data with run.global_batch_size, mind that there is enough of it for one batch, or "
-            "declare what the program takes"
+            f"{declared}: batch the data with run.global_batch_size, check that there is enough data for one batch, "
+            "or declare the batch size that the program uses"
         )
 
     @property

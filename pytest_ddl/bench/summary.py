@@ -97,7 +97,7 @@ def _spread(found: Estimate) -> str:
 def _uncertainty(matrix: Matrix) -> str:
     counts = {len(matrix.of(variant)) for variant in matrix.variants}
     if counts == {1}:
-        return "One launch of each variant: no interval; launches=3 or more gives one."
+        return "One launch of each variant: no interval. Give launches=3 or more for an interval."
     count = str(counts.pop()) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     return f"±: half of the 95 % t interval over {count} launches of each variant."
 
@@ -110,8 +110,8 @@ def _warnings(matrix: Matrix) -> list[str]:
 def _eager(matrix: Matrix) -> list[str]:
     eager = dict.fromkeys(item.strategy for item in matrix.launches if item.counters.eager)
     return [
-        f"{variant}: steps ran eagerly, operation by operation, or ran no function at all: its time is mostly Python's "
-        "(have a tf.function take the step)"
+        f"{variant}: steps ran eagerly, operation by operation, or ran no function at all: its time is mostly that of "
+        "Python (put the step into a tf.function)"
         for variant in eager
     ]
 
@@ -137,15 +137,13 @@ def _overload(matrix: Matrix) -> list[str]:
     share, facts = max(shares, key=lambda pair: pair[0], default=(0.0, {}))
     if share <= OVERLOAD:
         return []
-    return [
-        f"the machine was busy (load {facts['load']} on {facts['cores']} cores): times are those of a fight for cores"
-    ]
+    return [f"the machine was busy (load {facts['load']} on {facts['cores']} cores): times are not reliable"]
 
 
 def _tracing(matrix: Matrix) -> list[str]:
     traced = {item.strategy: item.counters.retraces for item in matrix.launches if item.counters.retraces}
     return [
-        f"{variant} traced {count} more function(s) within its steady steps: its step time holds tracing"
+        f"{variant} traced {count} more function(s) within its steady steps: its step time includes tracing"
         for variant, count in traced.items()
     ]
 
@@ -166,7 +164,7 @@ def _measuring(matrix: Matrix) -> str:
         "strong": "global batch fixed (strong scaling)",
     }.get(matrix.scaling)
     if rule is not None and any(item.batch_problem for item in matrix.launches):
-        rule = f"declared: {rule}; counted: another batch"
+        rule = f"declared: {rule}; counted: another batch size"
     rule = rule or "no batch size given"
     return f"{wall:.1f} s, {share:.0%} of it in measured steps; {rule}."
 

@@ -74,13 +74,13 @@ class StepsToTarget:
             rates = sorted(trial.learning_rate for trial in self.trials if trial.batch == batch)
             best = self.best.get(batch)
             if best is None:
-                notes.append(f"batch {batch} never reached {self.target:g}: more steps, or other learning rates")
+                notes.append(f"batch {batch} never reached {self.target:g}: try more steps or other learning rates")
             elif len(rates) == 1:
-                notes.append(f"batch {batch}: one learning rate was tried, so that its steps say nothing of the batch")
+                notes.append(f"batch {batch}: only one learning rate was tried, so its steps cannot be compared")
             elif best.learning_rate in (rates[0], rates[-1]):
                 notes.append(
                     f"batch {batch}: its best learning rate {best.learning_rate:g} is the "
-                    f"{'smallest' if best.learning_rate == rates[0] else 'largest'} tried: try beyond it"
+                    f"{'smallest' if best.learning_rate == rates[0] else 'largest'} one tried: try values beyond it"
                 )
         return tuple(notes)
 
@@ -172,7 +172,7 @@ def steps_to_target(
 
 
 def _ends_at_target(definition: StrategyDefinition, spec: StrategySpec) -> bool:
-    """Return whether a run can end at the target: several ranks would have to agree on it, and workers report late."""
+    """Return whether a run can end at the target. Several ranks would have to agree on it, and workers report late."""
     capabilities = capabilities_of(definition)
     several = len(definition.topology(spec).ranks) > 1 or capabilities.coordinator
     return not several and not capabilities.global_view
@@ -193,7 +193,7 @@ def run_trial(
         train(Run(settings, context, curve))
     if not curve.losses:
         raise ValueError(
-            "the training function told no loss: train with run.steps, or run.record(loss=…) after each step"
+            "the training function reported no loss: train with run.steps, or run.record(loss=…) after each step"
         )
     return curve.reached, len(curve.losses), curve.smoothed
 
@@ -228,12 +228,12 @@ class LossCurve(StepListener):
     ) -> float | None:
         if RUNNING_MEAN in (shown or {}):
             raise ValueError(
-                "Keras shows the mean loss over the epoch so far, which is no step's: train with run.steps, or with "
-                "run.batches and run.record(loss=…)"
+                "Keras shows the mean loss over the epoch so far, not the loss of a step: train with run.steps, or "
+                "with run.batches and run.record(loss=…)"
             )
         number = values.scalar(loss)
         if number is None:
-            raise ValueError("a step told no loss: give run.record(loss=…) one number, or return it from train_step")
+            raise ValueError("a step has no loss: give run.record(loss=…) one number, or return it from train_step")
         self.losses.append(number)
         if self.reached is None and len(self.losses) >= self._window and self.smoothed <= self._target:
             self.reached = len(self.losses)

@@ -172,7 +172,11 @@ def test_communication_is_what_two_replicas_take_longer() -> None:
 @pytest.mark.parametrize(
     ("one", "many", "words"),
     [
-        (launch("one_device", 1.0, 1, 8), launch("parameter_server[ps=1,workers=2]", 1.0, 1, 8), "do not take a step"),
+        (
+            launch("one_device", 1.0, 1, 8),
+            launch("parameter_server[ps=1,workers=2]", 1.0, 1, 8),
+            "do not step together",
+        ),
         (launch("one_device", 1.0, 1, 8), launch("model_parallel[mesh=batch:2]", 1.0, 1, 8), "several devices"),
         (launch("mirrored", 1.0, 2, 8), launch("mirrored[replicas=4]", 1.0, 4, 8), "single replica"),
         (launch("one_device", 1.0, 1, 8), launch("mirrored", 1.0, 2, 8, device="gpu"), "ran on cpu, mirrored on gpu"),
@@ -227,7 +231,7 @@ def test_metric_of_no_variant_says_where_it_is() -> None:
 
 
 def test_unknown_metric_names_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"no metric 'speed'; there are step_time, throughput"):
+    with pytest.raises(ValueError, match=r"no metric 'speed'; valid: step_time, throughput"):
         metric_named("speed")
 
 

@@ -58,7 +58,7 @@ def test_batch_that_was_not_tuned_is_told() -> None:
     found = batch_regimes([(8, 800), (16, 400), (32, 200), (64, 400)])
     assert any("batch 64 takes more steps than 32" in note and "not tuned" in note for note in found.notes)
     found = batch_regimes([(8, 8000), (16, 400), (32, 200), (64, 100)])
-    assert any("better than perfect scaling" in note for note in found.notes)
+    assert any("exceeds perfect scaling" in note for note in found.notes)
 
 
 def test_too_few_batches_are_refused() -> None:
@@ -174,7 +174,7 @@ def test_equivalence_is_shown_or_not(first: list[float], second: list[float], ve
 def test_inconclusive_asks_for_more_runs() -> None:
     found = convergence_equivalence(runs(1, 100, 20, 3), runs(2, 100, 20, 3))
     assert not found.passed
-    assert "too wide to tell with 3 and 3 runs: add runs" in str(found)
+    assert "too wide to decide with 3 and 3 runs: add runs" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -87,5 +87,5 @@ def test_real_profile_of_a_cpu_gives_the_reason(tmp_path: Path) -> None:
         pytest.skip("this machine has a GPU, whose profile has numbers")
     with tf.profiler.experimental.Profile(str(tmp_path)):
         tf.linalg.matmul(tf.ones([64, 64]), tf.ones([64, 64]))
-    with pytest.raises(NoNumberError, match="has no GPU: on CPUs the profiler does not tell"):
+    with pytest.raises(NoNumberError, match="has no GPU: on CPUs, the profiler does not measure"):
         exposed_communication(tmp_path, 1)

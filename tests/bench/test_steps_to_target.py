@@ -46,10 +46,10 @@ def test_untuned_batches_are_told() -> None:
         0.1, (trial(8, 0.1, 50), trial(8, 0.2, 40), trial(16, 0.1, None), trial(32, 0.1, 9), trial(64, 0.1, 9))
     )
     assert found.notes == (
-        "batch 8: its best learning rate 0.2 is the largest tried: try beyond it",
-        "batch 16 never reached 0.1: more steps, or other learning rates",
-        "batch 32: one learning rate was tried, so that its steps say nothing of the batch",
-        "batch 64: one learning rate was tried, so that its steps say nothing of the batch",
+        "batch 8: its best learning rate 0.2 is the largest one tried: try values beyond it",
+        "batch 16 never reached 0.1: try more steps or other learning rates",
+        "batch 32: only one learning rate was tried, so its steps cannot be compared",
+        "batch 64: only one learning rate was tried, so its steps cannot be compared",
     )
 
 
@@ -93,7 +93,7 @@ def test_training_to_a_target() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "words"), [(fit, "mean loss over the epoch so far"), (silent, "told no loss")])
+@pytest.mark.parametrize(("program", "words"), [(fit, "mean loss over the epoch so far"), (silent, "reported no loss")])
 def test_program_without_losses_of_steps_is_refused(program: Any, words: str) -> None:
     with pytest.raises(BenchError, match=words):
         steps_to_target(program, 0.1, [8], [0.1], device="cpu", max_steps=10)

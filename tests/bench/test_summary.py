@@ -109,7 +109,7 @@ def test_another_batch_than_the_declared_is_told() -> None:
     assert row(text, "one_device")[2] == "[1]"
     assert row(text, TWO)[2:6] == ["[3]", "[4]", "[4]", "[5]"]
     assert "[1] 2 examples were counted in a step" in text
-    assert "declared: batch per replica fixed (weak scaling); counted: another batch." in " ".join(text.split())
+    assert "declared: batch per replica fixed (weak scaling); counted: another batch size." in " ".join(text.split())
 
 
 def test_nothing_measured() -> None:

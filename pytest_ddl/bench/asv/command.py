@@ -62,6 +62,7 @@ Gate, Dash = training_suite("{train}", ["one_device", "mirrored"], replicas=[1, 
 '''
 
 
+_MACHINE = "asv's name of this machine (default: %(default)s)"
 _MADE_OTHERWISE = re.compile(r"import \*|__getattr__|globals\(|setattr\(")
 """Pattern for code that adds names to a module without showing them in its text."""
 
@@ -77,22 +78,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init = actions.add_parser("init", help="write asv.conf.json and benchmarks/ for a training function")
     init.add_argument("train", metavar="MODULE:FUNCTION", help="the training function train(run)")
     machine = actions.add_parser("machine", help="write ~/.asv-machine.json, with GPUs and their driver")
-    machine.add_argument("--machine", metavar="NAME", default=platform.node(), help="(%(default)s)")
+    machine.add_argument("--machine", metavar="NAME", default=platform.node(), help=_MACHINE)
     run = actions.add_parser("run", help="measure the checked-out commit in this environment, and keep the result")
-    run.add_argument("--config", type=Path, metavar="FILE", help="asv.conf.json; default: the one of this folder")
-    run.add_argument("--commit", default="HEAD", metavar="REV", help="that is checked out (%(default)s)")
-    run.add_argument("--python", default="same", metavar="PYTHON", help="interpreter of the environment (this one)")
-    run.add_argument("--path", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)")
-    run.add_argument("--machine", metavar="NAME", default=platform.node(), help="(%(default)s)")
-    run.add_argument("--bench", "-b", action="append", default=[], metavar="REGEX", help="only these benchmarks")
-    run.add_argument("--quick", action="store_true", help="short blocks: whether all works; the result is not kept")
+    run.add_argument("--config", type=Path, metavar="FILE", help="asv's configuration (default: asv.conf.json)")
+    run.add_argument("--commit", default="HEAD", metavar="REV", help="the checked-out commit (default: %(default)s)")
+    run.add_argument("--python", default="same", metavar="PYTHON", help="interpreter that measures (default: this one)")
+    run.add_argument(
+        "--path", action="append", default=[], metavar="FOLDER", help="folder to import modules from (default: ., src)"
+    )
+    run.add_argument("--machine", metavar="NAME", default=platform.node(), help=_MACHINE)
+    run.add_argument(
+        "--bench", "-b", action="append", default=[], metavar="REGEX", help="run only the benchmarks that match"
+    )
+    run.add_argument("--quick", action="store_true", help="run everything briefly; keep no result")
 
 
 def main(options: argparse.Namespace) -> int:
     try:
         if options.action == "init":
             written = init(options.train, Path())
-            print_out(f"wrote {', '.join(map(str, written))}; commit, then: pytest-ddl asv run")  # fmt: skip
+            print_out(f"wrote {', '.join(map(str, written))}; commit them, then run: pytest-ddl asv run")  # fmt: skip
             return OK
         if options.action == "machine":
             facts = describe_machine(options.machine)
@@ -129,7 +134,7 @@ def init(train: str, folder: Path) -> list[Path]:
     }
     there = [str(path) for path in files if path.exists()]
     if there:
-        raise AsvError(f"{', '.join(there)}: exists already, and is left as it is")
+        raise AsvError(f"not written, because a file already exists: {', '.join(there)}")
     for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -208,11 +213,14 @@ def run(options: argparse.Namespace) -> int:
     describe_machine(options.machine)
     found = business()
     if found:
-        sys.stderr.write(f"pytest-ddl asv: the machine is busy ({found}): only counters will be right, and no times\n")
+        warning = f"the machine is busy ({found}): counters are exact, but times are unreliable"
+        sys.stderr.write(f"pytest-ddl asv: {warning}\n")
     before = _saved(results / options.machine, commit)
     status = call(command(config, commit, options), folder, _environment(options, commit, source))
     if not options.quick and status in (0, 2) and _saved(results / options.machine, commit) <= before:
-        raise AsvError(f"asv ended with {status} and saved nothing for {commit[:8]} in {results / options.machine}")
+        raise AsvError(
+            f"asv ended with status {status} and saved no result for {commit[:8]} in {results / options.machine}"
+        )
     return status
 
 
@@ -225,9 +233,9 @@ def _check(source: SourceTrees, commit: str, options: argparse.Namespace) -> Non
     shown = ", ".join(measured[:5]) + (" …" if len(measured) > 5 else "")
     if measured and not options.quick:
         raise AsvError(
-            f"--commit={options.commit}: files differ from {commit[:8]}, and asv would keep what they do as the result "
-            f"of that commit: {shown}. Commit or undo the changes, check that commit out, or give the folder of a "
-            "checkout of it as --path; --quick keeps nothing"
+            f"--commit={options.commit}: files differ from {commit[:8]}: {shown}. asv would store their result as that "
+            "of the commit. Commit or undo the changes, check out that commit, or give the folder of a checkout of it "
+            "as --path. With --quick, no result is stored"
         )
     if measuring:
         sys.stderr.write(f"pytest-ddl asv: benchmarks differ from {commit[:8]}: {', '.join(measuring[:5])}\n")

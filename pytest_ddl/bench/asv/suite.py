@@ -54,7 +54,7 @@ def training_suite(
         ``"multi_worker_mirrored[workers=2,replicas=4]"``, each measured with its own number.
     :param name: required for a second suite in the same file. The classes are then ``GateName`` and ``DashName``. asv
         finds them faster if they are assigned to variables of the same names.
-    :param launches: launches of each cell; 1 is right for a history, because asv makes one run per commit.
+    :param launches: launches of each cell; use 1 for a history, because asv makes one run per commit.
     :param version: change it to start a new history; edits of the suite's source do not start one.
     :param metrics: names of the metrics to track (default: all); see :func:`pytest_ddl.bench.asv.tracked.tracked`.
     :param how: fields of :class:`~pytest_ddl.bench.BenchSpec`: ``batch_per_replica=`` or ``global_batch_size=``,
@@ -211,8 +211,8 @@ def _line_of_cache(caller: FrameType, name: str) -> int:
     lines = _made[module][1]
     if name in lines:
         raise ValueError(
-            f"name={name!r}: {module} has a suite of that name already (line {caller.f_lineno} makes it again), and "
-            "asv would mix their results up; give this one another: "
+            f"name={name!r}: {module} already has a suite with this name (line {caller.f_lineno} makes it again). asv "
+            "would mix up their results. Give this suite another name: "
             'GateCnn, DashCnn = training_suite(train, …, name="Cnn")'
         )
     line = caller.f_lineno

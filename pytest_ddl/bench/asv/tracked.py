@@ -79,7 +79,7 @@ def _baseline(matrix: Matrix) -> list[Launch]:
     from pytest_ddl.bench.launching.answers import BenchError
 
     if "one_device" in matrix.failed:
-        raise BenchError(f"there is no baseline, as one_device failed: {matrix.failed['one_device']}")
+        raise BenchError(f"there is no baseline, because one_device failed: {matrix.failed['one_device']}")
     return matrix.of(baseline_of(matrix))
 
 

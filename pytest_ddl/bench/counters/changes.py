@@ -29,11 +29,11 @@ NAMES = (
 )
 """Counters whose change may be accepted by name."""
 REFUSED = {
-    "steady_steps": "a gate that measured nothing has nothing to say",
-    "eager": "what an eager step reduces is in no graph, so that accepting it would accept any number of collectives",
-    "nodes": "it is only told; where graphs were not counted, there is nothing to compare",
+    "steady_steps": "no steady step was measured, so there is nothing to compare",
+    "eager": "collectives of an eager step are in no graph, so accepting it would accept any number of collectives",
+    "nodes": "it is only reported; if graphs were not counted, there is nothing to compare",
 }
-"""Counter whose change may not be accepted -> the reason."""
+"""Counter whose change may not be accepted -> reason."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def compare(base: Counters, head: Counters, accept: Mapping[str, str] | None = N
     traces of the warm-up, parameters, and every decrease. :func:`uncounted` says if the two versions could be compared
     at all.
 
-    :param accept: counter -> reason why its change is wanted. Such a change is reported and is no regression.
+    :param accept: counter -> reason why its change is intended. Such a change is reported, but is no regression.
     :raises ValueError: if a name in ``accept`` is no counter, cannot be accepted, or has no reason.
     """
     return compare_launches([(base, head)], accept)
@@ -96,15 +96,15 @@ def uncounted(base: Counters, head: Counters) -> str:
     for name, one in (("BASE", base), ("HEAD", head)):
         if one.eager:
             reasons.append(
-                f"the steps of {name} run eagerly, wholly or in part: what they reduce is in no graph, and was not "
+                f"the steps of {name} run eagerly, wholly or in part: their collectives are in no graph, and were not "
                 "counted. Decorate the function that calls strategy.run with @tf.function"
             )
         elif not one.nodes:
-            reasons.append(f"no graph of {name} could be counted: {'; '.join(one.notes) or 'no reason was told'}")
+            reasons.append(f"no graph of {name} could be counted: {'; '.join(one.notes) or 'no reason was given'}")
         reasons += [f"{name}: {reason}" for reason in one.uncounted]
     if not reasons and (base.copies is None) != (head.copies is None):
         lacks, one = ("BASE", base) if base.copies is None else ("HEAD", head)
-        reasons.append(f"copies were counted in one version only; {lacks} says: {'; '.join(one.notes) or 'nothing'}")
+        reasons.append(f"copies of {lacks} were not counted: {'; '.join(one.notes) or 'no reason was given'}")
     return "; ".join(reasons)
 
 
@@ -124,9 +124,9 @@ def _checked(accept: Mapping[str, str], base: Counters, head: Counters) -> Mappi
         if name in REFUSED:
             raise ValueError(f"accept: {name!r} cannot be accepted: {REFUSED[name]}")
         if name not in known:
-            raise ValueError(f"accept: {name!r} is no counter; there are {', '.join(sorted(known))}")
+            raise ValueError(f"accept: {name!r} is not a counter; valid: {', '.join(sorted(known))}")
         if not reason.strip():
-            raise ValueError(f"accept: {name!r} needs a reason, for those who read the gate's report later")
+            raise ValueError(f"accept: {name!r} needs a reason, which the gate's report repeats")
     return accept
 
 
@@ -135,7 +135,7 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
         which = " and ".join(name for name, one in (("BASE", base), ("HEAD", head)) if not one.steady_steps)
         yield Change(
             "steady_steps", base.steady_steps, head.steady_steps, True,
-            f"No steady step of {which} was measured: there is nothing to compare, and so no reason to pass.",
+            f"No steady step of {which} was measured: there is nothing to compare, so this cannot pass.",
         )  # fmt: skip
         return
     yield from _eager(base, head)
@@ -143,7 +143,7 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
     if lacking:
         yield Change(
             "nodes", base.nodes, head.nodes, False,
-            f"The graphs of {' and '.join(lacking)} were not counted: nothing is known of what they reduce and copy.",
+            f"The graphs of {' and '.join(lacking)} were not counted: their collectives and copies are not known.",
         )  # fmt: skip
     elif base.eager == head.eager:
         # The reductions of an eager step are in no graph, so a version with eager steps cannot be compared with one
@@ -167,8 +167,8 @@ def _eager(base: Counters, head: Counters) -> Iterator[Change]:
         yield Change(
             "eager", False, True, True,
             "Steps run eagerly now: every operation is dispatched from Python, and collectives are in no graph. "
-            "Likeliest cause: a @tf.function was removed, or run_eagerly=True. Decorate the function that calls "
-            "strategy.run.",
+            "Likeliest cause: a @tf.function was removed, or run_eagerly=True was set. Decorate the function that "
+            "calls strategy.run.",
         )  # fmt: skip
     elif base.eager and not head.eager:
         yield Change("eager", True, False, False, "Steps run in a graph now; in BASE they ran eagerly.")
@@ -181,21 +181,21 @@ def _collectives(base: Counters, head: Counters) -> Iterator[Change]:
         if after < before:
             yield Change(
                 name, before, after, False,
-                f"{before - after} {kind} fewer per step ({before} -> {after}). If that was not intended, something is "
-                "no longer reduced: the equivalence check tells.",
+                f"{before - after} fewer {kind} per step ({before} -> {after}). If this was not intended, something is "
+                "no longer reduced: run the equivalence check.",
             )  # fmt: skip
         if after <= before:
             continue
         yield Change(
             name, before, after, True,
-            f"{after - before} {kind} more per step ({before} -> {after}); each costs its latency however small "
-            f"it is.{_branches(kind, head)} {_why_more(kind, base, head)}{_acceptable(kind, base, head)}",
+            f"{after - before} more {kind} per step ({before} -> {after}). Each one costs latency, even if it is "
+            f"small.{_branches(kind, head)} {_why_more(kind, base, head)}{_acceptable(kind, base, head)}",
         )  # fmt: skip
 
 
 def _branches(kind: str, head: Counters) -> str:
     number = head.conditional.get(kind, 0)
-    return f" {number} of HEAD's are in a branch (`if`) and counted as if every step took it." if number else ""
+    return f" In HEAD, {number} are in a branch (`if`), and counted as if every step took it." if number else ""
 
 
 def _acceptable(kind: str, base: Counters, head: Counters) -> str:
@@ -204,28 +204,28 @@ def _acceptable(kind: str, base: Counters, head: Counters) -> str:
     moved += ["reduced_bytes"] if head.reduced_bytes > explained_bytes(base, head) else []
     moved += ["gathered_bytes"] if head.gathered_bytes > base.gathered_bytes else []
     moved += ["unpacked"] if head.unpacked > base.unpacked else []
-    return f" If it is wanted, accept {', '.join(moved)}."
+    return f" If this is intended, accept {', '.join(moved)}."
 
 
 def _why_more(kind: str, base: Counters, head: Counters) -> str:
     if kind in ("all_reduce", "reduce"):
         if head.unpacked > base.unpacked and (head.packs < base.packs or head.unpacked - base.unpacked > 2):
             return (
-                "Likeliest cause: tensors are reduced one by one. Hand the whole list of gradients to one all_reduce, "
+                "Likeliest cause: tensors are reduced one by one. Pass the whole list of gradients to one all_reduce, "
                 "or to optimizer.apply_gradients."
             )
         if head.reduced_bytes - base.reduced_bytes >= max(1, base.parameter_bytes) // 2:
-            return "Likeliest cause: gradients are reduced twice, by the program and by the optimizer. Keep one."
+            return "Likeliest cause: gradients are reduced twice, by the program and by the optimizer. Remove one."
         return (
-            "Likeliest cause: a metric, a norm or a flag is reduced in every step. Reduce it when it is shown, or "
-            "together with what is reduced anyway."
+            "Likeliest cause: a metric, a norm or a flag is reduced in every step. Reduce it only when it is "
+            "shown, or together with the gradients."
         )
     if kind == "broadcast":
         return (
             "Likeliest cause: a variable with aggregation ONLY_FIRST_REPLICA is assigned within the step. Give it "
-            "another aggregation, or assign it outside."
+            "another aggregation, or assign it outside the step."
         )
-    return f"Likeliest cause: a value of every replica is gathered in each step ({kind}). Gather it when it is needed."
+    return f"Likeliest cause: a value of every replica is gathered in each step ({kind}). Gather it only when needed."
 
 
 def explained_bytes(base: Counters, head: Counters) -> int:
@@ -253,14 +253,14 @@ def _reduced(base: Counters, head: Counters) -> Iterator[Change]:
     if after > allowed:
         yield Change("reduced_bytes", before, after, True, f"{amount}{_beyond(base, head)}. {_why_bytes(base, head)}")
     elif base.parameter_bytes != head.parameter_bytes:
-        yield Change("reduced_bytes", before, after, False, f"{amount}, as the parameters explain.")
+        yield Change("reduced_bytes", before, after, False, f"{amount}: the parameters explain the difference.")
     else:
         yield Change("reduced_bytes", before, after, False, f"{amount}: less to communicate.")
 
 
 def _beyond(base: Counters, head: Counters) -> str:
     if not base.parameter_bytes or not head.parameter_bytes:
-        return " (the program watches no model: how much it needs is not known)"
+        return " (the program watches no model, so it is not known how many bytes it needs)"
     ratios = (one.reduced_bytes / one.parameter_bytes for one in (base, head))
     return " ({:.3g} -> {:.3g} times the parameters)".format(*ratios)
 
@@ -274,11 +274,11 @@ def _why_bytes(base: Counters, head: Counters) -> str:
     more = [dtype for dtype, shift in shifts.items() if shift > 0]
     if less and more:
         return (
-            f"Likeliest cause: what was reduced as {', '.join(less)} is cast to {', '.join(more)} before that. "
-            "Reduce first and cast what comes back."
+            f"Likeliest cause: tensors that were reduced as {', '.join(less)} are cast to {', '.join(more)} before the "
+            "reduction. Reduce first, and cast the result."
         )
     if head.parameter_bytes and base.collectives != head.collectives:
-        return "It is what the additional collectives carry."
+        return "The additional collectives carry these bytes."
     return (
         "Likeliest cause: gradients of frozen or unused variables are reduced, or activations instead of gradients. "
         "Reduce the gradients of trainable variables only."
@@ -290,13 +290,13 @@ def _gathered(base: Counters, head: Counters) -> Iterator[Change]:
     if before == after:
         return
     amount = f"{_bytes(before)} -> {_bytes(after)} gathered and broadcast per step and replica"
-    # Gathered bytes may grow with the parameters, because parameters may be what is gathered.
+    # Gathered bytes may grow with the parameters, because the program may gather parameters.
     larger = base.parameter_bytes > 0 and after * base.parameter_bytes <= before * head.parameter_bytes
     if after > before and not larger:
         yield Change(
             "gathered_bytes", before, after, True,
-            f"{amount}. Likeliest cause: values of every replica are gathered in each step, or larger ones than "
-            "before. Gather what is small, and when it is needed.",
+            f"{amount}. Likeliest cause: values of every replica are gathered in each step, or the gathered values "
+            "are larger than before. Gather small values, and only when they are needed.",
         )  # fmt: skip
     else:
         yield Change("gathered_bytes", before, after, False, f"{amount}.")
@@ -307,31 +307,31 @@ def _unpacked(base: Counters, head: Counters) -> Iterator[Change]:
     return _counted(
         "unpacked", before, after, "reductions of a single tensor",
         f"{after - before} more reductions of a single tensor ({before} -> {after}; packs {base.packs} -> "
-        f"{head.packs}): each costs its latency. Hand what is reduced to one all_reduce as a list.",
+        f"{head.packs}): each one costs latency. Pass all tensors to one all_reduce as a list.",
     )  # fmt: skip
 
 
 def _retraces(pairs: Sequence[tuple[Counters, Counters]]) -> Iterator[Change]:
     before, after = (sum(pair[side].retraces for pair in pairs) for side in (0, 1))
     steps = [sum(pair[side].steady_steps for pair in pairs) for side in (0, 1)]
-    shown = f"{after} in {steps[1]} steady steps, {before} in {steps[0]} of BASE"
+    shown = f"{after} in {steps[1]} steady steps of HEAD, {before} in {steps[0]} of BASE"
     if retraces_more(pairs):
         yield Change(
             "retraces", before, after, True,
-            f"Functions are traced again while they train: {shown}. Likeliest cause: an argument that is a Python "
-            "number or has another shape each time, or a tf.function made within the loop. Pass tensors, fix "
-            "shapes (drop_remainder=True), decorate once.",
+            f"Functions are traced again during training: {shown}. Likeliest cause: an argument is a Python number or "
+            "has another shape each time, or a tf.function is created within the loop. Pass tensors, fix shapes "
+            "(drop_remainder=True), decorate once.",
         )  # fmt: skip
     elif before and not after:
-        yield Change("retraces", before, 0, False, f"No retraces any more: {shown}.")
+        yield Change("retraces", before, 0, False, f"Functions are no longer traced again: {shown}.")
     elif after * steps[0] > before * steps[1]:
-        yield Change("retraces", before, after, False, f"Retraces: {shown}; not clearly more, as BASE traces on too.")
+        yield Change("retraces", before, after, False, f"Retraces: {shown}; not clearly more, as BASE retraces too.")
 
 
 _COPIES: Mapping[str, str] = {
-    "host_to_device": "a value is made in Python or on the host in each step (NumPy, py_function, a variable there)",
+    "host_to_device": "a value is made in Python or on the host in each step (NumPy, py_function, a variable)",
     "device_to_host": "a value is read in the step: a summary, a print, py_function, or .numpy() of a gradient",
-    "device_to_device": "something that a replica needs lies on another device",
+    "device_to_device": "a tensor that a replica needs is on another device",
     "between_tasks": "a variable is read or written more than once on its parameter server",
 }
 
@@ -345,7 +345,7 @@ def _copies(base: Counters, head: Counters) -> Iterator[Change]:
         yield from _counted(
             f"copies.{direction}", before, after, f"tensors copied {words} per step",
             f"{after - before} more tensors copied {words} per step ({before} -> {after}). Likeliest cause: "
-            f"{_COPIES.get(direction, 'a tensor is on another device')}. Keep it on its device, or do it every "
+            f"{_COPIES.get(direction, 'a tensor is on another device')}. Keep it on its device, or copy it only every "
             "n-th step.",
         )  # fmt: skip
 
@@ -355,8 +355,8 @@ def _host_calls(base: Counters, head: Counters) -> Iterator[Change]:
     return _counted(
         "host_calls", before, after, "calls from the step to the host",
         f"{after - before} more calls from the step to the host ({before} -> {after}): tf.py_function, "
-        "tf.numpy_function, tf.print or tf.summary. Devices wait for each. Do it outside the step, or every n-th "
-        "step.",
+        "tf.numpy_function, tf.print or tf.summary. Devices wait for each call. Call them outside the step, or "
+        "only every n-th step.",
     )  # fmt: skip
 
 
@@ -371,7 +371,7 @@ def _misplaced(base: Counters, head: Counters) -> Iterator[Change]:
             "Every step moves their values. Create them within strategy.scope(), without tf.device.",
         )  # fmt: skip
     elif len(after) < len(before):
-        yield Change("misplaced", before, after, False, "Fewer variables are away from their replica.")
+        yield Change("misplaced", before, after, False, "Fewer variables are misplaced.")
 
 
 def _counted(counter: str, before: int, after: int, what: str, more: str = "") -> Iterator[Change]:

@@ -48,9 +48,9 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
         if not graphs.bytes_of(item) and item.shape != (0,):
             watch.note(f"a {item.kind} of {item.dtype} has no static shape: its bytes are not counted")
     if not watch.executions.is_possible:
-        watch.note("graphs were not counted: this release of TensorFlow does not let calls of functions be watched")
+        watch.note("graphs were not counted: this release of TensorFlow does not allow function calls to be observed")
     if watch.loss is not None and not math.isfinite(watch.loss):
-        watch.note(f"the loss is {watch.loss}: a mean over no examples is, and so is a run that diverged")
+        watch.note(f"the loss is {watch.loss}: the run diverged, or a mean is over no examples")
     conditional = _conditional(ran, steps)
     for kind, number in conditional.items():
         watch.note(f"{number} {kind} are in a branch and counted as if every step took it")
@@ -104,7 +104,7 @@ def collectives(ran: Ran, watch: Stopwatch, steps: int) -> Counter[CollectiveRec
         of_graph = Counter(one.collectives) or Counter(_inserted(parts))
         found.update({item: number * times for item, number in of_graph.items()})
     if any(number % steps for number in found.values()):
-        watch.note(f"collectives are those of {steps} steps, as steps_per_execution does not divide them")
+        watch.note(f"collectives are those of {steps} steps: their number is not divisible by steps_per_execution")
         return found
     return Counter({item: number // steps for item, number in found.items()})
 
@@ -143,26 +143,26 @@ def _tell_of_other_steps(watch: Stopwatch) -> None:
     steps = [kinds(step) for step in ran]
     more = [step for step in steps if step - steps[-1]]
     if more:
-        told = ", ".join(f"{number} {kind}" for kind, number in sorted(max(more, key=Counter.total).items()))
+        shown = ", ".join(f"{number} {kind}" for kind, number in sorted(max(more, key=Counter.total).items()))
         watch.note(
-            f"{len(more)} of {len(steps)} steps of the warm-up had more collectives ({told}) than the last, which is "
-            "the one that is counted"
+            f"{len(more)} of {len(steps)} steps of the warm-up had more collectives ({shown}) than the last. Only the "
+            "last is counted"
         )
 
 
 def _uncounted(ran: Ran, watch: Stopwatch, context: RankContext) -> Iterator[str]:
     if uses_coordinator(context.strategy):
         yield (
-            "steps of parameter_server run on workers, which tell no graphs: what a step sends, copies and calls was "
-            "not counted"
+            "steps of parameter_server run on workers, which report no graphs: transfers, copies and calls to the host "
+            "were not counted"
         )
     # Keras 2 keeps the number of steps per call in a variable, so the length of its loop is never known.
     if watch.steps_per_call == 1:
         names = sorted({name for one, _times, _parts in ran for name in one.unknown})
         if names:
             yield (
-                f"a loop with a collective or a call to the host counts as one pass, as how many it takes is not known "
-                f"before it runs ({', '.join(names)})"
+                "a loop with a collective or a call to the host is counted as one pass, because its number of passes "
+                f"is not known before it runs ({', '.join(names)})"
             )
 
 
@@ -173,10 +173,10 @@ def _inserted(parts: list[Any]) -> list[CollectiveRecord]:
 
 def _copies(ran: Ran, watch: Stopwatch, context: RankContext) -> dict[str, int] | None:
     if uses_coordinator(context.strategy):
-        watch.note("copies were not counted: the steps of parameter_server run on workers, which tell no graphs")
+        watch.note("copies were not counted: the steps of parameter_server run on workers, which report no graphs")
         return None
     if not watch.executions.is_possible or not any(parts for _one, _times, parts in ran):
-        watch.note("copies were not counted: no step told the graphs of its devices")
+        watch.note("copies were not counted: no step reported the graphs of its devices")
         return None
     found: Counter[str] = Counter()
     for _one, times, parts in ran:
@@ -241,11 +241,11 @@ def _eager(watch: Stopwatch) -> bool:
 def _notes(context: RankContext) -> list[str]:
     name, capabilities = context.spec.name, context.capabilities
     if capabilities.coordinator:
-        return [f"{name} reduces nothing: workers send gradients to the servers, in no collective"]
+        return [f"{name} uses no collectives: workers send gradients to the servers"]
     if capabilities.reduces_by_copies:
-        return [f"{name} reduces by copies to one device and additions there, not by collectives: see copies"]
+        return [f"{name} reduces by copies to one device and additions there, without collectives: see copies"]
     if capabilities.global_view:
         return [
-            "DTensor inserts collectives when a function is called, joined and padded: counted as devices have them"
+            "DTensor inserts, joins and pads collectives during a call: they are counted in the graphs of the devices"
         ]
     return []

@@ -34,30 +34,47 @@ class UsageError(ValueError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("experiment", choices=["mnist-scaling"], help="A small network on 1 and on N replicas.")
     parser.add_argument(
-        "--output", default="mnist-scaling", metavar="DIR", help="Folder for results (./mnist-scaling)."
+        "experiment", choices=["mnist-scaling"], help="Experiment to run: a small network on 1 and on N replicas."
+    )
+    parser.add_argument(
+        "--output", default="mnist-scaling", metavar="DIR", help="Folder for results (default: %(default)s)."
     )
     parser.add_argument(
         "--strategy",
         default="auto",
-        help="Of several replicas: multi_worker_mirrored, mirrored, or a variant such as 'mirrored[replicas=4]'. "
-        "auto: mirrored on GPUs, as published; on CPUs a worker with a core of its own for each replica.",
+        help="Strategy with several replicas: multi_worker_mirrored, mirrored, or a variant such as "
+        "'mirrored[replicas=4]'. auto (default): mirrored on GPUs, as published; on CPUs, one worker with its own core "
+        "for each replica.",
     )
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"], help="auto: GPUs where there are.")
-    parser.add_argument("--epochs", type=int, metavar="N", help=f"Default: {PUBLISHED.epochs}, as published.")
-    parser.add_argument("--batch", type=int, default=BATCH_PER_REPLICA, metavar="N", help="Examples (%(default)s).")
+    parser.add_argument(
+        "--device", default="auto", choices=["auto", "cpu", "gpu"], help="auto (default): GPUs if there are any."
+    )
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help=f"Epochs of a training (default: {PUBLISHED.epochs}, as published)."
+    )
+    parser.add_argument(
+        "--batch", type=int, default=BATCH_PER_REPLICA, metavar="N", help="Examples in a batch (default: %(default)s)."
+    )
     parser.add_argument(
         "--batch-rule",
         default="replica",
         choices=["replica", "global"],
-        help="replica: --batch for each replica, as published; global: --batch over all replicas.",
+        help="replica (default): --batch examples on each replica, as published; global: on all replicas together.",
     )
-    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="Trainings of each; intervals need 2.")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Trainings with each number of replicas (default: %(default)s). Intervals need at least 2.",
+    )
     parser.add_argument("--data", metavar="FILE.npz", help="MNIST as Keras' mnist.npz; default: scikit-learn's digits.")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_EPOCHS} epochs: to see that it works.")
+    parser.add_argument("--quick", action="store_true", help=f"Train only {QUICK_EPOCHS} epochs, to see that it works.")
     parser.add_argument("--no-pin", action="store_true", help="On CPUs: let all replicas use all cores.")
-    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="Seconds for a training.")
+    parser.add_argument(
+        "--timeout", type=float, default=1800.0, metavar="S", help="Most seconds of a training (default: %(default)g)."
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -97,7 +114,7 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
         try:
             report = measuring.check(plan)
             if not report.passed:
-                _tell(f"{report}\n\nThe training is wrong, or could not be compared: how it scales was not measured.")
+                _tell(f"{report}\n\nThe training is wrong, or could not be compared. Scaling was not measured.")
                 return WRONG
             headline = str(report).splitlines()[0]
             _tell(headline)
@@ -129,7 +146,7 @@ def conclude(experiment: Experiment, folder: Path) -> int:
     try:
         page.write(experiment, folder)
     except OSError as error:
-        _tell(f"error: --output={folder} could not be written whole: {error}")
+        _tell(f"error: --output={folder} could not be written completely: {error}")
         return WRONG
     _tell(f"written to {folder}: open {folder / 'index.html'}")
     if judged.passed is False:
@@ -173,10 +190,10 @@ def _plan(
             available = len(os.sched_getaffinity(0))
             raise UsageError(
                 f"--strategy={name}: {replicas} replicas need a core each, and this process may use {available}; "
-                "give fewer replicas, or --no-pin to see it run without a meaning for scaling"
+                "give fewer replicas, or --no-pin to run it without a valid scaling result"
             ) from None
     elif device == "cpu":
-        notes.append("Replicas were not pinned and share all cores: 1 replica had the hardware of all of them.")
+        notes.append(f"Replicas were not pinned and share all cores: 1 replica used the same cores as {replicas}.")
     if device == "gpu":
         notes += _gpu_notes(spec, replicas, harness.machine.gpus)
     plan = measuring.Plan(
@@ -207,12 +224,14 @@ def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
 def _busy() -> list[str]:
     """Return a note if other processes used the machine before this command did."""
     found = business()
-    return [f"The machine was busy when this began ({found}): these times are not to be relied on."] if found else []
+    return [f"The machine was busy at the start ({found}): these times are not reliable."] if found else []
 
 
 def _short(plan: measuring.Plan) -> list[str]:
     if plan.epochs < PUBLISHED.epochs:
-        return [f"{plan.epochs} epochs instead of {PUBLISHED.epochs}: the first one, with its tracing, weighs more."]
+        return [
+            f"{plan.epochs} epochs instead of {PUBLISHED.epochs}: the first one, with its tracing, has more weight."
+        ]
     return []
 
 
@@ -231,8 +250,9 @@ def _checked(options: argparse.Namespace) -> Path:
         try:
             import_module(name)
         except ImportError as error:
-            told = f"{name} cannot be imported, which this needs: pip install 'pytest-ddl[bench]' ({error})"
-            raise UsageError(told) from None
+            raise UsageError(
+                f"{name} cannot be imported ({error}), but this command needs it: pip install 'pytest-ddl[bench]'"
+            ) from None
     folder = Path(options.output)
     _try_to_write(folder)
     return folder

@@ -1,4 +1,4 @@
-"""Train on 1 and on several replicas in turn, and prove that all of them trained."""
+"""Train on 1 and on several replicas in turn, and check that all of them trained."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TrainFunction = Callable[..., Any]
 
 
 class ExperimentError(BenchError):
-    """Raised if a training failed, or if it cannot be shown that every part of it trained."""
+    """Raised if a training failed, or if a rank or replica did not train."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def check(plan: Plan) -> Report:
     )
 
 
-def measure(harness: Harness, plan: Plan, told: Callable[[str], None]) -> list[Training]:
+def measure(harness: Harness, plan: Plan, tell: Callable[[str], None]) -> list[Training]:
     """Run all trainings in an order that balances a drift of the machine: 1 and N, then N and 1, and so on.
 
     :raises ExperimentError: if a training failed or cannot be trusted.
@@ -88,7 +88,7 @@ def measure(harness: Harness, plan: Plan, told: Callable[[str], None]) -> list[T
         order = [plan.single, plan.many] if repeat % 2 else [plan.many, plan.single]
         for variant in order:
             training = train_once(harness, plan, variant, repeat)
-            told(
+            tell(
                 f"repeat {repeat}/{plan.repeats}, {training.replicas} replica(s), {variant}: "
                 f"{training.total_seconds:.1f} s in {training.epochs} epochs, accuracy {training.accuracy:.4f}"
             )
@@ -149,25 +149,25 @@ def prove(training: Training) -> None:
     copies = [digest for rank in training.ranks for digest in rank.weights]
     where = f"{training.strategy}, repeat {training.repeat}"
     if len(copies) != training.replicas:
-        raise ExperimentError(f"{where}: weights of {len(copies)} replica(s) were found, not of {training.replicas}")
+        raise ExperimentError(f"{where}: found weights of {len(copies)} replica(s), not of {training.replicas}")
     for rank in training.ranks:
         if rank.steps != wanted or len(rank.epoch_seconds) != training.epochs:
             raise ExperimentError(
                 f"{where}: {rank.task} took {rank.steps} steps in {len(rank.epoch_seconds)} whole epochs, not {wanted} "
-                f"in {training.epochs}; a time of fewer steps is no time of the experiment"
+                f"in {training.epochs}: its time cannot be used"
             )
         for name in ("losses", "test_losses"):
             wrong = [epoch for epoch, loss in enumerate(getattr(rank, name), 1) if not math.isfinite(loss)]
             if wrong:
                 raise ExperimentError(f"{where}: {name} of {rank.task} are not finite from epoch {wrong[0]} on")
         if not rank.moved:
-            raise ExperimentError(f"{where}: the weights of {rank.task} are what they were before training")
+            raise ExperimentError(f"{where}: the training did not change the weights of {rank.task}")
         if rank.retraces:
             raise ExperimentError(
                 f"{where}: {rank.task} traced its step {rank.retraces} more time(s) after the first epoch: "
-                "the times would be those of tracing"
+                "the times would include tracing"
             )
     if len(set(copies)) > 1:
         raise ExperimentError(
-            f"{where}: the replicas end with {len(set(copies))} different sets of weights: they did not train together"
+            f"{where}: the replicas end with {len(set(copies))} different sets of weights: they were not kept in sync"
         )

@@ -123,10 +123,10 @@ class Agreement:
         return abs(self.difference) <= self.bound if self.settled else None
 
     def __str__(self) -> str:
-        told = f"accuracies differ by {self.difference:+.4f}; seeds and test images explain up to {self.bound:.4f}"
+        text = f"accuracies differ by {self.difference:+.4f}; seeds and test images explain up to {self.bound:.4f}"
         if self.passed is None:
-            return f"not judged, as the trainings had not come to rest ({told})"
-        return f"{'agree' if self.passed else 'DO NOT AGREE'}: {told}"
+            return f"not judged, because the accuracies had not settled ({text})"
+        return f"{'agree' if self.passed else 'DO NOT AGREE'}: {text}"
 
 
 def agreement(experiment: Experiment) -> Agreement:

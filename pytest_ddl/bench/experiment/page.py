@@ -66,8 +66,8 @@ def _scaling(item: numbers.Scaling | None) -> dict[str, Any] | None:
 
 def page(experiment: Experiment, figures: list[str]) -> str:
     """Return one HTML page that contains the plots. It opens from disk and loads nothing."""
-    told = table.headline(experiment)
-    parts = [f"<h1>{html.escape(table.TITLE)}</h1>", f'<p class="lead">{html.escape(told[0].upper() + told[1:])}.</p>']
+    lead = table.headline(experiment)
+    parts = [f"<h1>{html.escape(table.TITLE)}</h1>", f'<p class="lead">{html.escape(lead[0].upper() + lead[1:])}.</p>']
     parts += [f'<p class="note">{html.escape(note)}</p>' for note in experiment.notes]
     # Each drawing gets its own prefix, because references must not find ids of another drawing.
     parts += [f"<figure>{_inline(svg, f'f{number}-')}</figure>" for number, svg in enumerate(figures)]

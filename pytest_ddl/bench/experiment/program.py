@@ -82,7 +82,7 @@ def load(path: Path) -> Images:
         with path.open("rb") as file:
             found = np.load(file, allow_pickle=False)
             if not isinstance(found, np.lib.npyio.NpzFile):
-                raise ImagesError(f"{path} is one array and no .npz of {', '.join(ARRAYS)}")
+                raise ImagesError(f"{path} is a single array, not an .npz with {', '.join(ARRAYS)}")
             missing = [name for name in ARRAYS if name not in found]
             if missing:
                 raise ImagesError(

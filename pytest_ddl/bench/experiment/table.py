@@ -36,10 +36,10 @@ def tables(experiment: Experiment) -> list[Table]:
 def headline(experiment: Experiment) -> str:
     """Return the result in one sentence, with its uncertainty."""
     full, steady = numbers.all_epochs(experiment), numbers.steady_epochs(experiment)
-    told = f"scaling efficiency on {experiment.replicas} replicas: {_percent(full.efficiency)} over all epochs"
+    text = f"scaling efficiency on {experiment.replicas} replicas: {_percent(full.efficiency)} over all epochs"
     if steady is not None:
-        told += f", {_percent(steady.efficiency)} without the first"
-    return f"{told} (published: {numbers.published().efficiency.value:.2%}); {uncertainty(experiment)}"
+        text += f", {_percent(steady.efficiency)} without the first"
+    return f"{text} (published: {numbers.published().efficiency.value:.2%}); {uncertainty(experiment)}"
 
 
 def uncertainty(experiment: Experiment) -> str:
@@ -100,12 +100,12 @@ def _figures(experiment: Experiment) -> Table:
 def _of_epochs(
     name: str, singles: Sequence[Training], many: Sequence[Training], n: int, *, first: bool
 ) -> tuple[str, ...]:
-    def told(trainings: Sequence[Training]) -> str:
+    def mean_seconds(trainings: Sequence[Training]) -> str:
         if first:
             return f"{fmean([t.epoch_seconds[0] for t in trainings]):.2f} s"
         return f"{fmean([t.median_epoch_seconds for t in trainings]):.3f} s"
 
-    measured = f"1: {told(singles)}; {n}: {told(many)}"
+    measured = f"1: {mean_seconds(singles)}; {n}: {mean_seconds(many)}"
     if first:
         return (name, UNKNOWN, measured, NONE)
     known = [seconds / PUBLISHED.epochs for seconds in (PUBLISHED.single_seconds, PUBLISHED.many_seconds)]
@@ -139,7 +139,7 @@ def _differences(experiment: Experiment) -> Table:
         ("network", "a CNN, not given in detail", network),
         ("batch rule", published_rule, rule),
         ("epochs", str(PUBLISHED.epochs), str(experiment.epochs)),
-        ("what is timed", UNKNOWN, "training alone, epoch by epoch; evaluating and building are outside of the clock"),
+        ("what is timed", UNKNOWN, "only training, epoch by epoch; evaluation and building are not timed"),
     ]
     return Table("What differs", tuple(rows))
 
@@ -175,23 +175,23 @@ def _hardware(training: Training) -> str:
 def _seconds(number: Number | None) -> str:
     if number is None:
         return NONE
-    told = f"{number.value:.1f} s" if number.value >= 20 else f"{number.value:.2f} s"
+    text = f"{number.value:.1f} s" if number.value >= 20 else f"{number.value:.2f} s"
     if number.low is None or number.high is None:
-        return told
-    return f"{told} ({number.low:.2f} to {number.high:.2f})"
+        return text
+    return f"{text} ({number.low:.2f} to {number.high:.2f})"
 
 
 def _percent(number: Number) -> str:
-    told = f"{number.value:.2%}"
+    text = f"{number.value:.2%}"
     if number.low is None or number.high is None:
-        return told
-    return f"{told} ({number.low:.1%} to {number.high:.1%})"
+        return text
+    return f"{text} ({number.low:.1%} to {number.high:.1%})"
 
 
 def _accuracy(trainings: Sequence[Training]) -> str:
     found = [t.accuracy for t in trainings]
-    told = f"{fmean(found):.4f}"
-    return told if len(found) == 1 else f"{told} ({min(found):.4f} to {max(found):.4f})"
+    text = f"{fmean(found):.4f}"
+    return text if len(found) == 1 else f"{text} ({min(found):.4f} to {max(found):.4f})"
 
 
 def _energy(trainings: Sequence[Training]) -> str:

@@ -59,7 +59,7 @@ def measure_cell(
 ) -> CellResult:
     """Launch until there is a verdict, or until launches or seconds are used up.
 
-    Counters are compared first. They are exact on any machine, so worse counters are a regression whatever the times.
+    Counters are compared first. They are exact on any machine, so worse counters are always a regression.
 
     :param tell: is called with a line for each launch.
     :param launch: is used instead of the method ``launch`` of :meth:`Cell.pair`.
@@ -108,8 +108,8 @@ def measure_cell(
         if overloaded >= OVERLOADED and overloaded > len(calm):
             return result(
                 Verdict.INCONCLUSIVE,
-                f"no verdict on time, the machine is overloaded: {_last_problem(made)}. The counters are not worse. "
-                "Measure on a calm machine, or give --counters-only",
+                f"no verdict on time, because the machine is overloaded: {_last_problem(made)}. The counters are not "
+                "worse. Measure on a calm machine, or give --counters-only",
                 _decided(calm, cell),
             )
         used = time.monotonic() - started
@@ -121,7 +121,7 @@ def measure_cell(
                 return result(decision.verdict, decision.reason, decision)
             if over or late:
                 end = "launches (--max-launches)" if over else f"the {cell.budget:g} s of --budget"
-                aside = f" {overloaded} more were set aside: {_last_problem(made)}." if overloaded else ""
+                aside = f" {overloaded} more launch(es) were set aside: {_last_problem(made)}." if overloaded else ""
                 return result(
                     Verdict.INCONCLUSIVE,
                     f"{decision.reason}. All {end} are used up after {len(calm)} launch(es).{aside}",
@@ -137,9 +137,9 @@ def _decision(calm: list[Paired], rule: Rule) -> Decision:
     base, head = (sum(one.dropped_blocks[side] for one in calm) for side in (0, 1))
     if head - base >= len(calm):
         reason = (
-            f"HEAD traces functions after its warm-up: {head} blocks of {len(calm)} launches were set aside for it, "
-            f"{base} of BASE, so that their time is in no verdict. Trace less (fixed shapes, no Python numbers as "
-            "arguments), or let --warm-up last until tracing is over"
+            f"HEAD traces functions after its warm-up: {head} blocks of {len(calm)} launches were dropped for this "
+            f"reason ({base} of BASE), so the verdict does not include their time. Trace less (fixed shapes, no Python "
+            "numbers as arguments), or increase --warm-up until it includes all tracing"
         )
         return replace(decision, verdict=Verdict.INCONCLUSIVE, reason=reason)
     return decision
@@ -160,13 +160,13 @@ def counters_of(accept: Mapping[str, str]) -> dict[str, str]:
 
 
 def _other_work(one: Paired, accept: Mapping[str, str]) -> str:
-    """Return the reason why steps do not compare if their batches have different sizes, else an empty text."""
+    """Return the reason why steps cannot be compared if their batches have different sizes; else an empty text."""
     base, head = one.base.examples_per_step, one.head.examples_per_step
     if EXAMPLES in accept or base is None or head is None or base == head:
         return ""
     return (
-        f"a step of BASE takes {base} examples and one of HEAD {head}: their times do not compare. Have both versions "
-        f"take run.global_batch_size, or give --accept {EXAMPLES}=REASON and mind that a step is another one"
+        f"a step of BASE takes {base} examples and a step of HEAD takes {head}: their times cannot be compared. Use "
+        f"run.global_batch_size in both versions, or give --accept {EXAMPLES}=REASON to compare them anyway"
     )
 
 

@@ -82,14 +82,14 @@ def _measures_itself(instrument: str, roots: Sequence[Path]) -> tuple[bool, list
     lacking = " and ".join(name for name, protocol in spoken.items() if protocol is None)
     strange = " and ".join(name for name, protocol in spoken.items() if protocol not in (None, PROTOCOL))
     if instrument == "version" and lacking:
-        raise GateUsageError(f"--instrument=version: {lacking} has no pytest-ddl with a gate in it")
+        raise GateUsageError(f"--instrument=version: {lacking} does not contain a pytest-ddl with a gate")
     if instrument == "version" and strange:
-        raise GateUsageError(f"--instrument=version: the pytest-ddl of {strange} speaks another protocol than this one")
+        raise GateUsageError(f"--instrument=version: the pytest-ddl of {strange} uses another protocol than this one")
     if instrument == "gate" or lacking:
         return False, []
     if strange:
-        return False, [f"both versions are measured by this pytest-ddl: that of {strange} speaks another protocol"]
-    return True, ["each version is measured by the pytest-ddl in it"]
+        return False, [f"both versions are measured by this pytest-ddl: that of {strange} uses another protocol"]
+    return True, ["each version is measured by its own pytest-ddl"]
 
 
 def _protocol(root: Path) -> int | None:
@@ -107,7 +107,7 @@ def _paths(root: Path, given: Sequence[str], prefix: str) -> tuple[Path, ...]:
     if given:
         for path in given:
             if not (root / path).is_dir() or Path(path).is_absolute():
-                raise GateUsageError(f"--path={path!r} is no folder of {root.name.upper()}, relative to the repository")
+                raise GateUsageError(f"--path={path!r} is no folder of {root.name.upper()} (relative to its root)")
         return tuple((root / path).resolve() for path in given)
     usual = dict.fromkeys([root / prefix, root / prefix / "src", root, root / "src"])
     return tuple(path.resolve() for path in usual if path.is_dir())

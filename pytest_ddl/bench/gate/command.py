@@ -27,9 +27,9 @@ exit status:
   2    the gate could not begin: a wrong option, no such commit, the same commit twice
   3    inconclusive: launches or seconds are used up, or the machine is overloaded; this is no pass
   4    a cell could not be measured: a version lacks the target, a side failed or took too long; or the gate itself
-       failed, as on a full disk
+       failed, for example because the disk is full
   130  interrupted
-A regression in one cell counts more than a 4 in another, and that more than a 3.
+With several cells, the worst one decides: 1, then 4, then 3.
 """
 
 
@@ -37,8 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = GatePlan("", "", ("",))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
-    parser.add_argument("base", metavar="BASE", help="branch, tag or commit that is compared with")
-    parser.add_argument("head", metavar="HEAD", help="likewise, or WORKTREE: the working tree as it is")
+    parser.add_argument("base", metavar="BASE", help="branch, tag or commit to compare with")
+    parser.add_argument(
+        "head", metavar="HEAD", help="branch, tag or commit to check; or WORKTREE, the working tree as it is"
+    )
     what = parser.add_argument_group("what is measured")
     what.add_argument(
         "--target",
@@ -46,53 +48,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="MODULE:FUNCTION",
-        help="a training function, train(run), that both versions have; or path/to/file.py:function. Repeatable",
+        help="a training function, train(run), that both versions have; or path/to/file.py:function; repeatable",
     )
     what.add_argument(
         "--strategy",
         dest="strategies",
         action="append",
         metavar="VARIANT",
-        help="variants such as mirrored[replicas=2]; each target is measured under each. Repeatable (one_device)",
+        help="variant such as mirrored[replicas=2] to measure each target under; repeatable (default: one_device)",
     )
     batch = what.add_mutually_exclusive_group()
-    batch.add_argument("--batch-per-replica", type=int, metavar="N", help="examples of a step on each replica")
-    batch.add_argument("--global-batch-size", type=int, metavar="N", help="examples of a step on all replicas")
+    batch.add_argument("--batch-per-replica", type=int, metavar="N", help="examples per step on each replica")
+    batch.add_argument("--global-batch-size", type=int, metavar="N", help="examples per step on all replicas together")
     what.add_argument(
         "--device",
         choices=("auto", "cpu", "gpu", "tpu"),
         default=default.bench.device,
-        help="auto: GPUs where there are any",
+        help="device of the replicas (default: auto, which means GPUs if there are any)",
     )
     what.add_argument(
-        "--path", dest="paths", action="append", default=[], metavar="FOLDER", help="import modules from here (., src)"
+        "--path",
+        dest="paths",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="folder to import modules from; repeatable (default: ., src)",
     )
     what.add_argument(
-        "--repository", type=Path, default=Path(), metavar="FOLDER", help="the git repository of both versions (.)"
+        "--repository",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="the git repository of both versions (default: .)",
     )
-    what.add_argument("--base-python", default=default.base_python, metavar="PYTHON", help="interpreter for BASE")
-    what.add_argument("--head-python", default=default.head_python, metavar="PYTHON", help="interpreter for HEAD")
+    for side, python in (("base", default.base_python), ("head", default.head_python)):
+        what.add_argument(
+            f"--{side}-python",
+            default=python,
+            metavar="PYTHON",
+            help=f"interpreter for {side.upper()} (default: this one)",
+        )
     what.add_argument(
         "--instrument",
         choices=("auto", "gate", "version"),
         default=default.instrument,
-        help="whose pytest-ddl measures: the gate's, each version's own, or (auto) the latter where both have one",
+        help="pytest-ddl that measures: gate: the running one; version: each version's own; auto (default): each "
+        "version's own if both have one, else the running one",
     )
-    what.add_argument("--a-a", action="store_true", help="BASE and HEAD may be the same: measure the gate itself")
-    how = parser.add_argument_group("how it is decided")
+    what.add_argument("--a-a", action="store_true", help="measure the gate itself: BASE and HEAD may be the same")
+    how = parser.add_argument_group("how the gate decides")
     how.add_argument(
         "--margin",
         type=_share,
         default=default.margin,
         metavar="SHARE",
-        help="slowdown that is tolerated (0.025: 2.5 %%)",
+        help="slowdown that is tolerated (default: 0.025, which is 2.5 %%)",
     )
     how.add_argument(
         "--false-alarms",
         type=_share,
         default=default.false_alarms,
         metavar="P",
-        help="probability of a false regression of one cell, over all looks (0.01)",
+        help="probability of a false regression of one cell, over all looks (default: 0.01)",
     )
     how.add_argument(
         "--max-launches",
@@ -100,34 +117,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=default.launches,
         metavar="N",
-        help="of a cell, at most (%(default)s)",
+        help="maximum number of launches per cell (default: %(default)s)",
     )
     how.add_argument(
-        "--budget", type=float, default=default.budget, metavar="SECONDS", help="of a cell, at most (%(default)g)"
+        "--budget",
+        type=float,
+        default=default.budget,
+        metavar="SECONDS",
+        help="maximum time per cell (default: %(default)g)",
     )
     how.add_argument(
         "--timeout",
         type=float,
         default=default.bench.timeout,
         metavar="SECONDS",
-        help="of a launch, at most (%(default)g)",
+        help="maximum time per launch (default: %(default)g)",
     )
     how.add_argument(
         "--warm-up",
         type=int,
         default=default.bench.warm_up,
         metavar="STEPS",
-        help="before the clock counts (%(default)s)",
+        help="number of steps before the time is measured (default: %(default)s)",
     )
-    how.add_argument("--pin", action="store_true", help="give each replica cores of its own")
-    how.add_argument("--counters-only", action="store_true", help="no time: one launch of each side, for a busy CI")
+    how.add_argument("--pin", action="store_true", help="give each replica its own CPU cores")
     how.add_argument(
-        "--accept", action="append", default=[], metavar="COUNTER=REASON", help="a counter that may be worse, and why"
+        "--counters-only", action="store_true", help="compare only counters, from one launch of each version"
     )
-    told = parser.add_argument_group("output")
-    told.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
-    told.add_argument("--github", action="store_true", help="step summary and annotations; by itself in GitHub Actions")
-    told.add_argument("--quiet", action="store_true", help="no line for each launch")
+    how.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="COUNTER=REASON",
+        help="a counter that may be worse, and the reason; repeatable",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", type=Path, metavar="FILE", help="write the complete result to this file")
+    output.add_argument(
+        "--github", action="store_true", help="write a step summary and annotations (automatic in GitHub Actions)"
+    )
+    output.add_argument("--quiet", action="store_true", help="do not print a line for each launch")
 
 
 def plan_of(options: argparse.Namespace) -> GatePlan:
@@ -192,7 +221,7 @@ def _check_json(path: Path) -> None:
     if not folder.is_dir():
         raise GateUsageError(f"--json={str(path)!r}: there is no such folder")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise GateUsageError(f"--json={str(path)!r} cannot be written: give a file in a folder that is yours")
+        raise GateUsageError(f"--json={str(path)!r} cannot be written: give a file in a folder that you may write to")
 
 
 def _share(text: str) -> float:

@@ -63,8 +63,8 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
     notes = list(_notes(repository, base, head, plan))
     for note in notes:
         tell(f"note: {note}")
-    with both_sides(plan, repository, base, head) as (base_side, head_side, told):
-        notes += told
+    with both_sides(plan, repository, base, head) as (base_side, head_side, checkout_notes):
+        notes += checkout_notes
         cells: list[CellResult] = []
         for target in targets:
             for name, (ranks, cores, reason) in variants.items():
@@ -100,8 +100,8 @@ def _measured(cell: Cell, tell: Callable[[str], None]) -> CellResult:
         return measure_cell(cell, tell)
     except Exception as error:
         tell(traceback.format_exc())
-        told = " ".join(str(error).split())
-        reason = f"the gate itself failed: {type(error).__name__}: {told}"
+        message = " ".join(str(error).split())
+        reason = f"the gate itself failed: {type(error).__name__}: {message}"
         return CellResult(str(cell.target), cell.strategy, Verdict.ERROR, reason)
 
 
@@ -148,8 +148,8 @@ def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
                     cores = cores_per_replica(definition.num_replicas(spec))
                 except ValueError as error:
                     raise GateUsageError(f"--strategy={text!r}: {error}") from None
-            told = f"{spec} cannot run on this machine: {reason}" if reason else ""
-            found[str(spec)] = (len(definition.topology(spec).ranks), cores, told)
+            unavailable = f"{spec} cannot run on this machine: {reason}" if reason else ""
+            found[str(spec)] = (len(definition.topology(spec).ranks), cores, unavailable)
     finally:
         # The harness may have started a process to look for GPUs, which would now stay idle and hold memory.
         harness.close()
@@ -166,14 +166,14 @@ def _notes(repository: Repository, base: Version, head: Version, plan: GatePlan)
     lacking, shared = repository.lacking(base, head) if base.tree != head.tree else (0, "")
     if lacking and shared == head.commit:
         yield (
-            f"HEAD {head.short} is older than BASE {base.short}, by {lacking} commit(s): what became faster in them "
-            "counts as slower here, and the other way round"
+            f"HEAD {head.short} is older than BASE {base.short}, by {lacking} commit(s): an improvement in these "
+            "commits counts as a slowdown here, and a slowdown as an improvement"
         )
     elif lacking:
-        fix = f"; to measure those of HEAD alone give their merge base as BASE: {shared[:10]}" if shared else ""
+        fix = f"; to measure only those of HEAD, give the merge base as BASE: {shared[:10]}" if shared else ""
         yield (
             f"HEAD {head.short} lacks {lacking} commit(s) of BASE {base.short}, whose changes are measured too, as if "
-            f"HEAD had taken them back{fix}"
+            f"HEAD had reverted them{fix}"
         )
     if plan.a_a:
         yield "A/A: the gate itself is measured"
@@ -184,10 +184,10 @@ def _same_releases(cells: Sequence[CellResult]) -> list[str]:
     provenance = next((cell.launches[0].provenance for cell in cells if cell.launches), None)
     if provenance is None:
         return []
-    told = [{key: side.get(key) for key in _RELEASES} for side in provenance.values()]
-    if told[0] != told[1]:
+    sides = [{key: side.get(key) for key in _RELEASES} for side in provenance.values()]
+    if sides[0] != sides[1]:
         return []
-    releases = ", ".join(f"{key} {value}" for key, value in told[0].items() if value)
+    releases = ", ".join(f"{key} {value}" for key, value in sides[0].items() if value)
     return [f"the same commit was measured in two environments that have the same releases ({releases})"]
 
 
@@ -199,5 +199,5 @@ def _missing(target: Target, *sides: Side) -> str:
     who = " and ".join(f"{side.name} ({side.commit[:10]})" for side in lacking)
     looked = ", ".join(str(path.relative_to(lacking[0].root)) for path in lacking[0].paths)
     none, meant = "has" if len(lacking) == 1 else "have", target.meant(lacking[0].paths)
-    fix = f"Did you mean {meant}?" if meant else "A new target can be gated from the commit after the one that adds it"
+    fix = f"Did you mean {meant}?" if meant else "A new target can be measured if BASE has it, too"
     return f"{who} {none} no {target.place}, so there is nothing to compare (looked in {looked}). {fix}"

@@ -68,7 +68,7 @@ class Paired:
             "dropped_blocks": {"base": self.dropped_blocks[0], "head": self.dropped_blocks[1]},
             "seconds": self.seconds,
             "load": {**asdict(self.load), "problem": self.load.problem},
-            "provenance": {name: dict(told) for name, told in self.provenance.items()},
+            "provenance": {name: dict(origin) for name, origin in self.provenance.items()},
         }
 
 

@@ -1,4 +1,4 @@
-"""Measure how much other processes use the machine during a launch: times from a busy machine prove nothing."""
+"""Measure how much other processes use the machine during a launch: times from a busy machine are not reliable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Load:
 
     @property
     def problem(self) -> str:
-        """Reason why a time measured meanwhile cannot be trusted, or an empty text."""
+        """Reason why times that were measured during this load are not reliable; or an empty text."""
         if self.foreign_gpu:
             return f"other processes compute on the GPU: {', '.join(self.foreign_gpu)}"
         if self.foreign_cores is not None and self.foreign_cores > self.limit:

@@ -44,7 +44,7 @@ class GatePlan:
     """Seconds for each cell."""
     counters_only: bool = False
     accept: Mapping[str, str] = field(default_factory=dict)
-    """Counter -> reason why its change is wanted."""
+    """Counter -> reason why its change is intended."""
     base_python: str = sys.executable
     head_python: str = sys.executable
     """Interpreters of the two sides. Two different ones compare, for example, two releases of TensorFlow."""
@@ -67,12 +67,12 @@ class GatePlan:
             raise GateUsageError(f"--budget={self.budget!r} must be a positive number of seconds for each cell")
         for side, python in (("base", self.base_python), ("head", self.head_python)):
             if shutil.which(python) is None:
-                raise GateUsageError(f"--{side}-python={python!r} is no program that can be run")
+                raise GateUsageError(f"--{side}-python={python!r} is not a program that can be run")
         if self.instrument not in ("auto", "gate", "version"):
             raise GateUsageError(f"--instrument={self.instrument!r}; valid: auto, gate, version")
         if self.launches < Rule.looks[0]:
             raise GateUsageError(
-                f"--max-launches={self.launches!r} must be at least {Rule.looks[0]}: fewer do not tell their own spread"
+                f"--max-launches={self.launches!r} must be at least {Rule.looks[0]}, to estimate their spread"
             )
 
 

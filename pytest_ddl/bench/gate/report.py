@@ -39,17 +39,17 @@ def versions(result: GateResult) -> Iterator[tuple[str, str]]:
     """Yield ``BASE`` and ``HEAD``, each with a description of what was measured: commit, file and releases."""
     launched = [cell.launches[0] for cell in result.cells if cell.launches]
     for name, version in (("BASE", result.base), ("HEAD", result.head)):
-        told = version.short
+        text = version.short
         if launched:
             found = launched[0].provenance[name]
             releases = ", ".join(f"{key} {found[key]}" for key in ("tensorflow", "keras", "python") if key in found)
-            told += f"; {found['program']}; {releases}; pytest-ddl {found['pytest_ddl']} ({found['pytest_ddl_file']})"
-        yield name, told
+            text += f"; {found['program']}; {releases}; pytest-ddl {found['pytest_ddl']} ({found['pytest_ddl_file']})"
+        yield name, text
 
 
 def text(result: GateResult) -> str:
     """Return the whole report, with a line feed at its end."""
-    lines = [f"{name}  {told}" for name, told in versions(result)]
+    lines = [f"{name}  {description}" for name, description in versions(result)]
     lines += [f"note: {note}" for note in result.notes]
     lines.append("")
     table = [HEADER, *(row(cell) for cell in result.cells)]
@@ -100,7 +100,7 @@ def step_summary(result: GateResult) -> str:
             for change in cell.changes
         ]
         lines += [f"  * note: {_cell(note)}" for note in cell.launch_notes]
-    lines += ["", *(f"* {name}: {_cell(told)}" for name, told in versions(result))]
+    lines += ["", *(f"* {name}: {_cell(description)}" for name, description in versions(result))]
     lines += [f"* note: {_cell(note)}" for note in result.notes]
     return "\n".join(lines) + "\n"
 

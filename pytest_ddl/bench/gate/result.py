@@ -66,9 +66,9 @@ class CellResult:
     def as_json(self) -> dict[str, Any]:
         decision = None
         if self.decision is not None:
-            told = {**asdict(self.decision), "throughput_ratio": self.decision.throughput_ratio}
+            values = {**asdict(self.decision), "throughput_ratio": self.decision.throughput_ratio}
             # JSON has no NaN.
-            decision = {key: None if value != value else value for key, value in told.items()}
+            decision = {key: None if value != value else value for key, value in values.items()}
         return {
             "target": self.target,
             "strategy": self.strategy,

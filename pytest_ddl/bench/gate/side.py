@@ -21,7 +21,7 @@ from pytest_ddl.bench.processes import die_with
 from pytest_ddl.bench.spec import BenchSpec
 
 PROTOCOL = 2
-"""Version of :class:`SideOrder` and the report. It rises when they change, as BASE's own pytest-ddl may be older."""
+"""Version of :class:`SideOrder` and the report. It rises if they change: BASE's own pytest-ddl may be older."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def _carry_out(order: dict[str, Any]) -> bool:
     try:
         if order["protocol"] != PROTOCOL:
             raise RuntimeError(
-                f"this pytest-ddl ({_package_file()}) speaks version {PROTOCOL} of the gate's protocol, and "
-                f"the gate version {order['protocol']}; give --instrument=gate"
+                f"this pytest-ddl ({_package_file()}) uses version {PROTOCOL} of the gate's protocol, and "
+                f"the gate uses version {order['protocol']}; give --instrument=gate"
             )
         report: dict[str, Any] = {"launch": _launch(SideOrder(**order)), **_provenance()}
     except Exception as error:

@@ -146,12 +146,12 @@ class Running:
         """
         while not self.has_ended and time.monotonic() < deadline:
             time.sleep(0.01)
-        told = self.told()
-        if told is None:
+        report = self.told()
+        if report is None:
             raise MeasurementError(f"{self.described} {self.ending()}")
-        if "error" in told:
-            raise MeasurementError(f"{self.described} failed: {told['error']}")
-        return told
+        if "error" in report:
+            raise MeasurementError(f"{self.described} failed: {report['error']}")
+        return report
 
     def told(self) -> dict[str, Any] | None:
         """Return the report of this launch, or ``None`` if there is none yet."""
@@ -204,29 +204,29 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
     while time.monotonic() < soon and not any(run.has_ended for run in runs):
         time.sleep(0.05)
     for run in runs:
-        told = run.told()
-        if told is not None and "error" in told:
-            return MeasurementError(f"{run.described} failed: {told['error']}")
+        report = run.told()
+        if report is not None and "error" in report:
+            return MeasurementError(f"{run.described} failed: {report['error']}")
     for run in runs:
-        told = run.told()
-        if told is not None:
+        report = run.told()
+        if report is not None:
             return MeasurementError(
-                f"the training function of {run.described} ended by itself, after {_blocks(told)} blocks of steps: "
-                "the gate says when it has enough. Remove the steps= or epochs= of its own loop; run.steps, "
+                f"the training function of {run.described} ended by itself, after {_blocks(report)} blocks of steps: "
+                "the gate decides when to stop. Remove the steps= or epochs= of its own loop; run.steps, "
                 "run.batches and run.fit end when the gate does"
             )
         if run.is_gone:
             return MeasurementError(f"{run.described} {run.ending()}")
     if late:
         return MeasurementError(
-            f"a launch of both sides took more than {runs[0]._bench.timeout:g} s ({error}); --timeout gives it more, "
-            "--strategy with fewer replicas needs less"
+            f"a launch of both sides took more than {runs[0]._bench.timeout:g} s ({error}); give a larger --timeout, "
+            "or a --strategy with fewer replicas"
         )
-    return MeasurementError(f"the ranks of a side went away: {error}")
+    return MeasurementError(f"ranks of a side ended unexpectedly: {error}")
 
 
-def _blocks(told: Mapping[str, Any]) -> int:
-    return len(told["launch"]["ranks"][0]["blocks"])
+def _blocks(report: Mapping[str, Any]) -> int:
+    return len(report["launch"]["ranks"][0]["blocks"])
 
 
 def provenance(side: Side, report: Mapping[str, Any]) -> dict[str, str]:
@@ -243,5 +243,5 @@ def provenance(side: Side, report: Mapping[str, Any]) -> dict[str, str]:
         raise MeasurementError(
             f"{side.name} was measured by the pytest-ddl of {report['pytest_ddl_file']}, not by that of {side.package}"
         )
-    told = {key: str(report[key]) for key in ("pytest_ddl", "pytest_ddl_file", "interpreter")}
-    return {"commit": side.commit, "root": str(side.root), "program": programs[0], **told, **launch["versions"]}
+    origin = {key: str(report[key]) for key in ("pytest_ddl", "pytest_ddl_file", "interpreter")}
+    return {"commit": side.commit, "root": str(side.root), "program": programs[0], **origin, **launch["versions"]}

@@ -1,4 +1,4 @@
-"""Find the training function to measure in a version's folder, and prove that its code comes from there."""
+"""Find the training function to measure in a version's folder, and check that its code comes from there."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Target:
 
 
 class FromVersion:
-    """Training function of one version, imported only in the ranks, with a proof that its code is from that version.
+    """Training function of one version, imported only in the ranks, with a check that its code is from that version.
 
     There are two reasons to import it only there. Some strategies must exist before the first TensorFlow operation,
     and modules may make operations when they are imported. In addition, the process that starts the ranks then does
@@ -92,7 +92,7 @@ class FromVersion:
         foreign = foreign_modules(sys.modules.values(), self.root, self.paths, self.checkout)
         if foreign:
             raise TargetError(
-                f"code was imported that is not of the version to be measured ({self.root}): {listed(foreign)}. Both "
+                f"imported code is not from the version to be measured ({self.root}): {listed(foreign)}. Both "
                 "versions would run the same code. Uninstall the package and keep what it depends on (an editable "
                 "installation points to your checkout, any other is a copy of one version), or give the folder of the "
                 "repository that holds its source as --path"
@@ -113,7 +113,7 @@ class FromVersion:
         file = Path(module.__file__ or "").resolve()
         if file != self.file.resolve():
             raise TargetError(
-                f"{self.target} was imported from {file}, not from {self.file}: not the version to be measured. "
+                f"{self.target} was imported from {file}, not from {self.file} of the version to be measured. "
                 "Uninstall the package, or give the folder that holds its source as --path"
             )
         function = getattr(module, self.target.function, None)

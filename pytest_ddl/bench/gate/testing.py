@@ -16,7 +16,7 @@ from pytest_ddl.bench.launching.remote import source_of
 
 
 class GateFailedError(AssertionError):
-    """Raised if it was not shown that nothing regressed. The message is the whole report, or why there is none."""
+    """Raised if the gate did not pass. The message is the whole report, or the reason why there is none."""
 
     def __init__(self, message: str, verdict: Verdict = Verdict.ERROR) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ def gate_in_test(
     :param versions: ``BASE..HEAD``.
     :param root: a folder in the repository.
     :param target: the function itself, from a file of the repository, or ``module:function``.
-    :raises GateFailedError: if there is a regression, if none could be ruled out, or if the gate cannot run.
+    :raises GateFailedError: if there is a regression, if a regression cannot be ruled out, or if the gate cannot run.
     """
     base, _dots, head = versions.partition("..")
 

@@ -13,7 +13,7 @@ from pytest_ddl.bench.launching.pacing import LATE_TRACES
 SETTLING = 8
 """Factor by which the block before each measured block is shorter. The shorter block does not count."""
 BLOCK_SECONDS = 0.01
-"""Minimum seconds of a block, so that the clock and the change of turns matter little."""
+"""Minimum seconds of a block, so that the resolution of the clock and the cost of a turn have little effect."""
 MOST_BLOCK_SECONDS = 0.05
 """Seconds above which a block gets fewer steps than ``steps_per_block``.
 

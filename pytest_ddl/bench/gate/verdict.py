@@ -28,9 +28,9 @@ class Rule:
     """Rule that says when to stop, and with which verdict.
 
     The data is examined after each number of launches in ``looks``, and each look can end the measurement. Each look
-    uses ``false_alarms / len(looks)`` as its level. So all looks together keep ``false_alarms``, whatever the
-    dependence between them (Bonferroni). Repeated looks at an uncorrected level do not keep it (Jennison and Turnbull,
-    *Group Sequential Methods*, 2000, chapter 2).
+    uses ``false_alarms / len(looks)`` as its level. So all looks together keep ``false_alarms``, even if they depend
+    on each other (Bonferroni). Repeated looks at an uncorrected level do not keep it (Jennison and Turnbull, *Group
+    Sequential Methods*, 2000, chapter 2).
 
     :raises ValueError: if a value cannot be used; the message names it.
     """
@@ -62,7 +62,7 @@ class Rule:
         :raises ValueError: if there are fewer than 3 launches, because their spread cannot be estimated.
         """
         if launches < 3:
-            raise ValueError(f"launches={launches!r} must be at least 3: fewer do not tell their own spread")
+            raise ValueError(f"launches={launches!r} must be at least 3, to estimate their spread")
         usual = cls.looks + tuple(range(30, launches, 8))
         return cls(looks=(*(look for look in usual if look < launches), launches), **given)
 
@@ -148,7 +148,7 @@ def decide_launches(medians: Sequence[float], totals: Sequence[float], rule: Rul
         return decision
     reason = (
         f"the median step takes {percent(math.log(decision.ratio))} time, but all steps together "
-        f"{percent(math.log(total.ratio))}: HEAD has rare steps that take long (writing, retracing, garbage)"
+        f"{percent(math.log(total.ratio))}: HEAD has rare long steps (writing, retracing, garbage collection)"
     )
     return replace(total, reason=reason)
 
@@ -174,7 +174,7 @@ def _judge(mean: float, lower: float, upper: float, margin: float, rule: Rule) -
     if mean <= margin and upper < 2 * margin:
         return Verdict.PASS, f"a step takes {estimate} time, surely less than {percent(2 * margin)}"
     if mean > margin:
-        return Verdict.INCONCLUSIVE, f"a step seems to take {estimate} time, which may be chance: {between}"
+        return Verdict.INCONCLUSIVE, f"a step seems to take {estimate} time, but this may be chance: {between}"
     return Verdict.INCONCLUSIVE, f"a slowdown of {percent(2 * margin)} cannot be ruled out: {between}"
 
 

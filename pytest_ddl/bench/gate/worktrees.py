@@ -118,7 +118,7 @@ class Repository:
 
         The repository's hooks do not run, and files of Git LFS stay pointers.
 
-        :raises GitError: if git cannot check out the version, for example on a full disk.
+        :raises GitError: if git cannot check out the version, for example because the disk is full.
         """
         try:
             try:
@@ -137,7 +137,7 @@ class Repository:
                 self._git("worktree", "remove", "--force", "--force", str(folder))
 
     def forget(self) -> None:
-        """Make git forget worktrees of this gate, or of one that was killed, which could not be removed properly.
+        """Make git forget worktrees of this gate or of a killed gate that could not be removed properly.
 
         ``git worktree prune`` would also forget the user's own worktrees on a drive that is not connected now.
         """

@@ -24,12 +24,12 @@ from pytest_ddl.bench.metrics.absent import MissingPackageError
 
 STATUSES = """\
 exit status:
-  0    no confirmed regression stands; candidates that were not confirmed are listed, and alert nobody
+  0    no confirmed regression stands; candidates that were not confirmed are only listed
   1    a confirmed regression stands, and was not accepted
   2    a wrong command line, or nothing to read
-  3    the history is incomplete: results were dropped, could not be read, failed, or are gone; or no changes could be
-       looked for
-  4    the command itself failed, as on a full disk
+  3    the history is incomplete: results were dropped, could not be read, failed, or are gone; or the search for
+       changes could not run
+  4    the command itself failed, for example because the disk is full
   130  interrupted
 """
 
@@ -37,18 +37,20 @@ exit status:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
-    parser.add_argument("--config", type=Path, metavar="FILE", help="asv.conf.json; default: the one of this folder")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="asv's results_dir; default: as configured")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="asv's configuration (default: asv.conf.json)")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="asv's results_dir (default: as configured)")
     parser.add_argument("--html", type=Path, metavar="DIR", help="asv's html_dir, for scaling/index.html")
-    parser.add_argument("--repository", type=Path, metavar="PATH", help="the measured repository: order, links")
-    parser.add_argument("--branch", metavar="NAME", help="branch of the history; default: as configured, or HEAD")
+    parser.add_argument("--repository", type=Path, metavar="PATH", help="the measured repository: commits, links")
+    parser.add_argument("--branch", metavar="NAME", help="branch of the history (default: as configured, or HEAD)")
     parser.add_argument("--publish", action="store_true", help="run asv publish first")
-    parser.add_argument("--no-detect", dest="detect", action="store_false", help="only write the page")
+    parser.add_argument(
+        "--no-detect", dest="detect", action="store_false", help="do not search for changes, only write the page"
+    )
     parser.add_argument(
         "--confirm",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="re-run both commits of each candidate side by side with the gate: minutes each",
+        help="re-run both commits of each candidate side by side with the gate; each takes minutes",
     )
     parser.add_argument(
         "--target",
@@ -65,14 +67,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an argument of gate(), such as batch_per_replica=64; repeatable",
     )
     parser.add_argument(
-        "--max-reruns", type=int, default=10, metavar="N", help="the others wait for the next time (%(default)s)"
+        "--max-reruns", type=int, default=10, metavar="N", help="maximum number of re-runs (default: %(default)s)"
     )
     parser.add_argument("--machine", metavar="NAME", help="asv's name of this machine, for --confirm")
-    parser.add_argument("--margin", type=float, default=MARGIN, metavar="SHARE", help="smallest change (%(default)s)")
     parser.add_argument(
-        "--accept", action="append", default=[], metavar="ID", help="a change or gap that is all right; repeatable"
+        "--margin",
+        type=float,
+        default=MARGIN,
+        metavar="SHARE",
+        help="smallest change to report (default: %(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found as JSON")
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="ID", help="id of a change or gap that is intended; repeatable"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to this file as JSON")
 
 
 def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
@@ -89,7 +97,7 @@ def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
     except KeyboardInterrupt:
         return failed("history", "interrupted", INTERRUPTED)
     except OSError as error:
-        return failed("history", f"could not go on: {error}", FAILED)
+        return failed("history", f"could not continue: {error}", FAILED)
     except Exception as error:
         return failed("history", f"failed: {type(error).__name__}: {error}", FAILED, error)
 
@@ -136,15 +144,15 @@ def _judge(history: History, places: Places, options: argparse.Namespace, confir
         found, gaps = _changes(history, options.margin)
         history = replace(history, problems=(*history.problems, *gaps))
     else:
-        notes = ["No changes were looked for: --no-detect"]
+        notes = ["The history was not searched for changes: --no-detect"]
     found = explain(found, history.series)
     positions = {commit.hash: commit.position for commit in history.commits}
     known = Confirmations.load(places.results / FILE)
     if known.unread:
-        notes.append(f"{known.unread} lines of {known.path} are no verdicts of re-runs, and are left out")
+        notes.append(f"{known.unread} lines of {known.path} are no verdicts of re-runs, and were ignored")
     judged = confirm_all(found, confirm, known, positions, options.margin)
     if any(one.verdict.message == "nothing was re-run" for one in judged):
-        notes.append("Candidates were not re-run: --confirm does so, on the machine that the results are from")
+        notes.append("Candidates were not re-run: give --confirm on the machine that the results are from")
     return Report(history, tuple(judged), frozenset(options.accept), tuple(notes))
 
 
@@ -159,7 +167,7 @@ def _changes(history: History, margin: float) -> tuple[list[Change], list[Proble
             missing.append(str(error))
     if not missing:
         return found, []
-    message = f"no changes were looked for in {len(missing)} of {len(history.series)} series: {missing[0]}"
+    message = f"{len(missing)} of {len(history.series)} series were not searched for changes: {missing[0]}"
     return found, [Problem("unsearched", message, "series")]
 
 
@@ -167,7 +175,7 @@ def _gate(options: argparse.Namespace, places: Places) -> Confirm:
     from pytest_ddl.bench.history.rerun import gate_confirmation
 
     if places.repository is None:
-        raise ConfigurationError("--confirm checks commits out: give the repository by --repository")
+        raise ConfigurationError("--confirm needs to check out commits: give the repository by --repository")
 
     def tell(text: str) -> None:
         print(text, flush=True)  # noqa: T201

@@ -77,7 +77,7 @@ class Confirmations:
         return None
 
     def add(self, change: Change, verdict: ChangeVerdict) -> None:
-        """Keep a verdict, also in the file. One that decides nothing is not kept, so that the candidate runs again."""
+        """Keep a verdict, also in the file. An undecided one is not kept, so that the candidate runs again."""
         if verdict.status not in ("confirmed", "refuted"):
             return
         row = {
@@ -115,7 +115,7 @@ def at_most(reruns: int, rerun: Callable[_Given, _Found]) -> Callable[_Given, _F
     def limited(*given: _Given.args, **named: _Given.kwargs) -> _Found:
         nonlocal done
         if done >= reruns:
-            raise NotRerunError(f"left for the next time: {reruns} were re-run (--max-reruns)")
+            raise NotRerunError(f"left for the next call: {reruns} were re-run (--max-reruns)")
         found = rerun(*given, **named)
         done += 1
         return found

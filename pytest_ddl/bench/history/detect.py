@@ -197,8 +197,8 @@ def _edges(scaled: Sequence[float]) -> list[int]:
         import ruptures
     except ImportError as error:
         raise DetectorMissingError(
-            f"finding changes needs ruptures ({error}): pip install 'pytest-ddl[bench]', or --no-detect for the page "
-            "alone"
+            f"finding changes needs ruptures ({error}): pip install 'pytest-ddl[bench]', or --no-detect to "
+            "write only the page"
         ) from error
     import numpy as np
 
@@ -285,7 +285,7 @@ def beyond_steps(creep: Change, steps: Sequence[Change], margin: float = MARGIN)
 
     Steps back count too, so that the rest of a slowdown is reported if it was repaired in part.
     """
-    told = sum(
+    reported = sum(
         math.log(step.new / step.old)
         for step in steps
         if step.kind == "step"
@@ -294,4 +294,4 @@ def beyond_steps(creep: Change, steps: Sequence[Change], margin: float = MARGIN)
         and step.after > creep.before
     )
     total = math.log(creep.new / creep.old)
-    return math.copysign(1, total) * (total - told) >= math.log1p(margin)
+    return math.copysign(1, total) * (total - reported) >= math.log1p(margin)

@@ -26,7 +26,7 @@ OTHERS = {"changed": "changed", "improved": "improvement", "accepted": "accepted
 
 
 def notes_section(report: Report) -> str:
-    """Return the section on gaps in the history and on skipped work. It comes first, as all else depends on it."""
+    """Return the section on gaps in the history and on skipped work. It comes first, because all else depends on it."""
     problems = report.history.problems
     if not problems and not report.notes:
         return ""
@@ -60,16 +60,16 @@ def _problem(problem: Problem, *, accepted: bool = False) -> str:
 
 def findings_section(report: Report) -> str:
     regressions, candidates = report.regressions, report.candidates
-    told = {one.id for one in (*regressions, *candidates)}
-    rest = [one for one in report.changes if one.id not in told]
+    listed = {one.id for one in (*regressions, *candidates)}
+    rest = [one for one in report.changes if one.id not in listed]
     heading = "No confirmed regression" if not regressions else f"Regressions ({len(causes(regressions))})"
     parts = [f'<section class="findings" aria-labelledby="findings"><h2 id="findings">{heading}</h2>']
     if regressions:
         parts.append(_list(regressions, report))
     if candidates:
         parts.append(
-            f'<h3>To be confirmed ({len(causes(candidates))})</h3><p class="about">The history looks changed here. '
-            "Nobody is alerted before a re-run of both commits side by side agrees.</p>"
+            f'<h3>To be confirmed ({len(causes(candidates))})</h3><p class="about">The results seem to change here. '
+            "A change is reported as a regression only after a re-run of both commits side by side confirms it.</p>"
             f"{_list(candidates, report)}"
         )
     if rest:
@@ -91,7 +91,7 @@ def _group(group: Sequence[Change], report: Report) -> str:
     said = OTHERS.get(state, WORDS[first.verdict.status])
     range_ = f"after {commit_link(first.before, history)}, by {commit_link(first.after, history)}"
     if first.kind == "creep":
-        range_ = f"little by little from {commit_link(first.before, history)} to {commit_link(first.after, history)}"
+        range_ = f"gradually from {commit_link(first.before, history)} to {commit_link(first.after, history)}"
     elif first.likely != first.after:
         range_ += f", most likely {commit_link(first.likely, history)}"
     variants: dict[str, list[Change]] = {}

@@ -41,7 +41,7 @@ def outside(commits: Sequence[str], *, shallow: bool) -> list[Problem]:
         )
         # The id does not depend on the commits: a later clone may lack others, and it is still the same gap.
         return [Problem("shallow", message, "commits")]
-    message = f"{count} not on the branch that the history is of (--branch), and are left out: {shown}"
+    message = f"{count} left out, because they are not on the branch of this history (--branch): {shown}"
     return [Problem("outside", message, "commits", shown)]
 
 
@@ -58,9 +58,10 @@ def removed(unknown: Mapping[str, Sequence[Point]], series: Sequence[Series]) ->
     found = []
     for (suite, commits), names in renamed.items():
         message = (
-            f"{_named(names)}: results of {len(commits)} commits ({_span(commits)}) are of what is not in "
-            "benchmarks.json: renamed, removed, or its module fails to import. asv drops them without a word. Where it "
-            'was renamed, set `benchmark_name = "…"` to the old name; where it was removed, accept it by its id'
+            f"{_named(names)}: results of {len(commits)} commits ({_span(commits)}) are of benchmarks that "
+            "are not in benchmarks.json: renamed, removed, or their module fails to import. asv drops these results "
+            'without a message. If they were renamed, set `benchmark_name = "…"` to the old name. If they were '
+            "removed, accept this gap by its id"
         )
         found.append(Problem("removed", message, suite, ", ".join((_span(commits), *names))))
     former: dict[str, list[Series]] = defaultdict(list)
@@ -73,9 +74,9 @@ def removed(unknown: Mapping[str, Sequence[Point]], series: Sequence[Series]) ->
         alike[parameters, tuple(sorted({point.commit for one in several for point in one.points}))].append(name)
     for (parameters, commits), names in alike.items():
         message = (
-            f"{_named(names)}: there are results of {len(parameters)} combinations of parameters that are not there "
-            f"any more: {_some(names[0] + text for text in parameters)} ({_span(commits)}). asv drops them without a "
-            "word. Where they were removed on purpose, accept it by its id"
+            f"{_named(names)}: there are results of {len(parameters)} combinations of parameters that no longer "
+            f"exist: {_some(names[0] + text for text in parameters)} ({_span(commits)}). asv drops these results "
+            "without a message. If they were removed on purpose, accept this gap by its id"
         )
         found.append(Problem("removed", message, ", ".join(names), ", ".join(parameters)))
     return found
@@ -98,9 +99,9 @@ def cut(series: Sequence[Series]) -> list[Problem]:
     for (commits, versions, now, left), names in sorted(alike.items(), key=lambda item: item[1]):
         message = (
             f"the history of {_named(names)} is cut: results of {len(commits)} commits ({_span(commits)}) are of "
-            f"version {versions}, the present one is {now}, and {left} commits are left. asv drops them without a "
-            'word. Where what is measured is the same, pin it (`track_….version = "…"`, the older one) and run asv '
-            "again; where it is not, accept the cut by its id"
+            f"version {versions}, but the current version is {now}. asv drops these results without a message; "
+            f"{left} commits are left. If the benchmark still measures the same, set the older version "
+            '(`track_….version = "…"`) and run asv again. Otherwise, accept the cut by its id'
         )
         found.append(Problem("cut", message, ", ".join(names), f"{versions} -> {now}"))
     return found
@@ -117,8 +118,8 @@ def failed_last(series: Sequence[Series], measured: Measured) -> list[Problem]:
         newest, names = max(measured[place]), sorted({one.benchmark.name for one in several})
         message = (
             f"{_named(names)} failed at the newest commit {newest.short} on {place[0]} ({len(several)} "
-            f"{'combination' if len(several) == 1 else 'combinations'}, such as {several[0].label}): nothing can be "
-            "said about it there; `asv run --show-stderr` shows why"
+            f"{'combination' if len(several) == 1 else 'combinations'}, such as {several[0].label}), so it has no "
+            "result there; `asv run --show-stderr` shows the reason"
         )
         found.append(Problem("failed", message, " ".join(place), ", ".join((newest.hash, *names))))
     return found
@@ -134,8 +135,8 @@ def gone(series: Sequence[Series], measured: Measured) -> list[Problem]:
     for one in series:
         commits = measured[one.machine, one.environment]
         newest = max(commits)
-        told = {point.commit for point in (*one.points, *one.dropped)} | set(one.failed)
-        if one.points and one.is_current and newest not in told:
+        known = {point.commit for point in (*one.points, *one.dropped)} | set(one.failed)
+        if one.points and one.is_current and newest not in known:
             last = one.points[-1].commit
             since = min(commit for commit in commits if commit > last)
             ended[one.machine, one.environment, last, since, newest in one.skipped].append(one)
@@ -143,14 +144,14 @@ def gone(series: Sequence[Series], measured: Measured) -> list[Problem]:
     for (machine, environment, last, since, skipped), several in sorted(ended.items()):
         names = sorted(one.label for one in several)
         state = (
-            "they are n/a now (`asv run --show-stderr` shows the reason): nothing is counted of steps that became "
-            "eager, and what needs a device that is not there any more cannot be measured"
+            "they are n/a now (`asv run --show-stderr` shows the reason), for example because steps became eager, or "
+            "because a device is no longer there"
             if skipped
             else "the newest results do not have them: they were not run (`asv run` without --bench runs all)"
         )
         message = (
             f"{len(several)} series on {machine} ({environment}) are gone since {since.short}; {last.short} was the "
-            f"last commit with results of {_some(names)}: {state}. Where that is meant, accept it by its id"
+            f"last commit with results of {_some(names)}: {state}. If this is intended, accept it by its id"
         )
         found.append(Problem("gone", message, f"{machine} {environment}", ", ".join((last.hash, *names))))
     return found
@@ -167,8 +168,8 @@ def behind(measured: Measured) -> list[Problem]:
         later = [commit for commit in everything if commit > max(commits)]
         if later:
             message = (
-                f"{machine} has no results after {max(commits).short}, and another machine has, up to "
-                f"{max(later).short}: nothing is known about those commits there"
+                f"{machine} has no results after {max(commits).short}, but another machine has results up to "
+                f"{max(later).short}: later commits were not measured on {machine}"
             )
             found.append(Problem("behind", message, machine, max(commits).hash))
     return found
@@ -185,9 +186,8 @@ def split(series: Sequence[Series]) -> list[Problem]:
         for (before, old), (after, new) in itertools.pairwise(sorted(ordered, key=lambda item: min(item[0]))):
             if max(before) < min(after):
                 message = (
-                    f"on {machine}, from {min(after).short} results go on under another environment: {old}, then "
-                    f"{new}. "
-                    "They are separate series. Of an existing environment, keep the interpreter at one path"
+                    f"on {machine}, results continue from {min(after).short} under another environment: {old}, then "
+                    f"{new}. They are separate series. Keep the interpreter of an existing environment at one path"
                 )
                 found.append(Problem("split", message, machine, f"{old} -> {new}"))
     return found

@@ -1,4 +1,4 @@
-"""Find out the meaning of a series: its metric, whether more is better, its strategy, replicas and workload."""
+"""Determine the meaning of a series: its metric, whether more is better, its strategy, replicas and workload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Family:
     name: str
     title: str
     pattern: str
-    """Pattern for the names of benchmarks that are no metrics of ours. They belong to the first family that matches."""
+    """Pattern for names of benchmarks that are not our metrics. They belong to the first family that matches."""
     higher_is_better: bool | None
     """Default for benchmarks that do not say it; ``None`` if neither direction is better."""
     explanation: str
@@ -28,7 +28,7 @@ class Family:
     """True if the number is counted, so that any change is real, however small."""
     ideal: float | None = None
     derived: bool = False
-    """True if it compares a variant's step with that of one replica, so that it gets worse if that one gets better."""
+    """True if it compares a variant's step with the step of one replica. It gets worse if the latter gets faster."""
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -37,7 +37,7 @@ FAMILIES: tuple[Family, ...] = (
         "Scaling overhead",
         r"overhead",
         False,
-        "What scaling costs: N·T(N)/T(1), the reciprocal of the efficiency. 1 is ideal.",
+        "Cost of scaling: N·T(N)/T(1), the reciprocal of the efficiency. 1 is ideal.",
         ideal=1.0,
         derived=True,
     ),
@@ -46,7 +46,7 @@ FAMILIES: tuple[Family, ...] = (
         "Scaling efficiency",
         r"efficiency",
         True,
-        "How much of ideal scaling is left: with N replicas, throughput against N times that of one. 100 % is ideal.",
+        "Throughput with N replicas, divided by N times the throughput of one replica. 100 % is ideal.",
         ideal=1.0,
         derived=True,
     ),
@@ -55,7 +55,7 @@ FAMILIES: tuple[Family, ...] = (
         "Energy",
         r"joule|energy|watt",
         False,
-        "As far as counters of the hardware cover the machine.",
+        "Energy of the parts of the machine that its hardware counters cover.",
     ),
     Family("throughput", "Throughput", r"throughput|per_second", True, "Examples per second in steady steps."),
     Family(
@@ -63,7 +63,7 @@ FAMILIES: tuple[Family, ...] = (
         "Time to the first step",
         r"first_step|time_to_first|build_time|warm_?up",
         False,
-        "Building, tracing and compiling: what is paid once.",
+        "Time of building, tracing and compiling, which is spent only once.",
     ),
     Family(
         "communication",
@@ -78,7 +78,7 @@ FAMILIES: tuple[Family, ...] = (
         "Counters",
         "|".join((*COUNTS, "reductions", "packs", "counter")),
         False,
-        "Counted in the graphs that ran: the same on every machine, so that every change is real.",
+        "Counted in the graphs that ran. They are the same on every machine, so every change is real.",
         exact=True,
     ),
     Family(
@@ -86,9 +86,9 @@ FAMILIES: tuple[Family, ...] = (
         "Step time",
         r"step_time|step_seconds|seconds_per_(step|1k)|step$",
         False,
-        "Seconds per steady step, of the slowest replica; devices had finished before the clock was read.",
+        "Seconds per steady step of the slowest replica. Devices had finished before the clock was read.",
     ),
-    Family("memory", "Memory", r"memory|peak|rss", False, "Peak of the largest rank."),
+    Family("memory", "Memory", r"memory|peak|rss", False, "Peak memory of the largest rank."),
     Family("other", "Other benchmarks", r"", False, "Benchmarks that are not about one training step."),
 )
 MORE_IS_BETTER = re.compile(r"bandwidth|busbw|algbw|per_second|per_joule|speed_?up|accuracy")

@@ -19,9 +19,9 @@ PRIMARY = ("step", "throughput", "counters")
 STEPS = ("step", "throughput")
 EXPLAINED = ChangeVerdict(
     "explained",
-    "the step itself did not get slower: the one replica that it is compared with got faster",
+    "the step did not become slower: the single replica that it is compared with became faster",
 )
-LARGER_MODEL = ChangeVerdict("explained", "the model has more parameters, and reduces as much more as these explain")
+LARGER_MODEL = ChangeVerdict("explained", "the model has more parameters, which explain the additional reduced bytes")
 
 
 @dataclass(frozen=True)
@@ -160,17 +160,17 @@ def explain(changes: Sequence[Change], series: Sequence[Series]) -> list[Change]
         if one.worse and one.kind == "step" and family(one.series.benchmark).name in STEPS:
             slower[_place(one.series)].append(one)
     parameters = {_place(one): one for one in series if leaf(one.benchmark) == "parameter_bytes"}
-    told = []
+    marked = []
     for one in changes:
         where = _place(one.series)
         alone = family(one.series.benchmark).derived and where in known
         if alone and one.worse and not any(_overlap(one, other) for other in slower[where]):
-            told.append(one.judged(EXPLAINED))
+            marked.append(one.judged(EXPLAINED))
         elif one.worse and leaf(one.series.benchmark) == "reduced_bytes" and _is_larger(one, parameters.get(where)):
-            told.append(one.judged(LARGER_MODEL))
+            marked.append(one.judged(LARGER_MODEL))
         else:
-            told.append(one)
-    return told
+            marked.append(one)
+    return marked
 
 
 def _is_larger(change: Change, parameters: Series | None) -> bool:

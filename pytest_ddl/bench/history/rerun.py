@@ -18,7 +18,7 @@ from pytest_ddl.bench.metrics import METRICS, NoNumberError
 
 NUMBERS = ("budget", "launches", "false_alarms", "margin")
 """Fields of :class:`~pytest_ddl.bench.gate.plan.GatePlan` that can be given. All others are fields of ``BenchSpec``."""
-WANTED = "the history is asked for times; counters have series of their own"
+WANTED = "this re-run is about times; counters have their own series"
 
 
 def gate_confirmation(
@@ -60,8 +60,8 @@ def gate_confirmation(
     def confirm(before: str, after: str, series: Series) -> ChangeVerdict:
         if series.machine not in here:
             raise NotRerunError(
-                f"the results are from {series.machine}, and this is {', '.join(sorted(here))}: run this there, or say "
-                f"--machine {series.machine}"
+                f"the results are from {series.machine}, and this machine is {', '.join(sorted(here))}: run this "
+                f"there, or give --machine {series.machine} if it is the same machine"
             )
         names = (workload(series), whole_workload(series), "")
         target = next((functions[name] for name in names if name in functions), None)
@@ -69,7 +69,7 @@ def gate_confirmation(
             raise NotRerunError(f"no --target was given for the workload {workload(series)}")
         found = variant(series)
         if found is None:
-            raise NotRerunError("it is not of a training function, and the gate re-runs nothing else")
+            raise NotRerunError("it does not measure a training function, and the gate re-runs only these")
         strategy = _text(found.strategy, found.replicas)
         try:
             result = limited(before, after, target, strategy, **given)
@@ -101,7 +101,7 @@ def _functions(targets: Sequence[str]) -> dict[str, str]:
         function, name = (function, name) if equals else (text, "")
         place, colon, last = function.rpartition(":")
         if not (colon and place and last.isidentifier()):
-            raise ValueError(f"--target={text!r} must be [WORKLOAD=]MODULE:FUNCTION: Cnn=benchmarks.training:cnn")
+            raise ValueError(f"--target={text!r} must be [WORKLOAD=]MODULE:FUNCTION, as in Cnn=benchmarks.training:cnn")
         found[name] = function
     if not found:
         raise ValueError("--confirm needs --target [WORKLOAD=]MODULE:FUNCTION: the training function to run again")
@@ -158,7 +158,7 @@ def _other_metric(cell: Any, series: Series, margin: float) -> ChangeVerdict:
     name = leaf(series.benchmark)
     metric = METRICS.get(name)
     if metric is None or metric.scope != "launch" or metric.of is None:
-        return ChangeVerdict("unconfirmed", f"{name} is no metric of a launch, and the gate re-runs nothing else")
+        return ChangeVerdict("unconfirmed", f"{name} is not a metric of a launch, and the gate re-runs only these")
     sign = -1 if higher_is_better(series.benchmark) else 1
     try:
         pairs = [(metric.of(one.base), metric.of(one.head)) for one in cell.launches if not one.load.problem]
@@ -167,7 +167,7 @@ def _other_metric(cell: Any, series: Series, margin: float) -> ChangeVerdict:
         return ChangeVerdict("unconfirmed", f"the re-run has no {name}: {error}")
     if len(ratios) < 3:
         return ChangeVerdict(
-            "unconfirmed", f"the re-run has {len(ratios)} calm launches, and 3 are needed: {cell.reason}"
+            "unconfirmed", f"the re-run has {len(ratios)} calm launches, but 3 are needed: {cell.reason}"
         )
     decision = decide(ratios, Rule(margin=margin, looks=(len(ratios),)))
     reason = decision.reason.replace("a step takes", f"{name} takes").replace("a step seems", f"{name} seems")

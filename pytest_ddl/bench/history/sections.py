@@ -130,7 +130,7 @@ def _scaling(series: Sequence[Series]) -> str:
     return (
         f'<div class="metric"><h3>Scaling at {escape(last.short)}</h3>'
         f'<p class="about">{escape(unit)} by replicas. Dashed: ideal scaling, {number(single)} for each replica. '
-        "The share of it that was reached stands at the end of each line.</p>"
+        "The end of each line shows the reached share of ideal scaling.</p>"
         f"{scaling_chart(curves, single, unit)}</div>"
     )
 
@@ -223,7 +223,7 @@ def _counters(kind: Family, series: Sequence[Series], report: Report) -> str:
     )
     return (
         f'<div class="metric"><h3>{escape(kind.title)}</h3><p class="about">{escape(kind.explanation)} '
-        "Below each, since when it has been so.</p>"
+        "Below each value: its last change.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Counters"><table class="counters">'
         f'<thead><tr><th scope="col">Variant</th>{head}</tr></thead><tbody>{body}</tbody></table></div></div>'
     )

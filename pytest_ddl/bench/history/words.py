@@ -22,23 +22,21 @@ def told(report: Report) -> str:
     for title, found in (("REGRESSION", report.regressions), ("to be confirmed", report.candidates)):
         lines += _listed(title, found)
     if not report.regressions:
-        lines.append(
-            "no confirmed regression" + (": candidates alert nobody before a re-run" if report.candidates else "")
-        )
+        lines.append("no confirmed regression" + (": candidates need a re-run first" if report.candidates else ""))
     for problem in history.problems:
         state = "accepted" if problem.id in report.accepted else ("INCOMPLETE" if problem.error else "note")
         lines.append(f"{state} [{problem.id}] {problem.message}")
     lines += [f"note: {note}" for note in report.notes]
     known = {change.id for change in report.changes} | {problem.id for problem in history.problems}
     unknown = report.accepted - known
-    lines += [f"note: --accept {name} is no change or gap of this history any more" for name in sorted(unknown)]
+    lines += [f"note: --accept {name} is no longer a change or gap of this history" for name in sorted(unknown)]
     return "\n".join(lines)
 
 
 def where(change: Change) -> str:
     """Describe the commits between which a change lies."""
     if change.kind == "creep":
-        return f"little by little from {change.before.short} to {change.after.short}"
+        return f"gradually from {change.before.short} to {change.after.short}"
     return f"after {change.before.short}, by {change.after.short}"
 
 

@@ -13,8 +13,8 @@ PARTING = 60.0
 """Seconds that the other ranks get after the first one is done. All end with the same step, but releasing a distributed
 iterator took one of two workers up to 30 s on a busy machine (TF 2.21)."""
 GIVEN_UP = 5.0
-"""Seconds that the other ranks get after one has ended too early. They wait for it in vain, but may still give a
-reason."""
+"""Seconds that the other ranks get after one has ended too early. They cannot continue without it, but may still
+report a reason."""
 _FRAMEWORKS = ("site-packages", f"{os.sep}pytest_ddl{os.sep}", "<frozen")
 _CALLS = 4
 """Number of the program's calls that an error shows for a rank that was stopped."""
@@ -43,7 +43,7 @@ def all_of(answers: Sequence[Answer], doing: str, refusal: Callable[[Any], str] 
         refused = next(filter(None, map(refusal, results)), "")
         if refused:
             waited = ", ".join(answer.task for answer in failed)
-            raise BenchError(refused + (f"\n{waited} waited for it in vain" if waited else ""))
+            raise BenchError(refused + (f"\n{waited} was still waiting for it" if waited else ""))
     if not failed:
         return results
     first = failed[0]
@@ -69,7 +69,7 @@ def _is_silent(answer: Answer) -> bool:
 
 
 def _place(stacks: str) -> str:
-    """Return where a rank was: the innermost call of its main thread, and the calls of the program."""
+    """Return the place at which a rank was: the innermost call of its main thread, and the calls of the program."""
     threads = [text for text in stacks.split("\n\n") if "File " in text]
     main = next((text for text in threads if text.startswith("Current thread")), threads[-1] if threads else "")
     calls = [line.strip() for line in main.splitlines() if line.strip().startswith("File ")]

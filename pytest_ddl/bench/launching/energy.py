@@ -41,7 +41,7 @@ class EnergySource(Protocol):
         """
 
     def read(self) -> list[float]:
-        """Return the joules of each counter since some moment in the past.
+        """Return the joules of each counter since a fixed moment in the past.
 
         :raises NoEnergyError: if a counter cannot be read.
         """
@@ -90,11 +90,11 @@ class Nvml:
         try:
             self._handles = [self._handle(name) for name in self._visible()]
             if not self._handles:
-                raise NoEnergyError("no GPU: NVML lists none that CUDA_VISIBLE_DEVICES leaves")
+                raise NoEnergyError("no GPU: NVML lists no GPU that CUDA_VISIBLE_DEVICES allows")
             self.read()
         except nvml.NVMLError as error:
             self.close()
-            raise NoEnergyError(f"a GPU of CUDA_VISIBLE_DEVICES is not one of NVML's: {error}") from None
+            raise NoEnergyError(f"NVML does not know a GPU of CUDA_VISIBLE_DEVICES: {error}") from None
         except NoEnergyError:
             self.close()
             raise
@@ -117,11 +117,11 @@ class Nvml:
         try:
             return [self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3 for handle in self._handles]
         except self._nvml.NVMLError as error:
-            raise NoEnergyError(f"no energy counter of the GPU: {error} (Volta and later have one)") from None
+            raise NoEnergyError(f"the GPU has no energy counter: {error} (Volta and later GPUs have one)") from None
 
     def used(self, before: list[float], after: list[float], seconds: float) -> float:
         if any(end < start for start, end in zip(before, after, strict=True)):
-            raise NoEnergyError("a GPU's energy counter went backwards: its driver was loaded anew")
+            raise NoEnergyError("a GPU's energy counter went backwards: its driver was reloaded")
         return sum(after) - sum(before)
 
     def close(self) -> None:
@@ -178,8 +178,8 @@ class Rapl:
             return float(self._read(path)) / 1e6
         except PermissionError:
             raise NoEnergyError(
-                f"{path} may not be read (permission; kernels give it to root since CVE-2020-8694): measure as root, "
-                "or have an administrator allow it on this machine"
+                f"no permission to read {path} (only for root since CVE-2020-8694): measure as root, or ask an "
+                "administrator to allow it on this machine"
             ) from None
         except (OSError, ValueError) as error:
             raise NoEnergyError(f"{path} cannot be read: {error}") from None
@@ -189,7 +189,7 @@ class Rapl:
         for start, end, largest in zip(before, after, self._ranges, strict=True):
             if seconds * MOST_WATTS > largest:
                 raise NoEnergyError(
-                    f"a window of {seconds:.0f} s: a counter of {largest:.0f} J may have started anew more than once; "
+                    f"a window of {seconds:.0f} s: a counter of {largest:.0f} J may have restarted more than once; "
                     f"measure {largest / MOST_WATTS:.0f} s at most"
                 )
             total += end - start if end >= start else end - start + largest
@@ -271,7 +271,7 @@ class EnergyMeter:
 
 def default_sources() -> list[EnergySource]:
     """Return the sources for the energy of this process."""
-    # If only the CPU is measured, the energy of an idle GPU says nothing about it.
+    # If only the CPU is measured, the energy of an idle GPU does not belong to it.
     return [Nvml()] if _uses_gpus() else [Rapl()]
 
 

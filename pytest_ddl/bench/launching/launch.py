@@ -162,14 +162,14 @@ def _ended_early(result: RankResult) -> str:
     ended = f"the training function ended on {result.timing.task} after {result.steps} step(s), before"
     if not result.steady:
         return (
-            f"{ended} its warm-up did: nothing was measured. It has to train on every rank with run.steps, run.batches "
-            "or run.fit until these end (data is repeated for it); a steps= of its own must leave room, or lower "
-            "warm_up="
+            f"{ended} its warm-up did: nothing was measured. It must train on every rank with run.steps, run.batches "
+            "or run.fit until these end (data is repeated for this). Its own steps= must leave room "
+            "for the measurement; or lower warm_up="
         )
     if not result.finished:
         return (
-            f"{ended} the measurement did; remove the steps= or epochs= of its own loop, let no except: hide an error, "
-            "or measure fewer blocks"
+            f"{ended} the measurement did; remove the steps= or epochs= of its own loop, do not hide errors "
+            "with except:, or measure fewer blocks"
         )
     return ""
 
@@ -187,7 +187,7 @@ def of_all_ranks(counters: Sequence[Counters]) -> Counters:
     differ = [name for name, found in values.items() if name not in _REASONS and any(one != found[0] for one in found)]
     if differ:
         shown = "; ".join(f"{name} {', '.join(str(one) for one in values[name])}" for name in differ)
-        merged["notes"] = (*merged["notes"], f"ranks differ, and the largest is compared: {shown}")
+        merged["notes"] = (*merged["notes"], f"ranks differ, and the largest value is compared: {shown}")
     return Counters(**merged)
 
 

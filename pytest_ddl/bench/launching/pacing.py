@@ -184,18 +184,18 @@ class Pacer:
         """
         lines: dict[int, _Line] = {}
         try:
-            told = self._take(ranks, deadline, lines)
+            greetings = self._take(ranks, deadline, lines)
         except BaseException:
             for line in lines.values():
                 line.close()
             raise
-        lane = Lane(lines, sum(int(one["traces"]) for one in told), [int(one["process"]) for one in told])
+        lane = Lane(lines, sum(int(one["traces"]) for one in greetings), [int(one["process"]) for one in greetings])
         self._lanes.append(lane)
         return lane
 
     def _take(self, ranks: int, deadline: float, lines: dict[int, _Line]) -> list[dict[str, Any]]:
         """Fill ``lines`` by rank, and return the first message of each rank."""
-        told = []
+        greetings = []
         while len(lines) < ranks:
             try:
                 self._server.settimeout(max(0.001, deadline - time.monotonic()))
@@ -207,12 +207,12 @@ class Pacer:
                 raise PacingError("the launch ended before its ranks were warm") from None
             line = _Line(connected)
             try:
-                told.append(line.receive(deadline))
+                greetings.append(line.receive(deadline))
             except BaseException:
                 line.close()
                 raise
-            lines[int(told[-1]["rank"])] = line
-        return told
+            lines[int(greetings[-1]["rank"])] = line
+        return greetings
 
     def close(self) -> None:
         for lane in self._lanes:
@@ -248,8 +248,8 @@ class Paced:
         There is no deadline here: the controller has one, and ends a rank that exceeds it.
         """
         try:
-            told = self._line.receive()
-            return Order(int(told["steps"]), bool(told["drop"]))
+            order = self._line.receive()
+            return Order(int(order["steps"]), bool(order["drop"]))
         except (PacingError, OSError):
             return Order(0)
 

@@ -158,7 +158,7 @@ class Stopwatch(StepListener):
     def begin_asynchronous(self, epochs_as_steps: bool = False) -> None:
         raise ValueError(
             "run.steps(..., concurrent=True) cannot be measured: all steps have run before the first is recorded. "
-            "Leave concurrent= out, or schedule by yourself and call run.record() after each schedule()"
+            "Remove concurrent=, or schedule the steps yourself and call run.record() after each schedule()"
         )
 
     def end_of_steps(self, iterator: Iterator[Any], batches: int | None = None) -> None:
@@ -194,8 +194,8 @@ class Stopwatch(StepListener):
             self._partial = self._partial or partial_note(min(seen), max(seen))
         if tensors and not has_ended and all(int(tf.size(tensor)) == 0 for tensor in tensors):
             raise EmptyPipelineError(
-                "the steps that were measured had no examples: every batch of this rank is empty. Look at what the "
-                "dataset filters, takes and shards, and at the global batch size"
+                "the steps that were measured had no examples: every batch of this rank is empty. Check filter, "
+                "take and shard of the dataset, and the global batch size"
             )
 
     def _examples_in(self, rows: list[list[int]]) -> list[int]:
@@ -293,15 +293,15 @@ def loops_note(loops: int, measured: set[int], warm: int) -> str:
         return ""
     if len(measured) > 1:
         note = (
-            f"blocks have steps of the loops {min(measured)} to {max(measured)} of the program's {of}, and what lies "
-            "between them"
+            f"blocks include steps of the loops {min(measured)} to {max(measured)} of the program's {of}, and the code "
+            "between these loops"
         )
     elif measured == {0}:
         note = f"of the program's {of} none was measured: other steps before them took the whole measurement"
     else:
-        note = f"of the program's {of} only loop {max(measured)} was measured, and nothing is known of the others"
+        note = f"of the program's {of} only loop {max(measured)} was measured; the others were not"
     counted = f"; counters are those of loop {warm}" if measured != {warm} else ""
-    return f"{note}{counted}. Measure each loop in a training function of its own"
+    return f"{note}{counted}. Measure each loop in its own training function"
 
 
 def partial_note(fewest: int, most: int) -> str:
@@ -310,7 +310,7 @@ def partial_note(fewest: int, most: int) -> str:
         return ""
     return (
         f"batches of {fewest} and of {most} examples were seen, and all are counted as {most}: throughput is too high "
-        "where the data set is small, as its last, partial batch comes often (more data, or "
+        "if the data set is small, because its last, partial batch is then frequent (use more data, or "
         "batch(…, drop_remainder=True))"
     )
 

@@ -99,7 +99,7 @@ def batch_regimes(points: Sequence[tuple[int, float]]) -> BatchScaling:
     if any(not batch > 0 or not steps > 0 for batch, steps in ordered):
         raise ValueError(f"points={list(points)!r}: batch sizes and steps must be positive")
     if len({batch for batch, _steps in ordered}) < FEWEST_BATCHES:
-        raise NoNumberError(f"regimes need {FEWEST_BATCHES} batch sizes or more, here are {len(ordered)} point(s)")
+        raise NoNumberError(f"regimes need {FEWEST_BATCHES} batch sizes or more, not {len(ordered)} point(s)")
     import numpy as np
 
     optimize = statistics_package("scipy.optimize")
@@ -127,12 +127,12 @@ def _regime(slope: float) -> Regime:
 def _notes(points: list[tuple[int, float]], spread: float) -> tuple[str, ...]:
     notes = []
     if spread > 0.25:
-        notes.append(f"the curve misses the points by {spread:.0%}: the regimes are not to be trusted")
+        notes.append(f"the curve misses the points by {spread:.0%}: the regimes are not reliable")
     for (batch, steps), (larger, more) in pairwise(points):
         if larger > batch and more > 1.1 * steps:
             notes.append(
                 f"batch {larger} takes more steps than {batch} ({more:g} > {steps:g}): its learning rate is not tuned"
             )
         if larger > batch and more < 0.9 * steps * batch / larger:
-            notes.append(f"batch {larger} does better than perfect scaling from {batch}: the smaller one is not tuned")
+            notes.append(f"batch {larger} exceeds perfect scaling from {batch}: {batch} is not tuned")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""Metrics of communication that no clock in a program sees: collectives by themselves, and profiles of GPUs.
+"""Metrics of communication that a program cannot measure with a clock: isolated collectives, and profiles of GPUs.
 
 Bandwidths follow the formulas of nccl-tests.
 """
@@ -36,7 +36,7 @@ KINDS: dict[str, Callable[[int], float]] = {
     measured_by="profiles:exposed_communication",
 )
 def exposed_communication_time(busy: float, computing: float, steps: int) -> float:
-    """Return the time per step in which a GPU communicates and does not compute, where a profiler says.
+    """Return the time per step in which a GPU communicates and does not compute, from a profile.
 
     :formula: |union(communication) - union(computation)| / steps, over kernels
     :source: Holistic Trace Analysis; XPlane of tf.profiler
@@ -50,7 +50,7 @@ def exposed_communication_time(busy: float, computing: float, steps: int) -> flo
     "seconds", "lower", scope="cluster", family="communication", measured_by="collectives:replayed_communication_time"
 )
 def replayed_communication_time(launch: Launch, timings: Sequence[CollectiveTiming]) -> float:
-    """Return the time of the step's own all-reduces where nothing else runs.
+    """Return the time of the step's all-reduces if nothing else runs at the same time.
 
     The mean bytes of one all-reduce are ``reduced_bytes / all-reduces``, as counted in the graph. Their time is
     interpolated (log-log) between the measured sizes.
@@ -76,7 +76,7 @@ def replayed_communication_time(launch: Launch, timings: Sequence[CollectiveTimi
     if not known or not min(known) <= wanted <= max(known):
         measured = f"{min(known)} to {max(known)} B" if known else "none"
         raise NoNumberError(
-            f"an all-reduce of {wanted:.0f} B over {launch.replicas} replicas on {launch.device} is not among the "
+            f"an all-reduce of {wanted:.0f} B over {launch.replicas} replicas on {launch.device} is outside the "
             f"measured sizes ({measured}): measure_collectives({launch.strategy!r}, sizes=…)"
         )
     import numpy as np
@@ -99,7 +99,7 @@ def collective_time(calls: Sequence[float]) -> float:
 
 @metric("bytes/s", "higher", scope="cluster", dual="collective_time", family="other")
 def algorithm_bandwidth(size: int, seconds: float) -> float:
-    """Return what a program gets of a collective.
+    """Return the bandwidth of a collective as a program sees it.
 
     For small sizes it shows latency, not bandwidth.
 
@@ -116,7 +116,7 @@ def algorithm_bandwidth(size: int, seconds: float) -> float:
 
 @metric("bytes/s", "higher", scope="cluster", dual="collective_time", family="other")
 def bus_bandwidth(kind: str, size: int, seconds: float, replicas: int) -> float:
-    """Return what the links carry in a collective.
+    """Return the bandwidth of the links in a collective.
 
     The factor of a kind counts what the best algorithm must move per rank. An algorithm that moves more (for example a
     tree without pipelining) shows a lower number. Bus bandwidths can be compared across numbers of replicas, and with
@@ -127,7 +127,7 @@ def bus_bandwidth(kind: str, size: int, seconds: float, replicas: int) -> float:
     :raises ValueError: if the kind has no factor, or there is a single replica, which moves nothing.
     """
     if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} has no bus bandwidth; there are {', '.join(KINDS)}")
+        raise ValueError(f"kind={kind!r} has no bus bandwidth; valid: {', '.join(KINDS)}")
     if replicas < 2:
         raise ValueError(f"replicas={replicas}: a collective of one replica moves nothing")
     return algorithm_bandwidth(size, seconds) * KINDS[kind](replicas)

@@ -140,7 +140,7 @@ def interpolated(points: Sequence[ConvergencePoint], batch: int) -> ConvergenceP
     "lower",
     scope="training",
     name="epochs_to_target",
-    summary="too fast, too slow or as the reference, by a t test each way",
+    summary="too fast, too slow or like the reference, by a t test in each direction",
     ratio_scale=False,
 )
 def convergence_guard(
@@ -211,7 +211,7 @@ def convergence_equivalence(
     if not margin > 0:
         raise ValueError(f"margin={margin!r} must be above 0, as in 0.05 for 5 %")
     if not all(math.isfinite(each) for each in (*reference, *epochs)):
-        raise ValueError("some runs never reached the target: they are no epochs to compare; convergence_guard can")
+        raise ValueError("some runs never reached the target: their epochs cannot be compared; use convergence_guard")
     import numpy as np
 
     tests = statistics_package("statsmodels.stats.weightstats")
@@ -235,10 +235,10 @@ def convergence_equivalence(
         verdict = Convergence.INCONCLUSIVE
     message = (
         f"{second:.4g} epochs against {first:.4g}: difference {low:+.3g} to {high:+.3g} "
-        f"({1 - 2 * alpha:.0%} interval), {bound:.3g} does not matter"
+        f"({1 - 2 * alpha:.0%} interval), up to {bound:.3g} does not matter"
     )
     if verdict is Convergence.INCONCLUSIVE:
-        message += f"; too wide to tell with {len(reference)} and {len(epochs)} runs: add runs"
+        message += f"; too wide to decide with {len(reference)} and {len(epochs)} runs: add runs"
     return ConvergenceResult(verdict, second, first, -bound, bound, message, p)
 
 
@@ -246,6 +246,6 @@ def _olympic(epochs: Sequence[float]) -> list[float]:
     """Return the epochs of all runs except the fastest and the slowest, in ascending order."""
     if len(epochs) < FEWEST_RUNS + 2:
         raise ValueError(
-            f"{len(epochs)} runs: {FEWEST_RUNS + 2} are needed, as the fastest and the slowest are dropped (MLPerf)"
+            f"{len(epochs)} runs: {FEWEST_RUNS + 2} are needed: the fastest and the slowest are dropped (MLPerf)"
         )
     return sorted(epochs)[1:-1]

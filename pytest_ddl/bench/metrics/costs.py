@@ -1,4 +1,4 @@
-"""Metrics of what one launch costs in addition to its steps: start-up, traces, memory, energy, the measurement."""
+"""Metrics of the costs of one launch in addition to its steps: start-up, traces, memory, energy, the measurement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def time_to_first_step(launch: Launch) -> float:
 
 @metric("traces", "lower", ratio_scale=False, family="counters")
 def retraces(launch: Launch) -> float:
-    """Return the traces within the steady steps; 0 is right.
+    """Return the traces within the steady steps; 0 is correct.
 
     A trace takes as long as many steps.
 
@@ -53,7 +53,7 @@ def peak_memory(launch: Launch) -> float:
 
 @metric("MiB", "lower", tracked="always", family="memory")
 def peak_device_memory(launch: Launch) -> float:
-    """Return the most that TensorFlow allocated on one GPU.
+    """Return the most memory that TensorFlow allocated on one GPU.
 
     :formula: max over GPUs of the allocator's peak
     :source: tf.config.experimental.get_memory_info
@@ -136,7 +136,7 @@ def _joules(launch: Launch) -> float:
     if reading is not None and reading.joules is not None:
         if reading.joules > 0:
             return reading.joules
-        raise NoNumberError(f"{reading.source} did not advance in {reading.seconds:.2f} s: measure longer, seconds=")
+        raise NoNumberError(f"{reading.source} did not advance in {reading.seconds:.2f} s: measure longer (seconds=)")
     first: EnergyReading = launch.ranks[0].energy
     asked = " (energy=True reads it)" if first.reason == "not asked for" else ""
-    raise NoNumberError(f"no energy was read: {first.reason or 'no reason was told'}{asked}")
+    raise NoNumberError(f"no energy was read: {first.reason or 'no reason was given'}{asked}")

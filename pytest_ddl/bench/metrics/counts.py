@@ -1,4 +1,4 @@
-"""Counts of a step: single numbers that asv tracks without samples, as they do not depend on time."""
+"""Counts of a step: single numbers that asv tracks without samples, because they do not depend on time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Count:
         :raises NoNumberError: if it was not counted.
         """
         if counters.eager and not self.of_eager:
-            raise NoNumberError("steps ran eagerly: what they do is in no graph and was not counted")
+            raise NoNumberError("steps ran eagerly: their operations are in no graph and were not counted")
         return self.of(counters)
 
 
@@ -53,17 +53,17 @@ _ALL = (
     Count("traces", "", "functions traced up to the first steady step", lambda one: one.traces, judged=False),
     # With ragged batches, their number is up to chance, but not whether there are any.
     Count(
-        "retraces", "", "traces within the steady steps; of a correct program 0", lambda one: one.retraces, exact=False
+        "retraces", "", "traces within the steady steps; 0 for a correct program", lambda one: one.retraces, exact=False
     ),
     # A program that has not settled may trace at any time, so its number of retraces is up to chance.
     Count(
         "traces_on",
         "",
-        f"1 where functions were traced within the steady steps, or more than {SETTLED} before them; else 0",
+        f"1 if functions were traced within the steady steps, or more than {SETTLED} before them; else 0",
         lambda one: int(one.retraces > 0 or one.traces > SETTLED),
     ),
     # This counter exists for every measured cell, while the others end if a step is no longer compiled.
-    Count("eager", "", "1 where steps ran eagerly, else 0", lambda one: int(one.eager), of_eager=True),
+    Count("eager", "", "1 if steps ran eagerly, else 0", lambda one: int(one.eager), of_eager=True),
     Count("copies", "", "tensors per step that are copied between host and devices", _copies),
     Count("misplaced", "", "variables that are not on a device of their replica", lambda one: len(one.misplaced)),
 )

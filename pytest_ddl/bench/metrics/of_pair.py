@@ -9,7 +9,7 @@ from pytest_ddl.bench.metrics.speed import seconds_per_1k_examples, step_time
 from pytest_ddl.bench.records import Launch
 
 UNSCALED = {
-    "parameter_server": "its workers do not take a step together: compare throughput",
+    "parameter_server": "its workers do not step together: compare throughput",
     "model_parallel": "its replica spans several devices, so it has no number of replicas to scale with",
 }
 """Strategy without a scaling efficiency -> the reason."""
@@ -84,7 +84,7 @@ def strong_scaling_efficiency(one: Launch, many: Launch) -> float:
 
 @metric("", "lower", scope="pair", tracked="strong", column=_overhead("strong"), family="overhead")
 def strong_scaling_overhead(one: Launch, many: Launch) -> float:
-    """Return the replica-seconds paid for one of work; 1 is ideal.
+    """Return the replica-seconds spent per second of useful work; 1 is ideal.
 
     A gate compares the overhead because it is positive, on a ratio scale, and worse when larger. A difference such as
     1 - E may be negative and is not on a ratio scale.
@@ -110,7 +110,7 @@ def speed_up(one: Launch, many: Launch) -> float:
 
 @metric("", "lower", scope="pair", ratio_scale=False)
 def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
-    """Return the share of the work that behaves as if serial; 0 is ideal.
+    """Return the share of the work that behaves as if it were serial; 0 is ideal.
 
     S is the speed-up; see :func:`~pytest_ddl.bench.metrics.scaling.karp_flatt_serial_fraction`.
 
@@ -119,7 +119,7 @@ def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
     :raises NoNumberError: for one replica, or if there is no speed-up.
     """
     if many.replicas < 2:
-        raise NoNumberError("one replica has no serial fraction: measure 2 or more")
+        raise NoNumberError("one replica has no serial fraction: measure 2 or more replicas")
     return scaling.karp_flatt_serial_fraction(speed_up(one, many), many.replicas)
 
 

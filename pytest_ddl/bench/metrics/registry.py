@@ -149,7 +149,7 @@ def metric_named(name: str) -> Metric:
     :raises ValueError: if there is no such metric; it names those that exist.
     """
     if name not in METRICS:
-        raise ValueError(f"no metric {name!r}; there are {', '.join(METRICS)}")
+        raise ValueError(f"no metric {name!r}; valid: {', '.join(METRICS)}")
     return METRICS[name]
 
 

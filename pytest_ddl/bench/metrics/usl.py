@@ -54,7 +54,7 @@ class UslFit:
         return math.sqrt((1 - self.contention.value) / self.coherency.value)
 
     def predict(self, replicas: float) -> float:
-        """Return the throughput in examples/s; beyond the largest measured size it is only a guess."""
+        """Return the throughput in examples/s; beyond the largest measured size, it is only an extrapolation."""
         return float(_law(replicas, self.throughput_of_one.value, self.contention.value, self.coherency.value))
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class UslFit:
 
 @metric("", "lower", scope="sizes", ratio_scale=False, measured_by="metrics.usl:fit_usl")
 def usl_contention(fit: UslFit) -> float:
-    """Return the share of work that waits for what is shared; from 6 sizes on.
+    """Return the share of work that waits for shared resources; needs at least 6 sizes.
 
     :formula: sigma of X(N) = lambda N / (1 + sigma (N-1) + kappa N (N-1))
     :source: Gunther 2007, arXiv 0808.1431
@@ -107,7 +107,7 @@ def fit_usl(replicas: Sequence[int], throughputs: Sequence[float], *, level: flo
     sizes = sorted(set(replicas))
     if len(sizes) < FEWEST_SIZES:
         raise NoNumberError(
-            f"a USL fit needs {FEWEST_SIZES} numbers of replicas or more, here are {len(sizes)} "
+            f"a USL fit needs {FEWEST_SIZES} different numbers of replicas or more, not {len(sizes)} "
             f"({', '.join(map(str, sizes))}): fewer fit any noise. Efficiency and the serial fraction need only two"
         )
     import numpy as np

@@ -61,7 +61,7 @@ def test_init_writes_what_asv_can_load(repository: Path) -> None:
 
 def test_init_leaves_files_that_exist(repository: Path) -> None:
     (repository / "asv.conf.json").write_text("{}")
-    with pytest.raises(AsvError, match=r"asv.conf.json: exists already"):
+    with pytest.raises(AsvError, match=r"a file already exists: asv.conf.json"):
         init("train:train", Path())
     assert (repository / "asv.conf.json").read_text() == "{}"
 
@@ -189,7 +189,7 @@ def test_a_busy_machine_is_told(
     init("train:train", repository)
     with_asv(monkeypatch, 0, saves=True)
     assert main(["asv", "run", "--machine", "m"]) == 0
-    assert ("the machine is busy (load 3.2 on 2 cores): only counters" in capsys.readouterr().err) is is_told
+    assert ("the machine is busy (load 3.2 on 2 cores): counters are exact" in capsys.readouterr().err) is is_told
 
 
 def test_a_run_that_saved_nothing_is_an_error(
@@ -198,9 +198,8 @@ def test_a_run_that_saved_nothing_is_an_error(
     init("train:train", Path())
     with_asv(monkeypatch, 0, saves=False)
     assert main(["asv", "run", "--machine", "m"]) == 1
-    assert (
-        f"asv ended with 0 and saved nothing for {git(repository, 'rev-parse', 'HEAD')[:8]}" in capsys.readouterr().err
-    )
+    commit = git(repository, "rev-parse", "HEAD")[:8]
+    assert f"asv ended with status 0 and saved no result for {commit}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("revision", ["HEAD", "HEAD~1"])

@@ -150,7 +150,7 @@ def test_without_a_baseline_there_is_no_overhead_and_a_failed_baseline_is_a_fail
     alone = made.matrix({MIRRORED: [0.014]})
     assert "no variant on one replica" in skipped(gate.track_weak_scaling_overhead, cache(alone), "mirrored", 2)
     failed = cache(Matrix(alone.launches, {}, "weak", {"one_device": "killed"}))
-    with pytest.raises(BenchError, match="no baseline, as one_device failed: killed"):
+    with pytest.raises(BenchError, match="no baseline, because one_device failed: killed"):
         gate.track_weak_scaling_overhead(failed, "mirrored", 2)
 
 
@@ -272,7 +272,7 @@ def disc_benchmarks_of(root: Path) -> list[Any]:
 
 def test_a_second_suite_of_the_same_name_in_a_file_is_refused() -> None:
     suite("Twice")
-    with pytest.raises(ValueError, match=r"name='Twice'.*has a suite of that name already.*asv would mix"):
+    with pytest.raises(ValueError, match=r"name='Twice'.*already has a suite with this name.*would mix"):
         training_suite("training:train", name="Twice")
 
 
@@ -281,7 +281,7 @@ def test_suites_of_the_same_name_in_a_loop_are_refused() -> None:
         for one in ("training:small", "training:large"):
             training_suite(one, name="Looped")
 
-    with pytest.raises(ValueError, match=r"name='Looped'.*has a suite of that name already"):
+    with pytest.raises(ValueError, match=r"name='Looped'.*already has a suite with this name"):
         looped()
 
 

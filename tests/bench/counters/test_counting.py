@@ -183,7 +183,7 @@ def test_collectives_in_loops_and_branches_of_the_graph(counts):
     assert looped.collectives == {"all_reduce": 8}
     assert (looped.reduced_bytes, looped.uncounted) == (8 * 4, ())
     assert unknown.collectives == {"all_reduce": 1}
-    assert "HEAD: a loop with a collective or a call to the host counts as one pass" in uncounted(looped, unknown)
+    assert "HEAD: a loop with a collective or a call to the host is counted as one pass" in uncounted(looped, unknown)
     assert (branch.collectives, branch.conditional) == ({"all_reduce": 2}, {"all_reduce": 1})
     assert any("in a branch" in note for note in branch.notes)
 

@@ -139,7 +139,7 @@ def test_a_busy_machine_is_told(
     monkeypatch.setattr(machine.os, "getloadavg", lambda: (load, 0, 0))
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _pid: {0, 1})
     command.main(options(tmp_path))
-    assert ("these times are not to be relied on" in (tmp_path / "out" / "table.md").read_text()) is busy
+    assert ("these times are not reliable" in (tmp_path / "out" / "table.md").read_text()) is busy
 
 
 def test_what_was_measured_is_told_where_it_cannot_be_written(
@@ -152,7 +152,7 @@ def test_what_was_measured_is_told_where_it_cannot_be_written(
     assert command.main(options(tmp_path)) == command.WRONG
     told = capsys.readouterr()
     assert "69.66%" in told.out
-    assert "could not be written whole: [Errno 28] No space left on device" in told.err
+    assert "could not be written completely: [Errno 28] No space left on device" in told.err
     # All that the rest can be made of.
     assert (tmp_path / "out" / "results.json").exists()
 

@@ -96,7 +96,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         load(path)
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
-    with pytest.raises(ImagesError, match=r"is one array and no \.npz of x_train"):
+    with pytest.raises(ImagesError, match=r"is a single array, not an \.npz with x_train"):
         load(path)
     with pytest.raises(ImagesError, match="No such file"):
         load(tmp_path / "absent.npz")

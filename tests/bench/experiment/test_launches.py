@@ -79,6 +79,6 @@ def test_wrong_training_is_not_timed(options: argparse.Namespace, capsys: pytest
     assert command.run(options, train_with_halved_gradients) == command.WRONG
     told = capsys.readouterr().err
     assert "mirrored[replicas=2]" in told
-    assert "how it scales was not measured" in told
+    assert "Scaling was not measured" in told
     assert "repeat 1/1" not in told
     assert not Path(options.output).exists()

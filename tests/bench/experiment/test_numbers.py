@@ -76,7 +76,7 @@ def test_accuracies_that_still_rise_are_not_judged() -> None:
     rising = [0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9]
     assert accuracies([0.98] * 7, rising).passed is None
     assert accuracies([0.98] * 3, [0.5] * 3).passed is None
-    assert "had not come to rest" in str(accuracies([0.98] * 3, [0.5] * 3))
+    assert "had not settled" in str(accuracies([0.98] * 3, [0.5] * 3))
 
 
 def test_a_perfect_accuracy_does_not_make_the_bound_nothing() -> None:

@@ -30,10 +30,10 @@ def test_a_whole_training_is_accepted() -> None:
         ({"epoch_seconds": (1.0,)}, "worker:1 took 10 steps in 1 whole epochs"),
         ({"losses": (0.5, float("nan"))}, "losses of worker:1 are not finite from epoch 2 on"),
         ({"test_losses": (float("inf"), 1.0)}, "test_losses of worker:1 are not finite from epoch 1 on"),
-        ({"moved": False}, "the weights of worker:1 are what they were before training"),
+        ({"moved": False}, "the training did not change the weights of worker:1"),
         ({"retraces": 3}, "worker:1 traced its step 3 more time"),
-        ({"weights": ("other",)}, "2 different sets of weights: they did not train together"),
-        ({"weights": ()}, r"weights of 1 replica\(s\) were found, not of 2"),
+        ({"weights": ("other",)}, "2 different sets of weights: they were not kept in sync"),
+        ({"weights": ()}, r"found weights of 1 replica\(s\), not of 2"),
     ],
 )
 def test_what_did_not_train_is_refused(changed: dict[str, Any], words: str) -> None:

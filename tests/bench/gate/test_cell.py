@@ -59,7 +59,7 @@ def test_worse_counters_are_a_regression_at_once_on_any_machine() -> None:
     for load in (BUSY, paired(0).load):
         found = run([paired(0, load, head=worse)])
         assert (found.verdict, len(found.launches)) == (Verdict.REGRESSION, 1)
-        assert "1 all_reduce more per step (1 -> 2)" in found.reason
+        assert "1 more all_reduce per step (1 -> 2)" in found.reason
 
 
 def test_a_change_that_was_accepted_is_no_regression() -> None:
@@ -135,13 +135,13 @@ def test_counters_that_were_not_counted_do_not_pass(eager: bool, told: str) -> N
 def test_rare_steps_that_take_long_are_a_regression_that_no_median_shows() -> None:
     found = run([paired(noise, total_ratio=0.7 + noise / 100) for noise in NOISE])
     assert (found.verdict, len(found.launches)) == (Verdict.REGRESSION, 4)
-    assert "rare steps that take long" in found.reason
+    assert "rare long steps" in found.reason
 
 
 def test_time_spent_in_tracing_is_no_pass() -> None:
     found = run([paired(noise, dropped_blocks=(0, 2)) for noise in NOISE], rule=Rule.up_to(4))
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "8 blocks of 4 launches were set aside" in found.reason
+    assert "8 blocks of 4 launches were dropped" in found.reason
     assert run([paired(noise, dropped_blocks=(2, 2)) for noise in NOISE]).verdict is Verdict.PASS
 
 
@@ -152,5 +152,5 @@ def test_steps_that_take_another_number_of_examples_do_not_compare() -> None:
     smaller = replace(one, base=base, head=head)
     found = run([smaller])
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "a step of BASE takes 64 examples and one of HEAD 32" in found.reason
+    assert "a step of BASE takes 64 examples and a step of HEAD takes 32" in found.reason
     assert run([smaller] * 4, accept={"examples": "half the batch is meant"}).verdict is Verdict.IMPROVEMENT

@@ -41,12 +41,12 @@ OWN = [Path("pytest_ddl/__init__.py")] * 2
 @pytest.mark.parametrize(
     ("base", "head", "instrument", "expected", "note"),
     [
-        (PROTOCOL, PROTOCOL, "auto", OWN, "each version is measured by the pytest-ddl in it"),
+        (PROTOCOL, PROTOCOL, "auto", OWN, "each version is measured by its own pytest-ddl"),
         (PROTOCOL, PROTOCOL, "gate", GATES, ""),
         (None, PROTOCOL, "auto", GATES, ""),
         (None, None, "auto", GATES, ""),
-        (PROTOCOL - 1, PROTOCOL, "auto", GATES, "both versions are measured by this pytest-ddl: that of BASE speaks"),
-        (PROTOCOL - 1, PROTOCOL - 1, "auto", GATES, "that of BASE and HEAD speaks another protocol"),
+        (PROTOCOL - 1, PROTOCOL, "auto", GATES, "both versions are measured by this pytest-ddl: that of BASE uses"),
+        (PROTOCOL - 1, PROTOCOL - 1, "auto", GATES, "that of BASE and HEAD uses another protocol"),
     ],
 )
 def test_each_version_measures_itself_where_the_gate_can_talk_to_both(
@@ -60,7 +60,10 @@ def test_each_version_measures_itself_where_the_gate_can_talk_to_both(
 
 @pytest.mark.parametrize(
     ("base", "words"),
-    [(None, "BASE has no pytest-ddl with a gate in it"), (PROTOCOL - 1, "pytest-ddl of BASE speaks another protocol")],
+    [
+        (None, "BASE does not contain a pytest-ddl with a gate"),
+        (PROTOCOL - 1, "pytest-ddl of BASE uses another protocol"),
+    ],
 )
 def test_what_cannot_measure_itself_is_refused_where_that_is_asked_for(
     project: Path, base: int | None, words: str

@@ -111,7 +111,7 @@ def test_one_more_reduction_is_a_regression_of_counters(
     )
     out = capsys.readouterr().out
     assert status == 1, out
-    assert "1 all_reduce more per step (1 -> 2)" in out
+    assert "1 more all_reduce per step (1 -> 2)" in out
     data = json.loads((tmp_path / "gate.json").read_text())
     provenance = data["cells"][0]["launches"][0]["provenance"]
     assert provenance["BASE"]["commit"] == git(training, "rev-parse", "main~1")

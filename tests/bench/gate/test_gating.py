@@ -83,7 +83,7 @@ def test_commits_of_base_that_head_lacks_are_noted(measure: Callable[..., GateRe
     for head in ("topic", "WORKTREE"):
         (note,) = measure("main", head).notes
         assert "lacks 1 commit(s) of BASE main" in note
-        assert f"give their merge base as BASE: {git(project, 'rev-parse', 'main~1')[:10]}" in note
+        assert f"give the merge base as BASE: {git(project, 'rev-parse', 'main~1')[:10]}" in note
     (note,) = measure("main", "main~1").notes
     assert "is older than BASE main" in note
 
@@ -116,4 +116,4 @@ def test_a_target_that_no_version_has_is_named_with_what_was_meant(tmp_path: Pat
     assert "Did you mean training?" in of_both
     of_one = gating._missing(Target.parse("other:train"), side)
     assert "has no other, so there is nothing to compare (looked in .)" in of_one
-    assert "A new target can be gated from the commit after the one that adds it" in of_one
+    assert "A new target can be measured if BASE has it, too" in of_one

@@ -138,7 +138,7 @@ def command(*arguments: str) -> int:
         (["HEAD~1", "HEAD", "--json", "/no/such/folder/gate.json"], "there is no such folder"),
         (["HEAD~1", "HEAD", "--path", "no/such"], "--path='no/such' is no folder of BASE"),
         (["HEAD~1", "HEAD", "--target", "train"], "must be MODULE:FUNCTION"),
-        (["HEAD~1", "HEAD", "--accept", "nods=because"], "'nods' is no counter"),
+        (["HEAD~1", "HEAD", "--accept", "nods=because"], "'nods' is not a counter"),
         (["HEAD~1", "HEAD", "--head-python", "/no/such/python"], "--head-python='/no/such/python'"),
     ],
 )

@@ -70,7 +70,7 @@ def test_a_module_from_elsewhere_is_refused(root: Path, tmp_path: Path, monkeypa
     installed.mkdir(parents=True)
     (installed / "training.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(str(installed.parent))
-    with pytest.raises(TargetError, match="not the version to be measured"):
+    with pytest.raises(TargetError, match="of the version to be measured"):
         program("gate_bench.training:train", root)([])
 
 

@@ -82,7 +82,7 @@ def test_a_re_run_decides(tmp_path: Path, status: str, exit_status: int) -> None
 def test_reruns_are_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results(tmp_path)
     assert run(*given(tmp_path, "--max-reruns", "0"), confirm=says("confirmed")) == 0
-    assert "left for the next time" in capsys.readouterr().out
+    assert "left for the next call" in capsys.readouterr().out
 
 
 def test_a_faster_step_is_fine(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_what_was_accepted_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture
     assert regression["verdict"] == "confirmed"
     assert regression["last_before"] in commit_hashes(30)
     assert run(*given(tmp_path, "--accept", regression["id"], "--accept", "r-unknown")) == 0
-    assert "--accept r-unknown is no change" in capsys.readouterr().out
+    assert "--accept r-unknown is no longer a change" in capsys.readouterr().out
 
 
 def test_a_cut_history_has_its_own_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

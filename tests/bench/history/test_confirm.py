@@ -1,4 +1,4 @@
-"""Nobody is alerted before a re-run agrees; one re-run decides about all that it can explain."""
+"""A change is reported only after a re-run confirms it; one re-run decides about all that it can explain."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_what_cannot_be_re_run_takes_no_ones_turn() -> None:
     assert "re-running" in told[0]
     messages = [one.verdict.message for one in done]
     assert "--machine laptop" in messages[0]
-    assert "left for the next time" in messages[2]
+    assert "left for the next call" in messages[2]
     assert "--machine laptop" in messages[3]
 
 

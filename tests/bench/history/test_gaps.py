@@ -120,7 +120,7 @@ def test_combinations_that_a_suite_lost_are_told_once(tmp_path: Path) -> None:
     now = [bench(name, parameters={"strategy": ["mirrored"], "replicas": [1]}) for name in names]
     problem = only(read_results(write_results(tmp_path, now, commits[4:], dates=dates(2, 4))), "removed")
     assert problem.message.startswith("3 benchmarks, training.Gate.track_a, training.Gate.track_b")
-    assert "more: training.Gate.track_a(mirrored, 2) (" in problem.message
+    assert "longer exist: training.Gate.track_a(mirrored, 2) (" in problem.message
 
 
 def test_another_benchmark_that_fails_too_is_another_problem(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""asv's results become series; what asv would leave out without a word is said."""
+"""asv's results become series; results that asv would leave out are reported."""
 
 from __future__ import annotations
 

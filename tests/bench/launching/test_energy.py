@@ -140,10 +140,14 @@ def missing_module() -> Any:
     [
         (missing_module, {}, "pip install 'pytest-ddl[bench]'"),
         (lambda: FakeNvml([0], broken="Driver Not Loaded"), {}, "NVML does not start: Driver Not Loaded"),
-        (lambda: FakeNvml([0], unsupported=True), {}, "no energy counter of the GPU: Not Supported"),
+        (lambda: FakeNvml([0], unsupported=True), {}, "the GPU has no energy counter: Not Supported"),
         (lambda: FakeNvml(), {}, "no GPU"),
         (lambda: FakeNvml([0]), {"CUDA_VISIBLE_DEVICES": ""}, "no GPU"),
-        (lambda: FakeNvml([0]), {"CUDA_VISIBLE_DEVICES": "3"}, "not one of NVML's: Invalid Argument"),
+        (
+            lambda: FakeNvml([0]),
+            {"CUDA_VISIBLE_DEVICES": "3"},
+            "NVML does not know a GPU of CUDA_VISIBLE_DEVICES: Invalid Argument",
+        ),
     ],
 )
 def test_gpu_energy_that_is_absent_says_why(load: Any, environ: dict[str, str], words: str) -> None:
@@ -207,7 +211,7 @@ def test_window_in_which_it_may_start_anew_twice_is_refused(tmp_path: Path) -> N
     path = zone(tmp_path, "intel-rapl:0", "package-0", 0, 65_532_610_987)
     found = window(Rapl(tmp_path), lambda: advance(path, 1_000_000), seconds=70.0)
     assert found.joules is None
-    assert "may have started anew more than once; measure 66 s at most" in found.reason
+    assert "may have restarted more than once; measure 66 s at most" in found.reason
 
 
 def test_window_shorter_than_the_period_is_refused(tmp_path: Path) -> None:
@@ -227,7 +231,7 @@ def test_counter_that_only_root_may_read(tmp_path: Path) -> None:
 
     found = read(Rapl(tmp_path, as_a_user))
     assert found.joules is None
-    assert found.reason.startswith(f"{path / 'energy_uj'} may not be read (permission")
+    assert found.reason.startswith(f"no permission to read {path / 'energy_uj'} (only for root")
 
 
 def test_counter_that_cannot_be_read(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def test_the_rank_that_does_most_counts_and_what_differs_is_told():
     assert merged.collectives == {"all_reduce": 2, "broadcast": 3}
     assert (merged.host_calls, merged.eager, merged.steady_steps) == (2, True, 38)
     (note,) = merged.notes
-    assert note.startswith("ranks differ, and the largest is compared: collectives {'all_reduce': 2}, {'all_reduce': 1")
+    assert note.startswith(
+        "ranks differ, and the largest value is compared: collectives {'all_reduce': 2}, {'all_reduce': 1"
+    )
     assert "host_calls 0, 2" in note
 
 

@@ -244,7 +244,7 @@ def test_blocks_that_have_steps_of_several_loops_are_told(monkeypatch):
         program.steps(number)
     (note,) = loop_notes(program)
     assert "steps of the loops 2 to 3 of the program's 4 loops" in note
-    assert "what lies between them; counters are those of loop 1" in note
+    assert "the code between these loops; counters are those of loop 1" in note
 
 
 def test_a_loop_after_a_fit_that_was_measured_is_told(monkeypatch):
