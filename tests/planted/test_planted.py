@@ -1,4 +1,4 @@
-"""Every planted bug is caught and its cause named first, and its correct twin passes."""
+"""The first planted bugs of each topic are caught and their causes named first, and their correct twins pass."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _trust(experiment: Experiment) -> Table:
     load = ", ".join(t.machine.get("load", "?") for t in trainings)
     rows = [
         ("guard", "result"),
-        ("the same training function against one device", experiment.check),
+        ("check of the training function against one device", experiment.check),
         (
             "all ranks trained",
             f"{len(trainings)} training(s): all steps of all epochs on every rank, finite losses, no retrace",

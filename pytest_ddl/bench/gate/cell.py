@@ -146,7 +146,7 @@ def _decision(calm: list[Paired], rule: Rule) -> Decision:
 
 
 def _decided(calm: list[Paired], cell: Cell) -> Decision | None:
-    """Return the decision on time, to show beside a verdict with another reason; ``None`` below 3 launches."""
+    """Return what the step times decide, to show beside a verdict with another reason; ``None`` below 3 launches."""
     return _decision(calm, cell.rule) if len(calm) >= 3 else None
 
 

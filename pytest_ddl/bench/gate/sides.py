@@ -199,7 +199,7 @@ class Watch(threading.Thread):
 
 
 def explained(runs: Sequence[Running], error: PacingError, late: bool) -> MeasurementError:
-    """Return the error for a launch without blocks: if possible, the failed side's own report, not only ``error``."""
+    """Return the error for a launch that measured nothing: the failed side's own report, or else ``error``."""
     soon = time.monotonic() + (0.0 if late else PARTING)
     while time.monotonic() < soon and not any(run.has_ended for run in runs):
         time.sleep(0.05)

@@ -141,7 +141,10 @@ def _text(strategy: str, replicas: int) -> str:
 
 
 def judged(verdict: str, reason: str, decision: Any) -> ChangeVerdict:
-    """Translate the gate's verdict into one on a candidate: only a regression confirms it, only a pass refutes it."""
+    """Translate the gate's verdict into one on a candidate.
+
+    A regression confirms it. A pass or an improvement refutes it. Anything else leaves it unconfirmed.
+    """
     effect = None if decision is None or not math.isfinite(decision.ratio) else decision.ratio - 1
     about = f"re-run, {decision.launches} launches: {reason}" if decision is not None else f"re-run: {reason}"
     if verdict == "regression":

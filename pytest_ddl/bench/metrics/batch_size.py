@@ -50,7 +50,7 @@ class BatchScaling:
 
     @property
     def maximal_from(self) -> float:
-        """Smallest batch of maximal data parallelism, in examples."""
+        """Smallest batch beyond which a larger one saves hardly any steps, in examples."""
         return self.critical_batch * (1 + USELESS) / -USELESS
 
     def predict(self, batch: float) -> float:

@@ -26,7 +26,7 @@ def time_to_first_step(launch: Launch) -> float:
 def retraces(launch: Launch) -> float:
     """Return the traces within the steady steps; 0 is correct.
 
-    A trace takes as long as many steps.
+    One trace can take as long as dozens of steps.
 
     :formula: traces at the end - traces before the first steady step
     :source: tf.function guide: controlling retracing

@@ -131,7 +131,10 @@ def _tells(draws: Sequence[DrawRecord]) -> bool:
 
 
 def _over_steps(steps: dict[int, DrawRecord]) -> _Repeat | None:
-    """Find an operation that draws the same numbers in all pairs of successive steps with draws of equal size."""
+    """Find an operation that draws the same numbers in every step as in the step before.
+
+    Pairs of steps whose draws have different shapes or sizes are left out.
+    """
     pairs = [
         (steps[step], steps[step + 1])
         for step in steps

@@ -32,10 +32,10 @@ class Window:
     """Micro-batches that an update may be made of."""
 
     since: int
-    """Step of the update before; 0 if there is none."""
+    """Step of the previous update; 0 if there is none."""
     step: int
     current: Sequence[MicroBatch]
-    """Micro-batches since the update before."""
+    """Micro-batches since the previous update."""
     older: Sequence[MicroBatch]
 
     @property

@@ -23,7 +23,7 @@ _Places = Mapping[str, Sequence[int]]
 
 
 def lone_losses(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> str | None:
-    """Describe the steps up to ``last`` in which each side recorded a loss; ``None`` if they are the same."""
+    """Describe the steps up to ``last`` in which only one side recorded a loss; ``None`` if there are none."""
 
     def losses(rank: RankRecord) -> _Places:
         return {"": [step.index for step in rank.steps[:last] if step.loss is not None]}

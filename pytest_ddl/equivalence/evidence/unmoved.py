@@ -52,7 +52,10 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
 def _large(
     record: TrainingRecord, variable: VariableRecord, step: int, gradients: dict[int, Float], moving: set[int]
 ) -> bool:
-    """Return whether a gradient is finite and large enough to show in its weight at the rate of the others."""
+    """Return whether a gradient is finite, and so large that its weight must change visibly.
+
+    The weight is assumed to move as far per unit of gradient as the other weights do.
+    """
     gradient = gradients.get(variable.index)
     if gradient is None or not all_finite(gradient) or not np.any(gradient):
         return False

@@ -23,7 +23,7 @@ Cut = Callable[[TrainingRecord], TrainingRecord]
 def step_by_step(
     taken_over: Sequence[int], judged: Callable[[Cut], Sequence[CheckResult]], roles: Roles = ROLES
 ) -> tuple[CheckResult, ...]:
-    """Return the results of checks, joined with those of each step after which one device took over values.
+    """Return the results of the checks. Steps that ended with values taken over are also judged one by one.
 
     :param judged: a function that gives the results of checks for changed records.
     """

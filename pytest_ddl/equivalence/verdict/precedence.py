@@ -24,7 +24,7 @@ _CHANGES_THE_FORWARD_PASS = (
     "random-stream-repeated-across-replicas",
     "batch-coupled-loss",
 )
-"""Causes that make the loss differ in the same step."""
+"""Causes that make the loss differ in the step in which weights begin to differ."""
 _ANY = ~NO_ROLE
 Condition = Callable[[Finding, Finding], bool]
 

@@ -17,7 +17,7 @@ from pytest_ddl.training.replacing import Replacements
 
 @dataclass(frozen=True)
 class Call:
-    """Call that saved or loaded, after it returned, or that tried to save, after it failed."""
+    """Call that saved or loaded and has returned, or call that tried to save and has failed."""
 
     api: str
     path: str
