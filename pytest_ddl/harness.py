@@ -111,7 +111,7 @@ class Harness:
             raise self.settings.error("launcher", f"no such launcher; valid: {', '.join(self._launchers)}")
         # A later launcher replaces this one only after the shared zygote has ended, so it must start its own.
         address, self._address = self._address, None
-        launcher = make(self.worker_environ(), self.folder, address)
+        launcher = _made(self.settings["launcher"], make, (self.worker_environ(), self.folder, address))
         if self._machine is not None:
             launcher.ledger.capacity.setdefault("gpu", self._machine.gpus)
         return launcher
@@ -271,6 +271,25 @@ def process_harness() -> Harness:
         # Not atexit, because processes of multiprocessing never run its functions.
         Finalize(None, _process_harness.close, exitpriority=0)
     return _process_harness
+
+
+def _made(name: str, make: MakeLauncher, arguments: tuple[dict[str, str], Path, str | None]) -> Launcher:
+    """Call the function that makes a launcher, which may belong to a plugin.
+
+    :raises LaunchError: if it raises, or returns something else than a launcher.
+    """
+    from pytest_ddl.cluster.launcher import Launcher, LaunchError
+
+    try:
+        launcher = make(*arguments)
+    except LaunchError:
+        raise
+    except Exception as error:
+        raise LaunchError(f"the launcher {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    missing = [member for member in vars(Launcher) if not member.startswith("_") and not hasattr(launcher, member)]
+    if missing:
+        raise LaunchError(f"the launcher {name!r} is no launcher: {launcher!r} has no {', '.join(missing)}")
+    return launcher
 
 
 def built_in_launchers(settings: Settings, *, shared: bool = False) -> dict[str, MakeLauncher]:

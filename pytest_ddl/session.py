@@ -308,10 +308,13 @@ def auto_num_workers(harness: Harness) -> int:
 
 
 def _registered_checks(config: pytest.Config) -> list[Check]:
-    from pytest_ddl.equivalence.checks.registry import CHECKS
+    from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 
     checks = list(CHECKS)
     config.hook.pytest_ddl_register_checks(checks=checks)
+    for check in checks:
+        if not isinstance(check, Check):
+            raise pytest.UsageError(f"pytest_ddl_register_checks: {check!r} is no pytest_ddl.Check")
     names = [check.name for check in checks]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.equivalence.checks.registry import CHECKS
+from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 from pytest_ddl.equivalence.findings import Finding, Outcome
+from pytest_ddl.equivalence.outcomes import failed
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
 from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord, VariableKind, VariableRecord
@@ -419,3 +421,22 @@ def test_infinite_values_cause_no_warnings_of_numpy() -> None:
         reference, distributed = map(infinite, pair(Program(replicas=2, batches=EVEN)))
     report = judge(reference, distributed)
     assert report.verdict == "inconclusive"
+
+
+def test_a_check_cannot_verify_its_own_finding() -> None:
+    """A declared finding of a plugin hid what else differed in its step."""
+    own = Finding("OWN", "declared", cause="variable-outside-scope", step=1, verified=True)
+    check = Check("OWN", lambda *_records: failed("OWN", [own]), "title", "nothing", Role.SETUP)
+    runs = pair(Program(replicas=2), scale=2.0)
+    report = judge(*runs, known=(*CHECKS, check), expect={"variable-outside-scope": "meant"})
+    assert report.verdict == "fail"
+
+
+def test_a_deadline_on_one_device_names_the_timeout() -> None:
+    reference, distributed = pair(Program(replicas=2))
+    error = ErrorRecord("deadline", "60 s", "stacks", step=0, file="<string>", line=10)
+    late = replace(reference, ranks=tuple(replace(rank, error=error) for rank in reference.ranks))
+    result = judge(late, distributed).result("RUN")
+    assert result is not None
+    assert result.reason.endswith("set a longer timeout=")
+    assert "<string>" not in str(result.details)

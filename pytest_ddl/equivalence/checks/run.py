@@ -61,6 +61,8 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
     reason = f"the program fails on one device{' too' if others else ''}: {_headline(error)}"
     if reference.refused is not None:
         reason = f"the program fails by itself, without a strategy{' too' if others else ''}: {_headline(error)}"
+    if error.type == "deadline":
+        reason = "the run on one device did not end in time: if the machine is slow, set a longer timeout="
     mistake = known_mistake(error)
     if others and mistake is not None and mistake.cause != "worker-raised":
         return failed(CHECK, [_error(reference, distributed)], reason)  # one device is a strategy with a scope, too
@@ -68,7 +70,7 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
     if others and all(theirs.type not in own for theirs in others):
         # A failure that the program does not have on one device comes from the strategy, so report it.
         return failed(CHECK, [_error(reference, distributed)], reason)
-    place = place_of(error)
+    place = place_of(error) if error.type != "deadline" else None
     details = "\n".join(part for part in (f"raised in {place}" if place else None, _details([(rank, error)])) if part)
     return replace(inconclusive(CHECK, reason), details=details or None)
 

@@ -1,0 +1,48 @@
+"""What a plugin registers wrongly is named with its hook, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.config import resolve_without_pytest
+from pytest_ddl.harness import Harness
+from pytest_ddl.session import _registered_checks
+from pytest_ddl.strategies.registry import StrategyRegistry
+
+
+def raising(*_arguments: Any) -> Any:
+    raise RuntimeError("no machines")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (raising, "the launcher 'local' cannot be made: RuntimeError: no machines"),
+        (
+            lambda *_arguments: object(),
+            "the launcher 'local' is no launcher: <object object at .*> has no address, ended,",
+        ),
+    ],
+)
+def test_a_wrong_launcher_is_named(make: Callable[..., Any], message: str) -> None:
+    harness = Harness(resolve_without_pytest({}), StrategyRegistry(), {"local": make})
+    try:
+        with pytest.raises(LaunchError, match=message):
+            harness.make_launcher()
+    finally:
+        harness.close()
+
+
+def test_a_wrong_check_is_named() -> None:
+    class Config:
+        class hook:  # noqa: N801
+            @staticmethod
+            def pytest_ddl_register_checks(checks: list[Any]) -> None:
+                checks.append("hello")
+
+    with pytest.raises(pytest.UsageError, match=r"pytest_ddl_register_checks: 'hello' is no pytest_ddl\.Check"):
+        _registered_checks(Config)  # type: ignore[arg-type]
