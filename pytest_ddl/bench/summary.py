@@ -20,7 +20,7 @@ OVERLOAD = 2.0
 def summary(matrix: Matrix) -> str:
     """Return a table of variants and metrics, at most 100 columns wide, with reasons for missing numbers below it.
 
-    Metrics that do not fit beside each other are in a second block of lines.
+    Metrics that do not fit beside each other are in further blocks of lines.
     """
     if not matrix.launches:
         return "\n".join(["nothing was measured", *_not_measured(matrix)])
@@ -117,7 +117,10 @@ def _eager(matrix: Matrix) -> list[str]:
 
 
 def _remarks(matrix: Matrix) -> list[str]:
-    """Return each remark once, without variants if all of them share it. Remarks on the program's loops often do."""
+    """Return each remark once, after the names of its variants.
+
+    A remark of all variants names none. Remarks on the program's loops are often of this kind.
+    """
     variants: dict[str, dict[str, None]] = {}
     for item in matrix.launches:
         for remark in (remark for rank in item.ranks for remark in rank.remarks):

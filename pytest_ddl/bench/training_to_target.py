@@ -172,7 +172,10 @@ def steps_to_target(
 
 
 def _ends_at_target(definition: StrategyDefinition, spec: StrategySpec) -> bool:
-    """Return whether a run can end at the target. Several ranks would have to agree on it, and workers report late."""
+    """Return whether a run can end at the target.
+
+    Several ranks would have to agree on it, and workers report late to a coordinator.
+    """
     capabilities = capabilities_of(definition)
     several = len(definition.topology(spec).ranks) > 1 or capabilities.coordinator
     return not several and not capabilities.global_view

@@ -32,7 +32,7 @@ def current_filters() -> bytes | None:
 
 @contextmanager
 def caught(filters: bytes | None) -> Iterator[list[CallWarning]]:
-    """Apply filters of another process. Yield the list that has the warnings when the context ends.
+    """Apply filters of another process. Yield a list that is filled with the recorded warnings when the context ends.
 
     A filter ``error`` raises the warning where it occurs, as it does in the other process.
 

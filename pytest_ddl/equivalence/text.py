@@ -47,7 +47,7 @@ def render_report(report: Report) -> str:
 
 
 def headline(report: Report) -> str:
-    """Return one line with cause, strategy and step; the cause is first, since narrow terminals cut the line."""
+    """Return one line that sums up the verdict. A failure starts with its cause, as narrow terminals cut the line."""
     if report.findings:
         return _shortened(_failure(report.strategy, report.findings[0]), HEADLINE)
     if report.verdict == "pass":

@@ -305,7 +305,7 @@ class Recorder(StepListener):
             self._assign(item, item.read()[0] * self._settings.loss_scale_factor)
 
     def _perturb(self, item: Watched) -> None:
-        """Move each element of a weight by one ulp, in random directions that depend only on the perturbation."""
+        """Before the first step, move each element of a weight by one ulp, in directions seeded by the perturbation."""
         if not self._steps and self._is_perturbed(item):
             self._assign(item, self._moved(item.read()[0]))
 

@@ -1,4 +1,4 @@
-"""Define the exceptions that end a training function without an error of the program."""
+"""Define the exception that ends a training function without an error of the program."""
 
 from __future__ import annotations
 

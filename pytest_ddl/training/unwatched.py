@@ -46,8 +46,8 @@ class Unwatched:
     def names(self, steps: int) -> list[str]:
         """Return the names of the unwatched variables that changed.
 
-        A single step cannot show a change, because the first reading follows it. In that case, return the names of the
-        variables whose gradients were passed to an optimizer.
+        Variables are first read after the first step, so that a run of one step shows no change. For such a run, return
+        the names of the variables whose gradients were passed to an optimizer.
         """
         moved = self._moved if steps > 1 else self._applied
         left = [source for key, source in self._sources.items() if key in moved and not self._is_watched(source)]

@@ -121,7 +121,8 @@ def interpolated(points: Sequence[ConvergencePoint], batch: int) -> ConvergenceP
     if not below or not above:
         known = ", ".join(str(point.batch) for point in ordered) or "none"
         raise NoNumberError(
-            f"no reference for global batch {batch} (there are: {known}): run the reference with it, or beyond it"
+            f"no reference for global batch {batch} (there are: {known}): run the reference with it, "
+            "or with a smaller and a larger one"
         )
     low, high = below[-1], above[0]
     if low.batch == high.batch:
@@ -207,7 +208,9 @@ def convergence_equivalence(
     :raises ValueError: for fewer than 2 runs of either, runs that never reached the target, or a margin not above 0.
     """
     if min(len(reference), len(epochs)) < 2:
-        raise ValueError(f"{len(reference)} and {len(epochs)} runs: equivalence needs 2 or more of each")
+        raise ValueError(
+            f"reference has {len(reference)} runs and epochs has {len(epochs)}: equivalence needs 2 or more of each"
+        )
     if not margin > 0:
         raise ValueError(f"margin={margin!r} must be above 0, as in 0.05 for 5 %")
     if not all(math.isfinite(each) for each in (*reference, *epochs)):

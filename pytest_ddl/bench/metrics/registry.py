@@ -68,7 +68,7 @@ class Metric:
 
     @property
     def of(self) -> Callable[..., float] | None:
-        """Function if the metric is a number of one variant (scope ``launch`` or ``pair``), else ``None``."""
+        """Function that computes a metric of one variant (scope ``launch`` or ``pair``); ``None`` for others."""
         return self.compute if self.scope in ("launch", "pair") else None
 
     @property

@@ -43,8 +43,9 @@ def strong_scaling_efficiency(seconds_1: float, seconds_n: float, replicas: int)
 def karp_flatt_serial_fraction(speed_up: float, replicas: int) -> float:
     """Return ``e = (1/S - 1/N) / (1 - 1/N)``: the share of the work that behaves as if it were serial; 0 is ideal.
 
-    It grows with N if the overhead (communication) does, and stays constant if the program has a serial part. It is
-    negative for a speed-up beyond N. With the batch per replica fixed, S is over times for the same data.
+    It stays constant if a serial part is the only cost, and grows with N if the overhead (communication) grows too. It
+    is negative for a speed-up beyond N. If the batch per replica is fixed, compute S from the times that 1 and N
+    replicas need for the same data.
 
     Source: Karp and Flatt 1990, Measuring Parallel Processor Performance, CACM 33(5).
 

@@ -107,7 +107,7 @@ def _compare(
 
 
 def _one_device_reduces_both(reference: TrainingRecord | None, one: CollectiveRecord, other: CollectiveRecord) -> bool:
-    """Return whether both are reductions of the same step of the program, even if the log is too short to show it."""
+    """Return whether one device reduces tensors of both shapes in one step. A log may be too short to show it."""
     if reference is None or one.step >= reference.num_steps or one.parts or other.parts:
         return False
     recorded = reference.ranks[0].steps[one.step].reductions

@@ -223,10 +223,10 @@ class Case(Comparison):
         return Motion(variable, weight.before, ours[0], tuple(theirs), slack, f"gradient, from {rule.how}")
 
     def _rate(self, weight: Motion) -> float | None:
-        """Return the learning rate of an update by hand: of this weight, or of others if its gradient is not known.
+        """Return the learning rate of an update by hand: of this weight, or of another if its gradient is unknown.
 
-        Any factor fits a single number. So a single number is no evidence if the update of a larger weight is no
-        multiple of its gradient.
+        Some factor fits every single number. So a weight with one element gets no rate if larger weights have
+        gradients, but none of them has a rate.
         """
         own = self._own_rates.get(weight.variable.index)
         known = any(True for _gradient in self._own_gradients(weight))

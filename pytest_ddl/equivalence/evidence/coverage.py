@@ -143,7 +143,7 @@ def _coverage(observed: list[tuple[Examples, Examples]], by: str, one_for_all: b
 
 
 def _first_pass(observed: list[tuple[Examples, Examples]]) -> int:
-    """Count the steps up to the first example that one device consumes for the second time.
+    """Count the steps before the one in which one device first repeats an example; all steps if it repeats none.
 
     Return 0 if its examples do not come in passes. After a pass no new example may come. The only exception is the step
     at the end of the pass, which may already contain examples of the next pass.

@@ -33,7 +33,7 @@ def is_running_mean(record: TrainingRecord, step: int) -> bool:
 def shown_by_fit(
     reference: TrainingRecord, distributed: TrainingRecord, step: int, actual: float, slack: float
 ) -> Shown | None:
-    """Return the formula behind fit's loss, recomputed from the state of its metric; ``None`` if none fits."""
+    """Return the formula that gives fit's loss from the state of its metric; ``None`` if none fits."""
     desired = reference.ranks[0].steps[step - 1].loss
     for mean in means(reference, distributed):
         ours = _ratio(reference.value(mean.total.ours.index, step), reference.value(mean.count.ours.index, step))

@@ -73,7 +73,10 @@ class Group:
         return any(w.spans_steps and self.factor(w.step, w.current) is not None for w in self.windows())
 
     def windows(self, batches: Sequence[MicroBatch] | None = None) -> Iterator[Window]:
-        """Yield the window of each update that has one. Its micro-batches are those of the group if none are given."""
+        """Yield a window for each update that has micro-batches since the previous update.
+
+        :param batches: ``None`` for all micro-batches of the group.
+        """
         batches = self.batches if batches is None else batches
         for since, step in pairwise([0, *self.updates]):
             current = [batch for batch in batches if since < batch.step <= step]
@@ -107,7 +110,7 @@ class Group:
     def factor(
         self, step: int, batches: Sequence[MicroBatch], slack: Mapping[int, float] | None = None
     ) -> float | None:
-        """Return the factor by which an update is the plain sum of micro-batches; ``None`` if it is no such sum."""
+        """Return the number by which the sum of the micro-batches gives the update; ``None`` if there is none."""
         handed, slack = self.handed[step], self.slack(step, batches) if slack is None else slack
         summed = {index: np.sum([batch.values[index] for batch in batches], axis=0) for index in handed}
         left, right = (np.concatenate([np.ravel(part[index]) for index in handed]) for part in (handed, summed))

@@ -18,11 +18,11 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
     """Yield ``(variable, first step, evidence)`` of weights that should have moved in this run but never did.
 
     A gradient that is computed but not applied may be intended: accumulated, logged, held back as zeros, or used with a
-    learning rate of 0. So a weight is named only in three cases:
+    learning rate of 0. So a weight with a visible gradient is named only if no learning rate is known to be 0, and:
 
-    * Its gradient was handed to the optimizer.
-    * Other weights of the same gradient call moved in every step.
-    * An optimizer counted an update that moved no weight at all.
+    * its gradient was handed to the optimizer and was not zero,
+    * or its gradient was never handed over, and another weight of the same gradient call moved in every step,
+    * or no watched weight moved at all, and the optimizer counted an update in each of these steps.
     """
     trainable = of_kind(record, VariableKind.TRAINABLE)
     steps = range(1, record.num_steps + 1)

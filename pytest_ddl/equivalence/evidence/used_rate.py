@@ -66,7 +66,7 @@ def is_of_slots(record: TrainingRecord, step: int, tolerance: Tolerance) -> bool
 
 
 def _moved_by(record: TrainingRecord, variable: VariableRecord, step: int, tolerance: Tolerance) -> bool:
-    """Return whether a weight moved by its momentum, as with SGD of Keras."""
+    """Return whether the change of a weight equals its momentum slot, as with SGD of Keras without Nesterov."""
     slot, change = first_moment(record, variable), update(record, variable.index, step)
     momentum = record.value(slot.index, step) if slot is not None else None
     if momentum is None or change is None or momentum.shape != change.shape:

@@ -102,7 +102,10 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
 
 
 def _result(plain: CheckResult, again: Report) -> CheckResult:
-    """Return the result of the repeated comparison if the check compares numbers, else that of both."""
+    """Return the repeated result if the check compares values.
+
+    Of another check, return the plain result with the new findings of the repeated one.
+    """
     other = again.result(plain.check)
     if other is None or again.roles.have(plain, Role.VALUES):
         return other or plain

@@ -1,8 +1,8 @@
 """Compare again with randomness off and batch normalization synchronized, in both runs.
 
 Dropout with one stream per replica, and batch normalization by each replica's own statistics, make a correct program
-differ from one device. They excuse nothing else. A difference that remains with both off is a defect. A difference that
-vanishes is explained.
+differ from one device. A difference that remains if both are switched off is a defect. One that vanishes comes from
+them.
 
 Random numbers are replaced by a high constant. If that shows no defect, they are also replaced by a low one.
 """

@@ -190,7 +190,7 @@ def _unscaled(plain: Report, again: Report) -> Finding | None:
         step=1,
         variable=name,
         fix=fix_of("gradient-unscaled-without-scale"),
-        evidence=f"run again with half of {name}, the tape gives the same gradient, where half of it would be right",
+        evidence=f"in a second run with half of {name}, the tape gives the same gradient; half of it would be right",
     )
 
 

@@ -127,6 +127,7 @@ def _finding(variable: VariableRecord, ours: Float, theirs: Float) -> Finding:
         observed=found.actual,
         expected=found.desired,
         fix=_FIX,
-        evidence="one worker ran one step at a time on the examples of one device: no order of updates explains it",
+        evidence="one worker ran one step at a time, on the same examples in the same order as one device, so that the "
+        "order of updates cannot explain the difference",
         ratio=float(norm(theirs) / norm(ours)),
     )

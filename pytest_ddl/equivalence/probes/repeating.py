@@ -68,7 +68,7 @@ def left_open(report: Report, again: Report) -> Report | None:
 
 
 def fails_on_one_device(again: Report) -> str | None:
-    """Explain why one device cannot be run this way, or return ``None`` if it can."""
+    """Explain why the repeated run failed on one device; ``None`` if it did not, or if the deadline ended it."""
     reference = again.reference
     if reference is None:
         return "there is no run on one device"

@@ -62,7 +62,7 @@ def is_recomputed(finding: Finding) -> bool:
 
 
 def _hides(declared: Finding, found: Sequence[Finding], roles: Roles) -> bool:
-    """Return whether numbers differ that may or may not follow from a declared finding."""
+    """Return whether a later finding may, or may not, be a consequence of a declared one."""
     if declared.cause == "state-not-aggregated":
         return False
     return any(

@@ -180,7 +180,7 @@ def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str,
 def require(report: Report, names: Collection[str]) -> Report:
     """Make a report inconclusive if a check that the caller named had nothing to judge.
 
-    After an error the reason is that error, which the report holds already.
+    If a run raised an error, the report stays as it is: it already holds that error as the reason.
     """
     records = [record for record in (report.reference, report.distributed) if record is not None]
     if any(record.errors for record in records):
@@ -216,7 +216,7 @@ def _undecided(
 
 
 def _computed_later(results: Sequence[CheckResult], declared: Sequence[Finding], roles: Roles) -> Iterator[Doubt]:
-    """Report values that a declared difference of weights leaves open, because another defect may compute them."""
+    """Report values that were not compared because weights differ as declared: another defect may be in them."""
     if any(roles.have(finding, Role.WEIGHTS) for finding in declared):
         for result in results:
             later = [text for text in result.unjudged if "the weights differ" in text]

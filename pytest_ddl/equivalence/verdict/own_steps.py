@@ -1,7 +1,8 @@
-"""Judge each step after which one device took over the strategy's values by the values that the step computed.
+"""Judge steps by the values that they computed, if one device took over the strategy's values after them.
 
 Such a step ends with the same values in both runs, so that the steps after it can be compared. But equal values
-after such a step do not show that the step was right. It is judged in records that end with its own results.
+after such a step do not show that the step was right. So the step is judged in records that end with the values that
+it computed itself.
 """
 
 from __future__ import annotations

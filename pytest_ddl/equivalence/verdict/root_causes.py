@@ -17,8 +17,8 @@ def root_causes(
 ) -> list[Finding]:
     """Return one finding per root cause, the worst first: consequences of an earlier cause are dropped.
 
-    A finding that is excused drops another only if that must follow. Otherwise a declared difference would hide
-    a second defect.
+    An excused finding drops a finding that is not excused only if the second must follow from the first. Otherwise a
+    declared difference would hide a second defect.
     """
     kept: list[Finding] = []
     verified: list[Finding] = []

@@ -27,7 +27,10 @@ def empty_replica(case: Case) -> Fit | None:
 
 
 def shares_of_examples(case: Case) -> Fit | None:
-    """Test for equal weights of replicas in the update, if the true gradient weights them by amount of data."""
+    """Test whether the update weights all replicas equally, although the gradient of one device does not.
+
+    One device weights them, for example, by their number of examples.
+    """
     source = _used(case)
     if source is None or 0 in case.sizes:
         return None
@@ -64,13 +67,13 @@ def _used(case: Case) -> Source | None:
 
 
 def share_of(case: Case) -> float | None:
-    """Return the weight of every replica's gradient in the update; ``None`` if the update is no such sum."""
+    """Return the one weight with which the update sums the gradients of all replicas; ``None`` if none fits."""
     source = _used(case)
     return None if source is None else _share(case, source)
 
 
 def _share(case: Case, source: Source) -> float | None:
-    """Return the weight of each replica in the update; ``None`` if the update is no such sum."""
+    """Return which weight, 1, 1/N or N for N replicas, gives the update from these gradients; ``None`` if none fits."""
     for share in (1.0, 1.0 / case.replicas, float(case.replicas)):
         summed = combined(source, [share] * case.replicas)
         factor = max(1.0, share) * case.replicas
