@@ -41,7 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "head", metavar="HEAD", help="branch, tag or commit to check; or WORKTREE, the working tree as it is"
     )
-    what = parser.add_argument_group("what is measured")
+    _add_measured(parser.add_argument_group("what is measured"), default)
+    _add_decision(parser.add_argument_group("how the gate decides"), default)
+    _add_output(parser.add_argument_group("output"))
+
+
+def _add_measured(what: argparse._ArgumentGroup, default: GatePlan) -> None:
     what.add_argument(
         "--target",
         dest="targets",
@@ -96,7 +101,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "version's own if both have one, else the running one",
     )
     what.add_argument("--a-a", action="store_true", help="measure the gate itself: BASE and HEAD may be the same")
-    how = parser.add_argument_group("how the gate decides")
+
+
+def _add_decision(how: argparse._ArgumentGroup, default: GatePlan) -> None:
     how.add_argument(
         "--margin",
         type=_share,
@@ -151,7 +158,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COUNTER=REASON",
         help="a counter that may be worse, and the reason; repeatable",
     )
-    output = parser.add_argument_group("output")
+
+
+def _add_output(output: argparse._ArgumentGroup) -> None:
     output.add_argument("--json", type=Path, metavar="FILE", help="write the complete result to this file")
     output.add_argument(
         "--github", action="store_true", help="write a step summary and annotations (automatic in GitHub Actions)"
