@@ -16,6 +16,7 @@ import pytest
 import pytest_ddl
 
 ROOT = Path(pytest_ddl.__file__).parent
+DOCS = Path(__file__).parents[1] / "docs"
 PACKAGE = "pytest_ddl"
 MODULES = {
     ".".join((PACKAGE, *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -73,7 +74,7 @@ def edges() -> dict[str, set[str]]:
 
 def layers() -> list[tuple[str, tuple[str, ...]]]:
     """Parts of the package from the lowest to the highest, each with what it must not import: the table of the docs."""
-    text = (ROOT.parent / "docs" / "how-it-works.md").read_text()
+    text = (DOCS / "how-it-works.md").read_text()
     rows = re.findall(r"^\| ((?:`[\w.]+`(?:, )?)+) \|[^|]*\|([^|]*)\|$", text, re.MULTILINE)
     return [
         (f"{PACKAGE}.{part}", tuple(re.findall(r"`(\w+)`", forbidden)))
