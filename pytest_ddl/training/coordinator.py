@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_ddl.training import data
-from pytest_ddl.training.endings import own_iterator_ended
 from pytest_ddl.training.listener import StepListener, traces_of
+from pytest_ddl.training.stepping import own_iterator_ended
 
 _KEPT: list[Any] = []
 """Shared sources, which are kept for the life of the process.

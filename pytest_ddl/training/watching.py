@@ -189,7 +189,7 @@ class Watcher:
         self._keep(optimizer, Watched(record, read))
 
     def _take(self, variable: Any, kind: VariableKind, name: str | None = None, slot_of: int | None = None) -> None:
-        if id(variable) in self._found or not _is_variable(variable):
+        if id(variable) in self._found or not values.is_variable(variable):
             return
         try:
             actual = values.backing(variable)
@@ -237,10 +237,6 @@ def _safely(function: Callable[[Any], Iterator[LayerRecord]], model: Any) -> lis
         return list(function(model))
     except (AttributeError, ValueError):
         return []
-
-
-def _is_variable(item: Any) -> bool:
-    return hasattr(item, "assign") and hasattr(item, "shape")
 
 
 def _plain_kind(variable: Any) -> VariableKind:
