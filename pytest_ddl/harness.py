@@ -215,7 +215,7 @@ class Harness:
         """
         if context.spec not in self._built:
             from pytest_ddl.cluster.network import servers_kept_local
-            from pytest_ddl.cluster.ports import PortLease
+            from pytest_ddl.cluster.resources import PortLease
 
             self._lease = PortLease(context.topology.ports)
             with servers_kept_local():

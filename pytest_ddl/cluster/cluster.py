@@ -19,7 +19,7 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
-from pytest_ddl.cluster.answers import Answer, Fate
+from pytest_ddl.cluster.explain import Answer, Fate
 from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, Surroundings, UnreadableError, decode, encode
 from pytest_ddl.cluster.ship import user_modules

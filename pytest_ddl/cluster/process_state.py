@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from pytest_ddl.cluster import process_settings
-from pytest_ddl.cluster.framework_settings import TENSORFLOW_SEED
 from pytest_ddl.cluster.libraries import Libraries
-from pytest_ddl.cluster.process_settings import DIRECTORY, ENVIRON, MISSING, PATH
+from pytest_ddl.cluster.process_settings import DIRECTORY, ENVIRON, MISSING, PATH, TENSORFLOW_SEED
 from pytest_ddl.cluster.protocol import Surroundings
 from pytest_ddl.cluster.user_modules import UserModules
 

@@ -163,7 +163,6 @@ class ExampleResult:
     failure: Failure | None = None
     rejected: bool = False
     """True if the body called ``assume(False)`` or ``reject()``."""
-    notes: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -172,14 +171,15 @@ class ExampleResult:
 
 @dataclass(frozen=True)
 class RankWarning:
-    """Warning that pytest recorded on a rank."""
+    """Warning that was recorded on a rank, by pytest or during a call."""
 
     message: bytes
     """Pickled warning, or its pickled text if the warning cannot be pickled."""
     filename: str
     lineno: int
-    when: str
-    nodeid: str
+    when: str = ""
+    """Phase of the item, as pytest names it; empty for the warning of a call."""
+    nodeid: str = ""
 
 
 def encode(message: Request | Reply) -> bytes:

@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.network import servers_kept_local
-from pytest_ddl.cluster.ports import HOST
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, UnreadableError, decode, encode
+from pytest_ddl.cluster.resources import HOST
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
 

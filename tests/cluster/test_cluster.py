@@ -20,8 +20,9 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster, ClusterError, Fate
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
-from pytest_ddl.cluster.ports import PortLease
 from pytest_ddl.cluster.protocol import Failure, Kind, Reply, Request, decode, encode
+from pytest_ddl.cluster.resources import PortLease
+from pytest_ddl.cluster.worker import current_strategy
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec, Task
