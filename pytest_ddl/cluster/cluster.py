@@ -43,9 +43,6 @@ TEAR_DOWN_WAIT = 60.0
 """Maximum seconds to tear down the fixtures that finished items have left. They are the user's code."""
 STOP_WAIT = 5.0
 """Maximum seconds for open pytest sessions to tear down their remaining fixtures."""
-COLLECTIVE_TIMEOUT = 3600.0
-"""Seconds after which TensorFlow aborts a collective. It is longer than any test's deadline, which the controller
-enforces: many tests use one cluster, and the deadline of the first test must not abort the collectives of others."""
 START_ATTEMPTS = 3
 """Number of attempts to start a cluster. Another program can take a leased port before TensorFlow binds it."""
 
@@ -129,9 +126,7 @@ class Cluster:
         try:
             every = range(len(cluster.tasks))
             cluster.processes = [*launcher.launch(reservation, every, environ)]
-            context = BuildContext(
-                spec, topology, cluster.tasks[0], 0, reservation.addresses, device, COLLECTIVE_TIMEOUT
-            )
+            context = BuildContext(spec, topology, cluster.tasks[0], 0, reservation.addresses, device)
             cluster._environ = environ
             known = cluster._known
             boot = Boot(
