@@ -21,9 +21,18 @@ from typing import Any
 
 from pytest_ddl.cluster.explain import Answer, Fate
 from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess
-from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, Surroundings, UnreadableError, decode, encode
+from pytest_ddl.cluster.protocol import (
+    Boot,
+    Failure,
+    Kind,
+    Request,
+    Snapshot,
+    Surroundings,
+    UnreadableError,
+    decode,
+    encode,
+)
 from pytest_ddl.cluster.ship import user_modules
-from pytest_ddl.cluster.surroundings import Snapshot
 from pytest_ddl.cluster.worker import STACKS_SIGNAL
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
@@ -160,8 +169,8 @@ class Cluster:
         Several threads may call this method. A thread waits until the request of another thread is answered.
 
         :param deadline: in seconds of :func:`time.monotonic`.
-        :param patience: function that takes the body of a reply and returns how many more seconds to wait for the
-            other ranks, or ``None`` to wait until the deadline. After an exception in a rank, :data:`GRACE` is used.
+        :param patience: function that takes the body of a reply. It returns how many more seconds to wait for the
+            other ranks, and ``None`` means until the deadline. After an exception in a rank, :data:`GRACE` is used.
         :param stuck: function that takes the ranks that have answered and returns whether the others can never
             answer. It is called every :data:`POLL` seconds.
         :raises ClusterError: if the cluster has ended, or if another thread's request lasts until the deadline.

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.cluster import adapter
+from pytest_ddl.training.adapter import tf_seed
 
 NOT_SHARED = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
 """Environment variables that pytest sets in every process separately."""
@@ -193,7 +194,7 @@ def _tensorflow(tf: Any) -> dict[str, Setting]:
         ),
         "debug mode of tf.data": Setting(adapter.debugs_data, adapter.set_debugs_data),
         # Setting the seed to its present value restarts its sequence, as in a fresh process.
-        _SEED: Setting(adapter.seed, tf.random.set_seed),
+        _SEED: Setting(tf_seed, tf.random.set_seed),
         "random generator": Setting(adapter.global_generator, tf.random.set_global_generator),
         "strategy scope": Setting(tf.distribute.has_strategy, _cannot("a strategy's scope was entered and never left")),
         "eager execution": Setting(tf.executing_eagerly, _cannot("eager execution was switched off")),

@@ -91,7 +91,7 @@ class ProcessState:
         self._children |= _children()
 
     def release(self, fixture: object) -> None:
-        """Expect the values again that were expected before the fixture was set up."""
+        """Expect again the values that were expected before the set-up of the fixture."""
         fixtures = list(self._layers)
         if fixture not in self._layers:
             return

@@ -1,7 +1,7 @@
 """Run the main loop of one rank or server of a cluster.
 
-A separate thread reads the requests, so that the worker notices the end of the controller even while its main
-thread waits in a collective. The worker then kills itself and its process group. This module must not import the
+A separate thread reads the requests. So the worker notices the end of the controller even while its main thread
+waits in a collective. It then kills itself and its process group. This module must not import the
 checks, and it imports TensorFlow only through the strategy that it builds.
 """
 
