@@ -92,32 +92,6 @@ def expects_partial(status: Any) -> bool:
     return bool(getattr(getattr(status, "_checkpoint", None), "expect_partial", False))
 
 
-def settings_of_schedule(value: Any) -> Any:
-    """Return the settings of a learning rate schedule as plain values, or only its class name."""
-    get_config = getattr(value, "get_config", None)
-    if get_config is None:
-        return type(value).__name__
-    try:
-        config = get_config()
-    except NotImplementedError:
-        return type(value).__name__
-    return {"schedule": type(value).__name__, **{key: plain(item) for key, item in config.items()}}
-
-
-def plain(value: Any) -> Any:
-    """Return a setting as a built-in value, or as text if it cannot be converted."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return repr(value)[:200]
-
-
 def within_xla() -> bool:
     """Return True while tracing inside a ``tf.function(jit_compile=True)`` that another graph calls.
 

@@ -132,9 +132,6 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     def on_test_end(_self: Any, logs: Any = None) -> None:
         listener.end_without_step()  # validation consumes examples that belong to no step
 
-    def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
-        on_train_batch_end(self, epoch, logs)
-
     def on_epoch_begin(_self: Any, _epoch: int, logs: Any = None) -> None:
         listener.begin()  # the program's callbacks may restore variables in on_train_begin
 
@@ -145,7 +142,7 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
             "run.fit under parameter_server records epochs as steps: Keras does not report the end of a batch"
         )
         listener.begin_asynchronous(epochs_as_steps=True)
-        methods["on_epoch_end"] = on_epoch_end
+        methods["on_epoch_end"] = on_train_batch_end
     else:
         methods["on_train_batch_end"] = on_train_batch_end
     return type("RecordingCallback", (keras.callbacks.Callback,), methods)()

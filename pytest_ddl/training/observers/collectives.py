@@ -31,7 +31,7 @@ _METHODS = ("batch_all_reduce", "all_reduce", "_all_gather", "_next_instance_key
 
 
 class CollectiveObserver(Observer):
-    """Observer that fills ``RankRecord.collectives``, if there are several ranks, whose collectives may differ."""
+    """Observer that fills ``RankRecord.collectives`` if there are several ranks: only then can collectives differ."""
 
     _executed: list[CollectiveRecord]
 

@@ -195,9 +195,6 @@ class Gradients(Observer):
         names = self._safely(self._unwatched.names, [], self.recorder.completed)
         return {"facts": {"unwatched": names}} if names else {}
 
-    def discard(self) -> None:
-        self.end_step()
-
     def _records(self, events: Sequence[Event]) -> tuple[GradientRecord, ...]:
         found = []
         calls: dict[tuple[int, GradientStage], int] = {}

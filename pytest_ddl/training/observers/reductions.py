@@ -137,10 +137,6 @@ class ReductionObserver(Observer):
             records, self._records = self._records, {}
         return {"reductions": tuple(item for replica in sorted(records) for item in records[replica])}
 
-    def discard(self) -> None:
-        with self._lock:
-            self._records = {}
-
 
 @contextmanager
 def _watched(owner: Any, name: str, after: Callable[..., None]) -> Iterator[None]:
