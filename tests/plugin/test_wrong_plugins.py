@@ -61,7 +61,7 @@ class Home:
     [
         (Home(), r"Home is no strategy: it has no aliases, check\. Let the class inherit from .*StrategyDefinition"),
         (Mirrored, r"pytest_ddl\.strategies\.mirrored\.Mirrored is a class; add an object of it: Mirrored\(\)"),
-        (Mirrored(), "strategy name 'mirrored' is taken; choose another for"),
+        (Mirrored(), "strategy name 'mirrored' is taken; choose another name for"),
     ],
 )
 def test_a_wrong_strategy_is_named(strategy: Any, message: str) -> None:
