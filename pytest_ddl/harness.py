@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.cluster.surroundings import Snapshot
+from pytest_ddl.cluster.protocol import Snapshot
 from pytest_ddl.config import Settings, UsageError
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
@@ -64,13 +64,8 @@ class Harness:
     def folder(self) -> Path:
         """Scratch folder of this session. All xdist workers share it, and it is removed at the end."""
         if self._folder is None:
-            from pytest_ddl.cluster.launcher import LaunchError
-            from pytest_ddl.cluster.obstacles import cannot_write
-
-            try:
+            with _writing(tempfile.gettempdir()):
                 self._folder = Path(tempfile.mkdtemp(prefix="pytest-ddl-"))
-            except OSError as error:
-                raise LaunchError(cannot_write(error, tempfile.gettempdir())) from None
         return self._folder
 
     @property
@@ -121,8 +116,7 @@ class Harness:
 
         TensorFlow logs only errors unless the user has set ``TF_CPP_MIN_LOG_LEVEL``.
         """
-        from pytest_ddl.cluster.launcher import LaunchError
-        from pytest_ddl.cluster.obstacles import cannot_write, without_proxy_here
+        from pytest_ddl.cluster.obstacles import without_proxy_here
 
         environ = dict(os.environ)
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -130,10 +124,8 @@ class Harness:
             environ["TF_USE_LEGACY_KERAS"] = "1" if self.settings["keras"] == "tf_keras" else "0"
         # Workers are killed and cannot clean up. Their temporary folder is removed with the session's folder.
         folder = self.folder / "tmp"
-        try:
+        with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LaunchError(cannot_write(error, folder)) from None
         environ["TMPDIR"] = str(folder)
         return {**environ, **without_proxy_here(environ)}
 
@@ -215,7 +207,7 @@ class Harness:
         """
         if context.spec not in self._built:
             from pytest_ddl.cluster.network import servers_kept_local
-            from pytest_ddl.cluster.ports import PortLease
+            from pytest_ddl.cluster.resources import PortLease
 
             self._lease = PortLease(context.topology.ports)
             with servers_kept_local():
@@ -250,6 +242,21 @@ class Harness:
         if self._folder is not None and self._own_folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+@contextmanager
+def _writing(folder: object) -> Iterator[None]:
+    """Explain an error of the system while files are made in a folder.
+
+    :raises LaunchError: instead of the error.
+    """
+    try:
+        yield
+    except OSError as error:
+        from pytest_ddl.cluster.launcher import LaunchError
+        from pytest_ddl.cluster.obstacles import cannot_write
+
+        raise LaunchError(cannot_write(error, folder)) from None
 
 
 _process_harness: Harness | None = None

@@ -25,8 +25,8 @@ def pytest_ddl_register_strategies(registry: StrategyRegistry) -> None:
 def pytest_ddl_register_checks(checks: list[Check]) -> None:
     """Append a :class:`pytest_ddl.Check` to those that ``ddl_equivalence`` runs. Each check needs a unique name.
 
-    Its ``role`` says what it judges: a check of ``Role.STATE`` that finds something after the weights began to differ
-    is a consequence, and is not reported as a cause of its own.
+    Its ``role`` says what it judges. For example, if the weights began to differ earlier, a finding of a check of
+    ``Role.STATE`` is a consequence of that, and is not reported as a separate cause.
 
     The hook is called before the first comparison, in the process that compares.
     """

@@ -62,8 +62,8 @@ class VariableRecord:
     distributed: bool = False
     """True if every replica holds a component of its own."""
     since: int = 0
-    """Steps completed when the variable had its initial value; 0 also if the first step created it. If it was first
-    watched after some steps, or its creation was not seen: steps completed by then."""
+    """Number of steps that were completed when its initial value was recorded. A step that created the variable counts
+    only if the creation was not seen, because the value is then that at the end of the step."""
 
     @property
     def is_loss_scale(self) -> bool:

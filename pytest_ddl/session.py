@@ -12,7 +12,7 @@ import pytest
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
-from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
+from pytest_ddl.strategies.registry import StrategyDefinitionError, StrategyRegistry, UnknownStrategyError
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.checks.registry import Check
@@ -35,7 +35,10 @@ def harness_of(config: pytest.Config) -> Harness:
     harness = config.stash.get(HARNESS, None)
     if harness is None:
         registry = StrategyRegistry()
-        config.hook.pytest_ddl_register_strategies(registry=registry)
+        try:
+            config.hook.pytest_ddl_register_strategies(registry=registry)
+        except StrategyDefinitionError as error:
+            raise pytest.UsageError(f"pytest_ddl_register_strategies: {error}") from None
         workerinput = getattr(config, "workerinput", {})
         launchers = built_in_launchers(config.stash[SETTINGS], shared=bool(workerinput))
         config.hook.pytest_ddl_register_launchers(launchers=launchers)

@@ -129,7 +129,7 @@ def test_strategies_import_tensorflow_only_inside_functions() -> None:
     found = [
         f"{name} imports {imported}"
         for name, path in MODULES.items()
-        if under(name, "pytest_ddl.strategies", "pytest_ddl.cluster") and name != "pytest_ddl.cluster.examples"
+        if under(name, "pytest_ddl.strategies", "pytest_ddl.cluster")
         for imported in imports(path, whole=False)
         if under(imported, "tensorflow", "keras", "tf_keras", "hypothesis")
     ]

@@ -45,7 +45,7 @@ def _first_all_reduce() -> float:
 def _serve() -> None:
     results = open(int(sys.argv[1]), "w", buffering=1)  # noqa: SIM115
     sys.argv = sys.argv[:1]
-    from pytest_ddl.cluster.ports import PortLease
+    from pytest_ddl.cluster.resources import PortLease
 
     multi_process_lib._test_main_called = True
     for line in sys.stdin:

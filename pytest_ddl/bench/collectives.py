@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from pytest_ddl.bench.launching.pinning import cores_per_replica, pinned, thread_environ
@@ -28,6 +29,8 @@ BYTES_PER_CALL = 2**24
 FEWEST_PER_CALL, MOST_PER_CALL = 5, 100
 ITEM = 4
 """Bytes of one float32."""
+_PROOF = (1.0, 2.0, 3.0)
+"""Values of the first replica when results are checked; replica k has k times as much."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,10 @@ def time_collectives(
 def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) -> list[float]:
     import tensorflow as tf
 
-    collective = _collective(kind)
+    def collective(value: Any) -> Any:
+        result = _exchanged(kind, value)
+        # A loop variable must keep its shape.
+        return result if kind == "all_reduce" else tf.ensure_shape(result[: tf.shape(value)[0]], value.shape)
 
     def loop(value: Any, count: Any) -> Any:
         # For a single local replica, strategy.run returns a plain tensor and no PerReplica. A loop variable needs the
@@ -194,36 +200,38 @@ def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) 
 
 
 def _prove(strategy: Any, kind: str, replicas: int) -> None:
-    """Run the collective on a different value for each replica and check the results."""
-    import tensorflow as tf
+    """Run the collective on different values for each replica and element, and check all values of all results.
 
-    collective = _collective(kind)
+    :raises AssertionError: if a value is wrong or missing.
+    """
+    import tensorflow as tf
 
     def own() -> Any:
         number = tf.distribute.get_replica_context().replica_id_in_sync_group + 1
-        return collective(tf.fill([3], tf.cast(number, tf.float32)))
+        return _exchanged(kind, tf.constant(_PROOF) * tf.cast(number, tf.float32))
 
+    given = [[item * number for item in _PROOF] for number in range(1, replicas + 1)]
+    gathered = [item for items in given for item in items]
+    wanted = [sum(items) for items in zip(*given, strict=True)] if kind == "all_reduce" else gathered
     once = tf.function(lambda: strategy.run(own))
     for result in strategy.experimental_local_results(once()):
-        got = float(result.numpy()[0])
-        wanted = replicas * (replicas + 1) / 2 if kind == "all_reduce" else 1.0
-        if got != wanted:
-            raise AssertionError(f"{kind} over {replicas} replicas gave {got}, not {wanted}: nothing was exchanged")
+        for index, (got, right) in enumerate(zip_longest(result.numpy().tolist(), wanted)):
+            if got != right:
+                what, place = ("not everything", f" at index {index}") if index else ("nothing", "")
+                raise AssertionError(
+                    f"{kind} over {replicas} replicas gave {got}, not {right}{place}: {what} was exchanged"
+                )
 
 
-def _collective(kind: str) -> Any:
+def _exchanged(kind: str, value: Any) -> Any:
     import tensorflow as tf
 
-    def all_reduce(value: Any) -> Any:
-        # MultiWorkerMirroredStrategy places the sum on the device of the value, and a loop variable has no device.
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(value))
-
-    def all_gather(value: Any) -> Any:
-        whole = tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
-        # A loop variable must keep its shape.
-        return tf.ensure_shape(whole[: tf.shape(value)[0]], value.shape)
-
-    return {"all_reduce": all_reduce, "all_gather": all_gather}[kind]
+    context = tf.distribute.get_replica_context()
+    # MultiWorkerMirroredStrategy places the sum on the device of the value, and a loop variable has no device.
+    value = tf.identity(value)
+    if kind == "all_reduce":
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+    return context.all_gather(value, axis=0)
 
 
 def _elements(kind: str, size: int, replicas: int) -> int:

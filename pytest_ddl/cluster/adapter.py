@@ -12,14 +12,6 @@ import sys
 from typing import Any
 
 
-def seed() -> int | None:
-    """Return the global seed of TensorFlow. ``tf.random.set_seed`` has no public getter."""
-    from tensorflow.python.eager import context
-
-    value = context.global_seed()
-    return None if value is None else int(value)
-
-
 def is_deterministic() -> bool:
     """Return whether operations are deterministic.
 

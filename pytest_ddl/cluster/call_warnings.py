@@ -6,20 +6,11 @@ import pickle
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
-
-@dataclass(frozen=True)
-class CallWarning:
-    """Warning that a call caused in another process."""
-
-    message: bytes
-    """Pickled warning, or its pickled text if the warning cannot be pickled."""
-    filename: str
-    lineno: int
+from pytest_ddl.cluster.protocol import RankWarning
 
 
 def current_filters() -> bytes | None:
@@ -31,14 +22,14 @@ def current_filters() -> bytes | None:
 
 
 @contextmanager
-def caught(filters: bytes | None) -> Iterator[list[CallWarning]]:
+def caught(filters: bytes | None) -> Iterator[list[RankWarning]]:
     """Apply filters of another process. Yield a list that is filled with the recorded warnings when the context ends.
 
     A filter ``error`` raises the warning where it occurs, as it does in the other process.
 
     :param filters: ``None`` to leave the filters of this process as they are and to record nothing.
     """
-    found: list[CallWarning] = []
+    found: list[RankWarning] = []
     if filters is None:
         yield found
         return
@@ -50,10 +41,10 @@ def caught(filters: bytes | None) -> Iterator[list[CallWarning]]:
         try:
             yield found
         finally:
-            found += [CallWarning(pickled(one.message), one.filename, one.lineno) for one in recorded]
+            found += [RankWarning(pickled(one.message), one.filename, one.lineno) for one in recorded]
 
 
-def warn_again(found: Iterable[CallWarning]) -> None:
+def warn_again(found: Iterable[RankWarning]) -> None:
     """Issue warnings of other processes in this one, each once.
 
     :raises Warning: if a filter of this process makes it an error.

@@ -19,11 +19,20 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
-from pytest_ddl.cluster.answers import Answer, Fate
+from pytest_ddl.cluster.explain import Answer, Fate
 from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess
-from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Request, Surroundings, UnreadableError, decode, encode
+from pytest_ddl.cluster.protocol import (
+    Boot,
+    Failure,
+    Kind,
+    Request,
+    Snapshot,
+    Surroundings,
+    UnreadableError,
+    decode,
+    encode,
+)
 from pytest_ddl.cluster.ship import user_modules
-from pytest_ddl.cluster.surroundings import Snapshot
 from pytest_ddl.cluster.worker import STACKS_SIGNAL
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
@@ -43,9 +52,6 @@ TEAR_DOWN_WAIT = 60.0
 """Maximum seconds to tear down the fixtures that finished items have left. They are the user's code."""
 STOP_WAIT = 5.0
 """Maximum seconds for open pytest sessions to tear down their remaining fixtures."""
-COLLECTIVE_TIMEOUT = 3600.0
-"""Seconds after which TensorFlow aborts a collective. It is longer than any test's deadline, which the controller
-enforces: many tests use one cluster, and the deadline of the first test must not abort the collectives of others."""
 START_ATTEMPTS = 3
 """Number of attempts to start a cluster. Another program can take a leased port before TensorFlow binds it."""
 
@@ -129,9 +135,7 @@ class Cluster:
         try:
             every = range(len(cluster.tasks))
             cluster.processes = [*launcher.launch(reservation, every, environ)]
-            context = BuildContext(
-                spec, topology, cluster.tasks[0], 0, reservation.addresses, device, COLLECTIVE_TIMEOUT
-            )
+            context = BuildContext(spec, topology, cluster.tasks[0], 0, reservation.addresses, device)
             cluster._environ = environ
             known = cluster._known
             boot = Boot(
@@ -165,8 +169,8 @@ class Cluster:
         Several threads may call this method. A thread waits until the request of another thread is answered.
 
         :param deadline: in seconds of :func:`time.monotonic`.
-        :param patience: function that takes the body of a reply and returns how many more seconds to wait for the
-            other ranks, or ``None`` to wait until the deadline. After an exception in a rank, :data:`GRACE` is used.
+        :param patience: function that takes the body of a reply. It returns how many more seconds to wait for the
+            other ranks, and ``None`` means until the deadline. After an exception in a rank, :data:`GRACE` is used.
         :param stuck: function that takes the ranks that have answered and returns whether the others can never
             answer. It is called every :data:`POLL` seconds.
         :raises ClusterError: if the cluster has ended, or if another thread's request lasts until the deadline.

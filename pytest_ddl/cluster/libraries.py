@@ -75,7 +75,7 @@ class Libraries:
     def expect(self, key: str, value: Any) -> Any:
         """Expect another value of an attribute from now on. Return the value that was expected before.
 
-        This object itself stands for the original value.
+        If ``value`` is this object, the original value is expected.
         """
         before = self._known.get(key, self)
         if value is self:

@@ -21,9 +21,8 @@ from pytest_ddl.cluster import strays
 from pytest_ddl.cluster.launcher import LaunchError, Reservation
 from pytest_ddl.cluster.local_process import LocalProcess, tail
 from pytest_ddl.cluster.obstacles import cannot_write, how_it_ended, loopback_problem
-from pytest_ddl.cluster.ports import PortLease
 from pytest_ddl.cluster.preload import PRELOAD
-from pytest_ddl.cluster.resources import Ledger
+from pytest_ddl.cluster.resources import Ledger, PortLease
 from pytest_ddl.cluster.zygote import short_path
 from pytest_ddl.strategies.spec import Topology
 

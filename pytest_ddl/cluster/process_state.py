@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from pytest_ddl.cluster import process_settings
-from pytest_ddl.cluster.framework_settings import TENSORFLOW_SEED
 from pytest_ddl.cluster.libraries import Libraries
-from pytest_ddl.cluster.process_settings import DIRECTORY, ENVIRON, MISSING, PATH
+from pytest_ddl.cluster.process_settings import DIRECTORY, ENVIRON, MISSING, PATH, TENSORFLOW_SEED
 from pytest_ddl.cluster.protocol import Surroundings
 from pytest_ddl.cluster.user_modules import UserModules
 
@@ -92,7 +91,7 @@ class ProcessState:
         self._children |= _children()
 
     def release(self, fixture: object) -> None:
-        """Expect the values again that were expected before the fixture was set up."""
+        """Expect again the values that were expected before the set-up of the fixture."""
         fixtures = list(self._layers)
         if fixture not in self._layers:
             return

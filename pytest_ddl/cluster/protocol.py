@@ -1,4 +1,4 @@
-"""Define the messages between the controller and a worker, and their form as bytes.
+"""Define the messages between the controller and a worker, what they contain, and their form as bytes.
 
 Every request has an id and gets exactly one reply with that id. If the controller gets a reply to an older request, it
 drops the reply and never uses that cluster again.
@@ -6,9 +6,11 @@ drops the reply and never uses that cluster again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +18,8 @@ from enum import Enum
 from typing import Any
 
 _HERE = os.path.dirname(__file__)
+_OWN = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", "TF_CONFIG", "TMPDIR", "CUDA_VISIBLE_DEVICES"})
+"""Environment variables that each process sets for itself: those of pytest, and those set when a cluster starts."""
 
 
 class Kind(str, Enum):
@@ -79,6 +83,34 @@ class Surroundings:
 
     def __bool__(self) -> bool:
         return bool(self.environ) or self.directory is not None or self.path is not None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Environment, working directory and import path of this process at one time."""
+
+    environ: dict[str, str]
+    directory: str | None
+    path: tuple[str, ...]
+
+    @classmethod
+    def now(cls) -> Snapshot:
+        directory = None
+        with contextlib.suppress(OSError):
+            directory = os.getcwd()
+        return cls({name: value for name, value in os.environ.items() if name not in _OWN}, directory, tuple(sys.path))
+
+    def since(self, before: Snapshot) -> Surroundings:
+        """Return the differences from an earlier snapshot."""
+        changed: dict[str, str | None] = {
+            name: value for name, value in self.environ.items() if before.environ.get(name) != value
+        }
+        changed.update(dict.fromkeys(before.environ.keys() - self.environ.keys()))
+        return Surroundings(
+            changed,
+            self.directory if self.directory != before.directory else None,
+            self.path if self.path != before.path else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -163,7 +195,6 @@ class ExampleResult:
     failure: Failure | None = None
     rejected: bool = False
     """True if the body called ``assume(False)`` or ``reject()``."""
-    notes: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -172,14 +203,15 @@ class ExampleResult:
 
 @dataclass(frozen=True)
 class RankWarning:
-    """Warning that pytest recorded on a rank."""
+    """Warning that was recorded on a rank, by pytest or during a call."""
 
     message: bytes
     """Pickled warning, or its pickled text if the warning cannot be pickled."""
     filename: str
     lineno: int
-    when: str
-    nodeid: str
+    when: str = ""
+    """Phase of the item, as pytest names it; empty for the warning of a call."""
+    nodeid: str = ""
 
 
 def encode(message: Request | Reply) -> bytes:

@@ -250,7 +250,41 @@ class RankSession:
         self._warnings.clear()
 
     def _example(self, item: pytest.Item, drawn: Mapping[str, Any]) -> ExampleResult:
-        from pytest_ddl.cluster.examples import run_example
+        """Call the body of a ``@given`` test with the values that the controller drew and with fixtures of this rank.
+
+        Hypothesis's engine runs in the controller. The call is made inside a one-example run of Hypothesis, so that
+        ``note``, ``event`` and ``target`` work in the body. Exceptions are caught before this inner engine sees them.
+        """
+        import hypothesis
+        from hypothesis.errors import UnsatisfiedAssumption
 
         assert isinstance(item, pytest.Function)
-        return run_example(item, drawn, self.worker.context.strategy)
+        function = item.obj
+        names = inspect.signature(function).parameters
+        fixtures = {name: item.funcargs[name] for name in names if name in item.funcargs}
+        body = function.hypothesis.inner_test
+        if getattr(item, "instance", None) is not None:
+            body = body.__get__(item.instance)
+        outcomes: list[ExampleResult] = []
+
+        def once(values: Mapping[str, Any]) -> None:
+            try:
+                body(**fixtures, **values)
+                join_scheduled(self.worker.context.strategy)
+            except UnsatisfiedAssumption:
+                outcomes.append(ExampleResult(rejected=True))
+            except BaseException as error:
+                outcomes.append(ExampleResult(failure=Failure.of(error)))
+            else:
+                outcomes.append(ExampleResult())
+
+        one_example = hypothesis.settings(
+            max_examples=1,
+            phases=[hypothesis.Phase.generate],
+            database=None,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        one_example(hypothesis.given(hypothesis.strategies.just(drawn))(once))()
+        return outcomes[0]

@@ -21,8 +21,9 @@ from typing import Any
 import cloudpickle
 
 from pytest_ddl.cluster import overrides
-from pytest_ddl.cluster.call_warnings import CallWarning, caught
+from pytest_ddl.cluster.call_warnings import caught
 from pytest_ddl.cluster.overrides import ShippingError as ShippingError
+from pytest_ddl.cluster.protocol import RankWarning
 from pytest_ddl.cluster.remembered import is_user_file
 from pytest_ddl.cluster.user_modules import Reporting
 
@@ -34,7 +35,7 @@ class Shipped:
     data: bytes
     failed: bool = False
     """True if the result has a true attribute ``failed``. The controller then waits only briefly for other ranks."""
-    warnings: tuple[CallWarning, ...] = ()
+    warnings: tuple[RankWarning, ...] = ()
     """Warnings of the call, if the job has filters for them."""
 
 

@@ -1,7 +1,7 @@
 """Find and end processes that outlive the process that started them. This works only on Linux.
 
-A process that a test starts in a new session is not in its worker's process group, so signals to the group do not
-reach it. The zygote uses this module, so it imports only the standard library.
+A process that a test starts in a new session leaves the process group of its worker. Signals to the group do not reach
+it. The zygote uses this module, so it imports only the standard library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run the main loop of one rank or server of a cluster.
 
-A separate thread reads the requests, so that the worker notices the end of the controller even while its main
-thread waits in a collective. The worker then kills itself and its process group. This module must not import the
+A separate thread reads the requests. So the worker notices the end of the controller even while its main thread
+waits in a collective. It then kills itself and its process group. This module must not import the
 checks, and it imports TensorFlow only through the strategy that it builds.
 """
 
@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.network import servers_kept_local
-from pytest_ddl.cluster.ports import HOST
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, UnreadableError, decode, encode
+from pytest_ddl.cluster.resources import HOST
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
 

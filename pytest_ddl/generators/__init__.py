@@ -7,11 +7,8 @@ sent to every rank. Only ``build()`` imports TensorFlow, in the rank.
 
 from __future__ import annotations
 
-from pytest_ddl.generators.batches import BATCH_KINDS, global_batch_sizes
-from pytest_ddl.generators.clusters import cluster_shapes
-from pytest_ddl.generators.dtypes import DTYPES, dtypes
-from pytest_ddl.generators.models import ACTIVATIONS, INPUT_KINDS, models
-from pytest_ddl.generators.optimizers import OPTIMIZERS, optimizers
+from pytest_ddl.generators.models import ACTIVATIONS, INPUT_KINDS, OPTIMIZERS, models, optimizers
+from pytest_ddl.generators.shapes import BATCH_KINDS, DTYPES, cluster_shapes, dtypes, global_batch_sizes
 from pytest_ddl.generators.specs import ModelSpec, OptimizerSpec
 from pytest_ddl.generators.training import TrainingSpec, trainings
 

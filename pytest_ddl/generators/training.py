@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from pytest_ddl.generators.arguments import at_least
-from pytest_ddl.generators.batches import BATCH_KINDS, global_batch_sizes
-from pytest_ddl.generators.models import models
-from pytest_ddl.generators.optimizers import OPTIMIZERS, optimizers
+from pytest_ddl.generators.models import OPTIMIZERS, models, optimizers
+from pytest_ddl.generators.shapes import BATCH_KINDS, global_batch_sizes
 from pytest_ddl.generators.specs import ModelSpec, OptimizerSpec, Pasteable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_ddl.strategies.spec import SYNCHRONOUS, BuildContext, Capabilities, StrategySpec, Topology
+from pytest_ddl.strategies.spec import SYNCHRONOUS, BuildContext, Capabilities, StrategySpec, Task, Topology
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Machine:
 class StrategyDefinition(Protocol):
     """Interface of a strategy: its name, default shape, availability and topology, and how to build it.
 
-    Only :meth:`build` may import TensorFlow. The other methods run in the pytest process. A definition that inherits
-    from this class gets the defaults of :attr:`aliases`, :attr:`capabilities` and :meth:`check`.
+    Only :meth:`build` may import TensorFlow. The other methods run in the pytest process. A definition inherits from
+    this class, and so gets the defaults of the members that have one.
     """
 
     @property
@@ -57,10 +57,16 @@ class StrategyDefinition(Protocol):
         return None
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
-        """Return why the variant cannot run on this machine, or ``None`` if it can."""
+        """Return why the variant cannot run on this machine, or ``None`` if it can (default: a CPU, or any GPU)."""
+        if device == "gpu" and machine.gpus == 0:
+            return f"needs a GPU (device=gpu): {machine.gpu_reason or 'TensorFlow sees none'}"
+        if device == "tpu":
+            return "runs on CPUs and GPUs only (device=tpu selects the strategy 'tpu')"
+        return None
 
     def topology(self, spec: StrategySpec) -> Topology:
-        """Return the processes, devices and ports of a cluster of this shape."""
+        """Return the processes, devices and ports of a cluster of this shape (default: one process, one device)."""
+        return Topology(ranks=(Task("worker", 0),))
 
     def num_replicas(self, spec: StrategySpec) -> int:
         """Return the ``num_replicas_in_sync`` that the built strategy must have, or 0 if it is not known."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_ddl.strategies.base import Machine, StrategyDefinition
-from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
+from pytest_ddl.strategies.base import StrategyDefinition
+from pytest_ddl.strategies.machine import make_logical_devices
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
 
 
@@ -14,9 +14,6 @@ class Mirrored(StrategyDefinition):
     name = "mirrored"
     summary = "tf.distribute.MirroredStrategy on virtual CPUs, or real or virtual GPUs"
     defaults: Mapping[str, int | str] = {"replicas": 2}
-
-    def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
-        return missing_gpu(device, machine)
 
     def topology(self, spec: StrategySpec) -> Topology:
         return Topology(ranks=(Task("worker", 0),), devices_per_process=spec.number("replicas"))

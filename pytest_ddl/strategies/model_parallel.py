@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
-from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
+from pytest_ddl.strategies.machine import make_logical_devices
 from pytest_ddl.strategies.spec import BuildContext, Capabilities, StrategySpec, Task, Topology
 
 _AXIS = re.compile(r"^(?P<name>[A-Za-z_]\w*):(?P<size>\d+)$")
@@ -56,7 +56,7 @@ class ModelParallel(StrategyDefinition):
         if device == "gpu" and 0 < machine.gpus < needed:
             # NCCL refuses two ranks on one physical GPU, so virtual GPUs do not help here.
             return f"mesh {spec.shape['mesh']} needs {needed} physical GPUs, this machine has {machine.gpus}"
-        return missing_gpu(device, machine)
+        return super().unavailable(spec, device, machine)
 
     def topology(self, spec: StrategySpec) -> Topology:
         return Topology(ranks=(Task("worker", 0),), devices_per_process=self._devices(spec))

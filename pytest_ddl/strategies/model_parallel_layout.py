@@ -55,13 +55,17 @@ class LayoutMap(MutableMapping[str, Sequence[str | None]]):
     def __len__(self) -> int:
         return len(self._rules)
 
+    def matches(self, pattern: str, path: str) -> bool:
+        """Return whether a pattern is found in the path of a variable."""
+        return re.search(pattern.replace("/", "[/_]"), path) is not None
+
     def spec_for(self, path: str, shape: Sequence[int]) -> Spec:
         """Return the sharding spec of a variable, one entry per dimension.
 
         :raises ValueError: if the first matching rule does not fit the shape.
         """
         for pattern, spec in self._rules.items():
-            if re.search(pattern.replace("/", "[/_]"), path) is None:
+            if not self.matches(pattern, path):
                 continue
             rule = f"layout_map[{pattern!r}] = {spec!r}"
             if len(spec) != len(shape):

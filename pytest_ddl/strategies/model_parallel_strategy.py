@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
@@ -151,29 +150,6 @@ class ModelParallelStrategy:
     def distribute_datasets_from_function(self, dataset_fn: Callable[[Any], Any], options: Any = None) -> PackedDataset:
         """Call the function once and pack its dataset. The function must make batches of the global size."""
         return PackedDataset(dataset_fn(tf.distribute.InputContext(1, 0, 1)), self.mesh)
-
-    def layout_of(self, variable: Any) -> dict[str, Any]:
-        """Describe the layout of a variable: spec per dimension, global shape, shape of a shard and mesh axes."""
-        inner = getattr(variable, "value", variable)
-        inner = variable if callable(inner) else inner
-        layout = getattr(inner, "layout", None)
-        if layout is None:
-            return {
-                "spec": None,
-                "shape": list(inner.shape),
-                "shard_shape": list(inner.shape),
-                "axes": self.axes,
-            }
-        shape = [int(size) for size in inner.shape]
-        shard = [size // self.axes.get(axis, 1) for size, axis in zip(shape, layout.sharding_specs, strict=True)]
-        return {"spec": list(layout.sharding_specs), "shape": shape, "shard_shape": shard, "axes": self.axes}
-
-    def components_of(self, variable: Any) -> list[tuple[str, Any]]:
-        """Return the part of a variable on each device as ``(device, array)``, in the order of the mesh."""
-        inner = getattr(variable, "value", variable)
-        inner = variable if callable(inner) else inner
-        parts = dtensor.unpack(inner.read_value())
-        return [(device, np.asarray(part)) for device, part in zip(self.mesh.local_devices(), parts, strict=True)]
 
     def _on_mesh(self, value: Any) -> Any:
         return pack_batch(value, self.mesh, shard=False) if tf.is_tensor(value) else value

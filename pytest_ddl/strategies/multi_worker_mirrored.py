@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
-from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
+from pytest_ddl.strategies.machine import make_logical_devices
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
 
 
@@ -24,7 +24,7 @@ class MultiWorkerMirrored(StrategyDefinition):
                 f"replicas={spec.number('replicas')} per worker needs GPUs: "
                 "TensorFlow gives a multi-worker task exactly one CPU replica"
             )
-        return missing_gpu(device, machine)
+        return super().unavailable(spec, device, machine)
 
     def topology(self, spec: StrategySpec) -> Topology:
         workers = spec.number("workers")

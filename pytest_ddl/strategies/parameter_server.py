@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_ddl.strategies.adapter import coordinator_of
-from pytest_ddl.strategies.base import Machine, StrategyDefinition
-from pytest_ddl.strategies.devices import make_logical_devices, missing_gpu
+from pytest_ddl.strategies.base import StrategyDefinition
+from pytest_ddl.strategies.machine import make_logical_devices
 from pytest_ddl.strategies.spec import BuildContext, Capabilities, StrategySpec, Task, Topology
 
 PLACEMENTS = ("shared", "separate")
@@ -29,9 +29,6 @@ class ParameterServer(StrategyDefinition):
         if spec.shape["processes"] not in PLACEMENTS:
             return f"processes={spec.shape['processes']} is not one of {', '.join(PLACEMENTS)}"
         return None
-
-    def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
-        return missing_gpu(device, machine)
 
     def topology(self, spec: StrategySpec) -> Topology:
         servers = tuple(

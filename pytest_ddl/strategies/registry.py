@@ -38,6 +38,10 @@ class UnknownStrategyError(ValueError):
     """Error for an unknown strategy or an invalid variant. The message is one line and names what is valid."""
 
 
+class StrategyDefinitionError(ValueError):
+    """Error for a definition that cannot be registered. The message is one line and names its class and the fix."""
+
+
 class StrategyRegistry:
     """All known strategies, in the order in which ``all`` runs them."""
 
@@ -47,10 +51,27 @@ class StrategyRegistry:
             self.add(definition)
 
     def add(self, definition: StrategyDefinition) -> None:
+        """Add a strategy.
+
+        :raises StrategyDefinitionError: if it lacks a member of :class:`StrategyDefinition`, or if its name is taken.
+        """
+        members = [name for name in vars(StrategyDefinition) if not name.startswith("_") and name != "capabilities"]
+        missing = [name for name in members if not hasattr(definition, name)]
+        if isinstance(definition, type):
+            name = definition.__qualname__
+            raise StrategyDefinitionError(f"{definition.__module__}.{name} is a class; add an object of it: {name}()")
+        if missing:
+            kind = f"{type(definition).__module__}.{type(definition).__qualname__}"
+            raise StrategyDefinitionError(
+                f"{kind} is no strategy: it has no {', '.join(missing)}. Let the class inherit from "
+                "pytest_ddl.strategies.base.StrategyDefinition, and define the members that have no default"
+            )
         taken = {name for known in self for name in (known.name, *known.aliases)}
         for name in (definition.name, *definition.aliases):
             if name in taken or name in ("all", "available"):
-                raise ValueError(f"strategy name {name!r} is taken; choose another name for {definition!r}")
+                raise StrategyDefinitionError(
+                    f"strategy name {name!r} is taken; choose another name for {definition!r}"
+                )
         self._definitions[definition.name] = definition
 
     def __iter__(self) -> Iterator[StrategyDefinition]:

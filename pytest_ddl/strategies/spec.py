@@ -90,5 +90,9 @@ class BuildContext:
     """``"host:port"`` for each port of the topology. Every process of the cluster can connect to them."""
     device: str = "cpu"
     """Kind of device that the replicas run on: ``cpu``, ``gpu`` or ``tpu``, never ``auto``."""
-    timeout: float = 60.0
-    """Seconds after which TensorFlow aborts a blocked collective."""
+    timeout: float | None = None
+    """Seconds after which TensorFlow aborts a blocked collective, or ``None`` for never.
+
+    It is ``None`` in a cluster: the controller enforces the deadline of each test, and many tests use one cluster. With
+    a number of seconds, TensorFlow starts a thread for each collective, which waits for this time.
+    """

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
-from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
+from pytest_ddl.strategies.spec import BuildContext, StrategySpec
 
 
 class Tpu(StrategyDefinition):
@@ -21,9 +21,6 @@ class Tpu(StrategyDefinition):
         if device in ("cpu", "gpu"):
             return f"runs on TPUs only (device={device} was asked for)"
         return None
-
-    def topology(self, spec: StrategySpec) -> Topology:
-        return Topology(ranks=(Task("worker", 0),))
 
     def num_replicas(self, spec: StrategySpec) -> int:
         return 0

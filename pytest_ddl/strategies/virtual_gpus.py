@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
-from pytest_ddl.strategies.devices import VIRTUAL_GPU_MEMORY_MB, split_device
-from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topology
+from pytest_ddl.strategies.machine import VIRTUAL_GPU_MEMORY_MB, split_device
+from pytest_ddl.strategies.spec import BuildContext, StrategySpec
 
 
 class VirtualGpus(StrategyDefinition):
@@ -17,9 +17,6 @@ class VirtualGpus(StrategyDefinition):
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
         return None if machine.gpus else f"needs a GPU to split: {machine.gpu_reason}"
-
-    def topology(self, spec: StrategySpec) -> Topology:
-        return Topology(ranks=(Task("worker", 0),))
 
     def num_replicas(self, spec: StrategySpec) -> int:
         return 0

@@ -6,6 +6,7 @@ interface and raises no exception.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -14,6 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from pytest_ddl.training.replacing import Replacements
+
+
+def _module(name: str, *needed: str) -> Any:
+    """Return ``tensorflow.python.NAME``, or ``None`` if the release lacks this module or one of these attributes."""
+    try:
+        found = importlib.import_module(f"tensorflow.python.{name}")
+    except ImportError:
+        return None
+    return found if all(hasattr(found, attribute) for attribute in needed) else None
 
 
 def flatten_layers(layer: Any) -> Iterator[Any]:
@@ -46,12 +58,8 @@ def created_trainable(layer: Any) -> list[Any] | None:
 
 def tf_seed() -> int | None:
     """Return the global seed of TensorFlow, which has a public setter but no getter (TF 2.0 to 2.21)."""
-    try:
-        from tensorflow.python.eager import context
-
-        seed = context.global_seed()
-    except (ImportError, AttributeError):
-        return None
+    context = _module("eager.context", "global_seed")
+    seed = None if context is None else context.global_seed()
     return None if seed is None else int(seed)
 
 
@@ -62,23 +70,18 @@ def unseeded_data_apart(rank: int, seed: int) -> Iterator[None]:
     All of ``tf.data`` gets its seeds from ``tensorflow.python.data.util.random_seed.get_seed`` (TF 2.0 to 2.21).
     A different global seed per rank would be wrong, because it also changes the order of a ``shuffle(seed=1)``.
     """
-    try:
-        from tensorflow.python.data.util import random_seed
-
-        original = random_seed.get_seed
-    except (ImportError, AttributeError):
+    random_seed = _module("data.util.random_seed", "get_seed")
+    if random_seed is None or not rank:
         yield
         return
+    original = random_seed.get_seed
 
     def get_seed(seed_of_op: Any) -> Any:
         first, second = original(seed_of_op)
         return (first, second + rank) if seed_of_op is None and tf_seed() == seed else (first, second)
 
-    random_seed.get_seed = get_seed if rank else original
-    try:
+    with Replacements().put(random_seed, "get_seed", get_seed):
         yield
-    finally:
-        random_seed.get_seed = original
 
 
 def expects_partial(status: Any) -> bool:
@@ -89,45 +92,16 @@ def expects_partial(status: Any) -> bool:
     return bool(getattr(getattr(status, "_checkpoint", None), "expect_partial", False))
 
 
-def settings_of_schedule(value: Any) -> Any:
-    """Return the settings of a learning rate schedule as plain values, or only its class name."""
-    get_config = getattr(value, "get_config", None)
-    if get_config is None:
-        return type(value).__name__
-    try:
-        config = get_config()
-    except NotImplementedError:
-        return type(value).__name__
-    return {"schedule": type(value).__name__, **{key: plain(item) for key, item in config.items()}}
-
-
-def plain(value: Any) -> Any:
-    """Return a setting as a built-in value, or as text if it cannot be converted."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return repr(value)[:200]
-
-
 def within_xla() -> bool:
     """Return True while tracing inside a ``tf.function(jit_compile=True)`` that another graph calls.
 
     ``control_flow_util.GraphOrParentsInXlaContext`` (TF 2.5 to 2.21): only the function object has this attribute,
     and there is no public way from a graph to the function that it is traced for.
     """
-    try:
-        import tensorflow as tf
-        from tensorflow.python.ops import control_flow_util
+    import tensorflow as tf
 
-        return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
-    except (ImportError, AttributeError):
-        return False
+    module = _module("ops.control_flow_util", "GraphOrParentsInXlaContext")
+    return module is not None and bool(module.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def weights_of(optimizer: Any) -> list[Any]:
@@ -178,12 +152,10 @@ def _here() -> list[tuple[str, int]]:
     ``tf_stack.extract_stack`` (TF 2.1 to 2.21): it maps lines of AutoGraph's generated code back to lines
     of the program, and ``traceback`` does not.
     """
-    try:
-        from tensorflow.python.util import tf_stack
-
-        return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
-    except (ImportError, AttributeError):
+    tf_stack = _module("util.tf_stack", "extract_stack")
+    if tf_stack is None:
         return _frames(sys._getframe())
+    return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int]]:
@@ -217,13 +189,8 @@ def random_functions() -> Iterator[tuple[Any, str]]:
     ``tf.random.*``, Keras layers) call these, and no public hook sees the operations that are added to a graph.
     Functions for seeds (``*_full_int``, key and counter) and for gradients are left out.
     """
-    import importlib
-
     for family in ("random_ops", "stateless_random_ops", "stateless_random_ops_v2", "stateful_random_ops"):
-        try:
-            module = importlib.import_module(f"tensorflow.python.ops.gen_{family}")
-        except ImportError:
-            continue
+        module = _module(f"ops.gen_{family}")
         for name in RANDOM_FUNCTIONS:
             if hasattr(module, name):
                 yield module, name
@@ -235,12 +202,9 @@ def cast_functions() -> Iterator[tuple[Any, str]]:
     ``tensorflow.python.ops.gen_math_ops.cast`` (TF 2.4 to 2.21). ``tf.cast``, ``tf.saturate_cast``, both flavors of
     Keras and the gradients of casts call it. No public hook sees operations that run eagerly.
     """
-    try:
-        from tensorflow.python.ops import gen_math_ops
-    except ImportError:
-        return
-    if hasattr(gen_math_ops, "cast"):
-        yield gen_math_ops, "cast"
+    module = _module("ops.gen_math_ops", "cast")
+    if module is not None:
+        yield module, "cast"
 
 
 RANDOM_FUNCTIONS = (
@@ -308,13 +272,10 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
     public list of a program's functions. ``context.enable_graph_collection`` and ``export_run_metadata`` (TF 2.0 to
     2.21) belong to ``tf.summary.trace_on``, which itself only writes the graphs to a file.
     """
-    try:
-        from tensorflow.python.eager import context
-        from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
-
-        original = AtomicFunction.call_flat
-        context.enable_graph_collection()
-    except (ImportError, AttributeError):
+    context = _module("eager.context", "enable_graph_collection", "disable_graph_collection", "export_run_metadata")
+    owner = getattr(_module("eager.polymorphic_function.atomic_function"), "AtomicFunction", None)
+    original = getattr(owner, "call_flat", None)
+    if context is None or original is None:
         yield False
         return
     known: set[Any] = set()
@@ -331,11 +292,11 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
         seen(self.graph, [graph for function in functions for graph in function.partition_graphs])
         return result
 
-    AtomicFunction.call_flat = call_flat
+    context.enable_graph_collection()
     try:
-        yield True
+        with Replacements().put(owner, "call_flat", call_flat):
+            yield True
     finally:
-        AtomicFunction.call_flat = original
         context.disable_graph_collection()
 
 
@@ -349,12 +310,11 @@ def taken_batches(seen: Callable[[Any, bool], None]) -> Iterator[None]:
     ``next`` calls ``DistributedIteratorBase.get_next`` (TF 2.4 to 2.21). An iterator does not publish its position,
     and a ``tf.function`` does not accept a wrapper of an iterator as an argument.
     """
-    try:
-        import tensorflow as tf
-        from tensorflow.python.distribute.input_lib import DistributedIteratorBase
+    import tensorflow as tf
 
-        original = DistributedIteratorBase.get_next
-    except (ImportError, AttributeError):
+    owner = getattr(_module("distribute.input_lib"), "DistributedIteratorBase", None)
+    original = getattr(owner, "get_next", None)
+    if original is None:
         yield
         return
 
@@ -364,11 +324,8 @@ def taken_batches(seen: Callable[[Any, bool], None]) -> Iterator[None]:
         return original(self, *args, **kwargs)
 
     # AutoGraph would convert the replacement if a program calls get_next by name in a tf.function.
-    DistributedIteratorBase.get_next = tf.autograph.experimental.do_not_convert(get_next)
-    try:
+    with Replacements().put(owner, "get_next", tf.autograph.experimental.do_not_convert(get_next)):
         yield
-    finally:
-        DistributedIteratorBase.get_next = original
 
 
 def read_xspace(data: bytes) -> Any:
@@ -390,21 +347,16 @@ def traced_functions(seen: Callable[[], None]) -> Iterator[None]:
     functions, which differ by having a graph around them. In the public interface, only the owner of a function
     can count its traces.
     """
-    try:
-        from tensorflow.python.framework import func_graph
-
-        original = func_graph.func_graph_from_py_func
-    except (ImportError, AttributeError):
+    func_graph = _module("framework.func_graph", "func_graph_from_py_func")
+    if func_graph is None:
         yield
         return
+    original = func_graph.func_graph_from_py_func
 
     def func_graph_from_py_func(*args: Any, **kwargs: Any) -> Any:
         if outermost_graph() is None:
             seen()
         return original(*args, **kwargs)
 
-    func_graph.func_graph_from_py_func = func_graph_from_py_func
-    try:
+    with Replacements().put(func_graph, "func_graph_from_py_func", func_graph_from_py_func):
         yield
-    finally:
-        func_graph.func_graph_from_py_func = original

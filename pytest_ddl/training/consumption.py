@@ -82,12 +82,8 @@ def as_ids(values: NDArray[Any]) -> tuple[int | str, ...]:
     """Return example ids as built-in values; byte strings are decoded."""
     flat = np.asarray(values).reshape(-1)
     if flat.dtype.kind in "OSU":
-        return tuple(_as_text(item) for item in flat.tolist())
+        return tuple(item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in flat.tolist())
     return tuple(int(item) for item in flat)
-
-
-def _as_text(item: Any) -> str:
-    return item.decode(errors="replace") if isinstance(item, bytes) else str(item)
 
 
 @dataclass(frozen=True)
@@ -185,23 +181,16 @@ def describe(given: Any) -> tuple[tuple[Part, ...], list[Any]]:
     ids = _find_ids(given)
     for position, item in enumerate(tf.nest.flatten(given)):
         if isinstance(item, tf.SparseTensor):
-            _add(parts, tensors, Part("sparse", position, 3), [item.indices, item.values, item.dense_shape])
-        elif isinstance(item, tf.RaggedTensor):
-            if item.ragged_rank == 1:
-                _add(
-                    parts,
-                    tensors,
-                    Part("ragged", position, 3),
-                    [item.values, item.value_rowids(), item.nrows()],
-                )
+            kind, values = "sparse", [item.indices, item.values, item.dense_shape]
+        elif isinstance(item, tf.RaggedTensor) and item.ragged_rank == 1:
+            kind, values = "ragged", [item.values, item.value_rowids(), item.nrows()]
         elif isinstance(item, tf.Tensor) and item.dtype not in (tf.resource, tf.variant):
-            _add(parts, tensors, Part("dense", position, 1, is_ids=item is ids), [item])
+            kind, values = "dense", [item]
+        else:
+            continue
+        parts.append(Part(kind, position, len(values), is_ids=kind == "dense" and item is ids))
+        tensors += values
     return tuple(parts), tensors
-
-
-def _add(parts: list[Part], tensors: list[Any], part: Part, values: list[Any]) -> None:
-    parts.append(part)
-    tensors.extend(values)
 
 
 def _find_ids(given: Any) -> Any:

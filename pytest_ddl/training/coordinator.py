@@ -2,8 +2,9 @@
 
 Steps to compare are scheduled one by one. TensorFlow chooses the worker that runs a step, and each
 worker has its own iterator. All these iterators take their elements from one shared source in this
-process, so that any worker that runs step k consumes global batch k. Concurrent steps also use the
-shared source, except with a dataset function: then TensorFlow calls the function for each worker.
+process. So the worker that runs step k consumes global batch k, whichever worker it is. Concurrent steps
+also use the shared source, except with a dataset function: then TensorFlow calls the function for each
+worker.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_ddl.training import data
-from pytest_ddl.training.endings import own_iterator_ended
 from pytest_ddl.training.listener import StepListener, traces_of
+from pytest_ddl.training.stepping import own_iterator_ended
 
 _KEPT: list[Any] = []
 """Shared sources, which are kept for the life of the process.

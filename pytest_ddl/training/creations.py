@@ -43,7 +43,7 @@ class Creation:
     parts: tuple[Array, ...]
     """Components on this rank, in the order of its replicas."""
     changed: bool
-    """True if the change of a noise run is part of it."""
+    """True if it includes the change of a noise run."""
 
 
 @dataclass

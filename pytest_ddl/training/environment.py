@@ -5,18 +5,21 @@ Workers are reused, and each run must start as if it were the first in its proce
 
 from __future__ import annotations
 
+import importlib.util
 import platform
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from pytest_ddl.training import adapter
-from pytest_ddl.training.late_import import on_import
-from pytest_ddl.training.policies import WidePolicies
+from pytest_ddl.training.replacing import Replacements
 from pytest_ddl.training.settings import RunSettings
 
 _APART = 1_000_003
@@ -40,53 +43,53 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
     """
     import tensorflow as tf
 
-    python_state, numpy_state, tf_seed = random.getstate(), np.random.get_state(), adapter.tf_seed()
     eager = tf.config.functions_run_eagerly()
-    floats = [_FloatState(module) for module in keras_modules()]
-    for module in keras_modules():
-        _clear(module)
     policies = WidePolicies(settings.precision)
-    try:
-        for state in floats:
-            if settings.precision == "float64":
-                state.set("float64", "float64")
-            if settings.precision != "native":
-                policies.widen(state.module)
-        for module in keras_modules():
-            module.utils.set_random_seed(settings.seed)
-        # A seed that no program would choose, so that a program that seeds TensorFlow itself can be recognized.
-        tf.random.set_seed(settings.seed + _APART)
-        with (
-            policies,
-            adapter.unseeded_data_apart(rank, settings.seed + _APART),
-            on_import("tf_keras", lambda module: _prepare_late(module, settings, floats, policies)),
-        ):
-            yield policies
-    finally:
+    with _generators_kept():
+        floats = [_FloatState(module) for module in keras_modules()]
         for module in keras_modules():
             _clear(module)
-        for state in floats:
-            state.restore()
-        tf.config.run_functions_eagerly(eager)
-        tf.random.set_seed(tf_seed)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
+        try:
+            for state in floats:
+                state.widen(settings.precision, policies)
+            for module in keras_modules():
+                module.utils.set_random_seed(settings.seed)
+            # No program would choose this seed, so a program that seeds TensorFlow itself can be recognized.
+            tf.random.set_seed(settings.seed + _APART)
+            with (
+                policies,
+                adapter.unseeded_data_apart(rank, settings.seed + _APART),
+                on_import("tf_keras", lambda module: _prepare_late(module, settings, floats, policies)),
+            ):
+                yield policies
+        finally:
+            for module in keras_modules():
+                _clear(module)
+            for state in floats:
+                state.restore()
+            tf.config.run_functions_eagerly(eager)
 
 
 def _prepare_late(module: Any, settings: RunSettings, floats: list[_FloatState], policies: WidePolicies) -> None:
     """Set precision and seed of a flavor of Keras that the program just imported; other generators keep their state."""
+    floats.append(_FloatState(module))
+    floats[-1].widen(settings.precision, policies)
+    with _generators_kept():
+        module.utils.set_random_seed(settings.seed)
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Restore the generators of Python and NumPy, and TensorFlow's seed, when the context ends."""
     import tensorflow as tf
 
-    floats.append(_FloatState(module))
-    if settings.precision == "float64":
-        floats[-1].set("float64", "float64")
-    if settings.precision != "native":
-        policies.widen(module)
     python_state, numpy_state, tf_seed = random.getstate(), np.random.get_state(), adapter.tf_seed()
-    module.utils.set_random_seed(settings.seed)
-    tf.random.set_seed(tf_seed)
-    random.setstate(python_state)
-    np.random.set_state(numpy_state)
+    try:
+        yield
+    finally:
+        tf.random.set_seed(tf_seed)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
 
 
 def _clear(module: Any) -> None:
@@ -95,7 +98,7 @@ def _clear(module: Any) -> None:
 
 
 class _FloatState:
-    """The floatx, epsilon and dtype policy of one Keras flavor."""
+    """Floatx, epsilon and dtype policy of one flavor of Keras, as they were when this object was made."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -109,7 +112,14 @@ class _FloatState:
             return str(self.module.config.dtype_policy().name)
         return str(self.module.mixed_precision.global_policy().name)
 
-    def set(self, floatx: str, policy: str) -> None:
+    def widen(self, precision: str, policies: WidePolicies) -> None:
+        """Set the precision of a run: ``native`` changes nothing, and ``float32`` only policies in half precision."""
+        if precision == "float64":
+            self._set("float64", "float64")
+        if precision != "native":
+            policies.widen(self.module)
+
+    def _set(self, floatx: str, policy: str) -> None:
         self.module.backend.set_floatx(floatx)
         if hasattr(self.module, "config"):
             self.module.config.set_dtype_policy(policy)
@@ -117,7 +127,7 @@ class _FloatState:
             self.module.mixed_precision.set_global_policy(policy)
 
     def restore(self) -> None:
-        self.set(self._floatx, self._policy)
+        self._set(self._floatx, self._policy)
         self.module.backend.set_epsilon(self._epsilon)
 
 
@@ -129,3 +139,84 @@ def versions() -> dict[str, str]:
         if module is not None:
             found[name] = str(getattr(module, "__version__", "unknown"))
     return found
+
+
+_HALF = ("float16", "bfloat16")
+_WIDENED = (*_HALF, "float32")
+_PROPERTIES = ("compute_dtype", "variable_dtype")
+
+
+class WidePolicies(Replacements):
+    """Replacement of dtype policies, which keep their names and use a wider type while the context is open.
+
+    A program that chooses ``mixed_float16`` overrides the ``floatx`` of the run, so the policies must be replaced too.
+    Their names stay, because ``compile`` decides by the name whether to scale the loss. So the program keeps its
+    optimizer and its variables.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        """Prepare the replacement.
+
+        :param dtype: ``float64`` or ``float32``.
+        """
+        super().__init__()
+        self._dtype = dtype
+        self.names: set[str] = set()
+        """Names of the half precision policies that the program used."""
+
+    def widen(self, module: Any) -> None:
+        """Widen the policies of one flavor of Keras."""
+        owner = getattr(module, "DTypePolicy", None) or module.mixed_precision.Policy
+        for name in _PROPERTIES:
+            self.put(owner, name, property(self._widened(getattr(owner, name).fget)))
+
+    def _widened(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def dtype(policy: Any) -> Any:
+            found = original(policy)
+            if found not in _WIDENED:
+                return found
+            if any(half in str(policy.name) for half in _HALF):
+                self.names.add(str(policy.name))
+            return self._dtype
+
+        return dtype
+
+
+class _Finder(MetaPathFinder):
+    """Finder for one module, which calls ``imported`` after the module has been executed.
+
+    A reused worker may have imported ``tf_keras`` for an earlier program, but a fresh worker has not. If ``tf_keras``
+    were not prepared at its import, the same program would train in float64 on the first and in float32 on the second.
+    """
+
+    def __init__(self, name: str, imported: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._imported = imported
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self._name or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute, imported = spec.loader.exec_module, self._imported
+
+            def executed(module: ModuleType) -> None:
+                execute(module)
+                imported(module)
+
+            spec.loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
+
+
+@contextmanager
+def on_import(name: str, imported: Callable[[Any], None]) -> Iterator[None]:
+    """Call ``imported`` with the module ``name`` if it is imported for the first time while the context is open."""
+    finder = _Finder(name, imported)
+    if name not in sys.modules:
+        sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)

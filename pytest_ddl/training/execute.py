@@ -19,9 +19,8 @@ from pytest_ddl.training.callback_ops import refuses_callbacks
 from pytest_ddl.training.observers.registry import OBSERVERS
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.replica_functions import observed
-from pytest_ddl.training.run import Run
+from pytest_ddl.training.run import RestartRequested, Run
 from pytest_ddl.training.settings import RunSettings
-from pytest_ddl.training.signals import RestartRequested
 
 _OWN = os.path.dirname(__file__) + os.sep
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")

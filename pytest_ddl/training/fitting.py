@@ -58,21 +58,20 @@ class Fitting:
         given = _given(self._settings, data, lambda: listener.completed)
         history = model.fit(given, **options)
         listener.end_of_steps(_batches(given, options, self._strategy), batches=1)
-        series = {name: [_plain(value) for value in found] for name, found in history.history.items()}
-        listener.result("fit", series)
+        listener.result("fit", _each(history.history, _number))
         return history
 
     def evaluate(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.evaluate`` and record its result; a list or dict of numbers keeps its structure."""
         found = model.evaluate(_given(self._fixed, data), **_options(self._settings, kwargs))
-        self._listener.result("evaluate", _plain(found))
+        self._listener.result("evaluate", _each(found, _number))
         self._listener.end_without_step()  # what an evaluation consumed belongs to no step
         return found
 
     def predict(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
-        """``model.predict``."""
+        """Call ``model.predict`` and record its result as arrays."""
         found = model.predict(_given(self._fixed, data), **_options(self._settings, kwargs))
-        self._listener.result("predict", _arrays(found))
+        self._listener.result("predict", _each(found, values.copy_of))
         self._listener.end_without_step()
         return found
 
@@ -118,7 +117,7 @@ def _as_list(callbacks: Any) -> list[Any]:
 
 def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     """Return a callback that records, of the flavor of Keras that the model belongs to."""
-    keras = _flavour(model)
+    keras = _flavor(model)
 
     def on_train_batch_end(self: Any, _batch: int, logs: Any = None) -> None:
         shown = dict(logs or {})
@@ -133,9 +132,6 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     def on_test_end(_self: Any, logs: Any = None) -> None:
         listener.end_without_step()  # validation consumes examples that belong to no step
 
-    def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
-        on_train_batch_end(self, epoch, logs)
-
     def on_epoch_begin(_self: Any, _epoch: int, logs: Any = None) -> None:
         listener.begin()  # the program's callbacks may restore variables in on_train_begin
 
@@ -146,7 +142,7 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
             "run.fit under parameter_server records epochs as steps: Keras does not report the end of a batch"
         )
         listener.begin_asynchronous(epochs_as_steps=True)
-        methods["on_epoch_end"] = on_epoch_end
+        methods["on_epoch_end"] = on_train_batch_end
     else:
         methods["on_train_batch_end"] = on_train_batch_end
     return type("RecordingCallback", (keras.callbacks.Callback,), methods)()
@@ -158,10 +154,10 @@ def _first_callback(listener: StepListener, model: Any) -> Any:
     def on_train_batch_end(_self: Any, _batch: int, logs: Any = None) -> None:
         listener.end_update()
 
-    return type("FirstCallback", (_flavour(model).callbacks.Callback,), {"on_train_batch_end": on_train_batch_end})()
+    return type("FirstCallback", (_flavor(model).callbacks.Callback,), {"on_train_batch_end": on_train_batch_end})()
 
 
-def _flavour(model: Any) -> Any:
+def _flavor(model: Any) -> Any:
     tf_keras = sys.modules.get("tf_keras")
     if tf_keras is not None and isinstance(model, tf_keras.Model):
         return tf_keras
@@ -170,18 +166,15 @@ def _flavour(model: Any) -> Any:
     return keras
 
 
-def _plain(value: Any) -> Any:
+def _each(value: Any, read: Callable[[Any], Any]) -> Any:
+    """Apply ``read`` to each value in nested dicts and lists."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _each(item, read) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_each(item, read) for item in value]
+    return read(value)
+
+
+def _number(value: Any) -> Any:
     number = values.scalar(value)
     return number if number is not None else np.asarray(value)
-
-
-def _arrays(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _arrays(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_arrays(item) for item in value]
-    return values.copy_of(value)

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Any
 
 from pytest_ddl.records import CollectiveRecord, GraphRecord
-from pytest_ddl.training.loops import passes_of
+from pytest_ddl.training.loops import data_inputs, passes_of
 from pytest_ddl.training.roundings import called_functions, longest_chain
 
 ON_HOST = (
@@ -208,7 +208,7 @@ def _pack(node: Any, named: Mapping[str, Any]) -> tuple[str, ...]:
         source = _input(source, named)
     if source is None or source.op != "ConcatV2":
         return ()
-    flat = [_input(source, named, position) for position in range(len(_data(source)) - 1)]
+    flat = [_input(source, named, position) for position in range(len(data_inputs(source)) - 1)]
     if len(flat) < 2:
         return ()
     parts = []
@@ -220,12 +220,8 @@ def _pack(node: Any, named: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _data(node: Any) -> list[str]:
-    return [name for name in node.input if not name.startswith("^")]
-
-
 def _input(node: Any, named: Mapping[str, Any], position: int = 0) -> Any:
-    names = _data(node)
+    names = data_inputs(node)
     return named.get(names[position].split(":")[0]) if len(names) > position else None
 
 

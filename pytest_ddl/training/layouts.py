@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -42,7 +41,7 @@ def facts(strategy: Any, names: Sequence[str]) -> dict[str, Any]:
     unmatched = [
         pattern
         for pattern in rules
-        if pattern not in rules.used and not any(re.search(pattern.replace("/", "[/_]"), name) for name in names)
+        if pattern not in rules.used and not any(rules.matches(pattern, name) for name in names)
     ]
     return {"layout_rules": list(rules), "unmatched_layout_rules": unmatched}
 
@@ -70,7 +69,7 @@ def _declared(strategy: Any, variable: Any, name: str) -> tuple[str, ...] | None
     rules = strategy.layout_map
     own = str(getattr(variable, "name", "")).split(":")[0]
     for path in (name, own):
-        if any(re.search(pattern.replace("/", "[/_]"), path) for pattern in rules):
+        if any(rules.matches(pattern, path) for pattern in rules):
             try:
                 spec = rules.spec_for(path, [int(size) for size in variable.shape])
             except ValueError:

@@ -15,11 +15,11 @@ class StepListener(ABC):
     and a listener overrides those that concern it. A run calls them in this order:
 
     * ``run.watch``: :meth:`watch`, usually before the first step;
-    * ``run.steps`` and ``run.batches``: :meth:`begin_loop`, :meth:`begin_call` if there is data, then for each step
-      :meth:`end_step`, and at the end either :meth:`end_of_data` or :meth:`end_of_steps`, or neither if the data ended
-      between two steps. If steps run concurrently, :meth:`begin_asynchronous` comes before them;
-    * ``run.fit``: :meth:`begin_call`, in each epoch :meth:`begin`, then for each step :meth:`end_update` (if the run
-      takes values over) and :meth:`end_step`, and after the training :meth:`end_of_steps` and :meth:`result`;
+    * ``run.steps`` and ``run.batches``: :meth:`begin_loop`, and :meth:`begin_call` if there is data. If steps run
+      concurrently, :meth:`begin_asynchronous`. For each step :meth:`end_step`. At the end :meth:`end_of_data` or
+      :meth:`end_of_steps`, or neither of them if the data ended between two steps;
+    * ``run.fit``: :meth:`begin_call`. In each epoch :meth:`begin`. For each step :meth:`end_update` (if the run takes
+      values over) and :meth:`end_step`. After the training :meth:`end_of_steps` and :meth:`result`;
     * ``run.evaluate`` and ``run.predict``: :meth:`result` and :meth:`end_without_step`;
     * ``run.record``: :meth:`end_step`.
     """

@@ -42,7 +42,7 @@ def passes_of(node: Any, nodes: Mapping[str, Any], functions: Mapping[str, Any])
     library = _Library(functions)
     ends, body = (library[node.attr[name].func.name] for name in ("cond", "body"))
     outside = _Scope(library, nodes, {})
-    state = [outside.number(name) for name in _data(node)]
+    state = [outside.number(name) for name in data_inputs(node)]
     for taken in range(MOST):
         if ends(state)[0] == 0:
             return taken
@@ -115,7 +115,7 @@ class _Scope:
             return self._branch(node)
         if not _is_whole(node):
             return None
-        given = [self.number(name) for name in _data(node)]
+        given = [self.number(name) for name in data_inputs(node)]
         if node.op == "LogicalAnd":
             return 0 if 0 in given else None if None in given else 1
         if node.op == "LogicalOr":
@@ -135,14 +135,15 @@ class _Scope:
 
     def _branch(self, node: Any) -> Number:
         """Return the first output of a branch. AutoGraph writes ``and`` and the check of a ``break`` as branches."""
-        taken, *given = (self.number(name) for name in _data(node))
+        taken, *given = (self.number(name) for name in data_inputs(node))
         if taken is None:
             return None
         branch = self._library[node.attr["then_branch" if taken else "else_branch"].func.name]
         return next(iter(branch(given)), None)
 
 
-def _data(node: Any) -> list[str]:
+def data_inputs(node: Any) -> list[str]:
+    """Return the names of the tensors that a node takes, without its control inputs."""
     return [name for name in node.input if not name.startswith("^")]
 
 

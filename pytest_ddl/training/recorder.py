@@ -236,18 +236,18 @@ class Recorder(StepListener):
         context = self._context
         local = max(1, context.num_replicas // max(1, context.num_ranks))
         results = {**self._results, **({"restart": True} if self.restart else {})}
-        observed: dict[str, Any] = {"facts": {}}
+        facts: dict[str, Any] = {}
+        observed: dict[str, Any] = {}
         for observer in self.observers:
-            found = observer.end_run()
-            observed |= {**found, "facts": {**observed["facts"], **found.get("facts", {})}}
-        if hasattr(context.strategy, "layout_map"):
-            names = [item.record.name for item in self._watcher.watched]
-            observed["facts"] = {**observed["facts"], **layouts.facts(context.strategy, names)}
+            found = dict(observer.end_run())
+            facts |= found.pop("facts", {})
+            observed |= found
+        facts |= layouts.facts(context.strategy, [item.record.name for item in self._watcher.watched])
         if self._trained_before:
-            observed["facts"] = {**observed["facts"], "trained_before": self._trained_before}
+            facts["trained_before"] = self._trained_before
         if self._watcher.thawed:
-            observed["facts"] = {**observed["facts"], "thawed": sorted(self._watcher.thawed)}
-        observed["facts"] = {**observed["facts"], **self._call_sites.facts()}
+            facts["thawed"] = sorted(self._watcher.thawed)
+        facts |= self._call_sites.facts()
         ended = error is None and not self.restart
         return RankRecord(
             rank=context.rank,
@@ -267,6 +267,7 @@ class Recorder(StepListener):
             notes=tuple(self._notes),
             versions=versions,
             resumed={} if self._resumed is None else {self._settings.first_step: self._resumed},
+            facts=facts,
             **observed,
         )
 

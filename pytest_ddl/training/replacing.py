@@ -14,11 +14,12 @@ class Replacements:
     def __init__(self) -> None:
         self._originals: dict[tuple[int, str], tuple[Any, Any]] = {}
 
-    def put(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of a class, a module or an object, and remember its first original value."""
+    def put(self, owner: Any, name: str, value: Any) -> Replacements:
+        """Set an attribute of a class, module or object, and remember its first original value. Return this object."""
         # Look only in the owner's own namespace: an inherited attribute must not become its own when restored.
         self._originals.setdefault((id(owner), name), (owner, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
+        return self
 
     def holds(self, owner: Any, name: str) -> bool:
         """Return True if an attribute is replaced."""

@@ -18,9 +18,9 @@ _EXACT = (
 def longest_chain(nodes: Any, functions: Mapping[str, Any]) -> int:
     """Count the rounding operations in half precision on the longest path from an input to an output.
 
-    Each rounding multiplies a result by ``1 + d``. The bound of Higham and Mary on a product of k such factors takes
-    this count as k, in place of the length of a sum. A loop's body counts once, since the number of its passes may
-    depend on the data.
+    Each rounding multiplies a result by ``1 + d``. Higham and Mary give a bound for the product of k such factors. Here
+    k is this count; for a sum, it is the length of the sum. A loop's body counts once, because the number of its passes
+    may depend on the data.
 
     :param nodes: the ``NodeDef`` of a graph.
     :param functions: the ``FunctionDef`` of each function in the graph's library, by name.

@@ -11,7 +11,6 @@ from pytest_ddl.training import coordinator, data, stepping
 from pytest_ddl.training.fitting import Fitting
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.settings import RunSettings
-from pytest_ddl.training.signals import RestartRequested
 
 
 class Run:
@@ -233,3 +232,7 @@ class Run:
         limit = self.steps_limit
         left = None if limit is None else max(0, limit - self._listener.completed)
         return min((value for value in (steps, left) if value is not None), default=None)
+
+
+class RestartRequested(BaseException):
+    """Exception that ``run.restart()`` raises; a BaseException, so that no ``except Exception`` catches it."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import Array
-from pytest_ddl.training import optimizers, values
+from pytest_ddl.training import keras_objects, values
 from pytest_ddl.training.gradient_calls import GradientSource
 
 
@@ -51,7 +51,7 @@ class Unwatched:
         """
         moved = self._moved if steps > 1 else self._applied
         left = [source for key, source in self._sources.items() if key in moved and not self._is_watched(source)]
-        return list(dict.fromkeys(optimizers.name_of(source.variable) for source in left))
+        return list(dict.fromkeys(keras_objects.name_of(source.variable) for source in left))
 
     def _read(self, variable: Any) -> tuple[Array, ...]:
         try:

@@ -12,6 +12,11 @@ from pytest_ddl.records import Array
 _WIDENED = ("bfloat16", "float16_alt", "float8_e4m3fn", "float8_e5m2")
 
 
+def is_variable(item: Any) -> bool:
+    """Return True for a variable of TensorFlow or Keras."""
+    return hasattr(item, "assign") and hasattr(item, "shape")
+
+
 def backing(variable: Any) -> Any:
     """Return the ``tf.Variable`` (or distributed variable) behind a Keras variable."""
     import tensorflow as tf

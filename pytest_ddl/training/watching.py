@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pytest_ddl.records import Array, LayerRecord, OptimizerRecord, Snapshot, VariableKind, VariableRecord
-from pytest_ddl.training import adapter, layers, optimizers, values
+from pytest_ddl.training import adapter, keras_objects, values
 
 Reader = Callable[[], tuple[Array, ...]]
 
@@ -78,7 +79,7 @@ class Watcher:
             for variable in getattr(metric, "variables", ()):
                 self._take(variable, VariableKind.METRIC)
         for model in self._models:
-            for variable in layers.metric_variables(model):
+            for variable in keras_objects.metric_variables(model):
                 self._take(variable, VariableKind.METRIC)
         return self._order[known:]
 
@@ -97,7 +98,11 @@ class Watcher:
             self.thawed |= {w.record.index for w in found if w is not None and w.record.kind is VariableKind.FROZEN}
 
     def layer_records(self) -> tuple[LayerRecord, ...]:
-        return tuple(record for model in self._models for record in _safely(layers.layer_records, model))
+        found: list[LayerRecord] = []
+        for model in self._models:
+            with suppress(AttributeError, ValueError):
+                found += list(keras_objects.layer_records(model))
+        return tuple(found)
 
     def optimizer_records(self) -> tuple[OptimizerRecord, ...]:
         """Return the settings of the optimizers, as they were when each was first found."""
@@ -136,7 +141,7 @@ class Watcher:
     def _scan_model(self, model: Any) -> None:
         try:
             new = [item for item in model.variables if id(item) not in self._found]
-            kinds = layers.weight_kinds(model) if new else {}
+            kinds = keras_objects.weight_kinds(model) if new else {}
         except ValueError:
             return  # tf_keras raises if a model has not been built
         for variable in new:
@@ -152,17 +157,17 @@ class Watcher:
 
     def _scan_optimizer(self, optimizer: Any) -> None:
         if id(optimizer) not in self._settings:
-            self._settings[id(optimizer)] = optimizers.record_of(optimizer)
+            self._settings[id(optimizer)] = keras_objects.optimizer_record(optimizer)
         inner = getattr(optimizer, "inner_optimizer", None)
-        owned = [] if inner is None else optimizers.variables_of(inner)
-        variables = [*optimizers.variables_of(optimizer), *owned, *adapter.loss_scale_of(optimizer)]
+        owned = [] if inner is None else keras_objects.variables_of(inner)
+        variables = [*keras_objects.variables_of(optimizer), *owned, *adapter.loss_scale_of(optimizer)]
         new = [item for item in variables if id(item) not in self._found]
         taken = self._slots_taken.setdefault(id(optimizer), set())
         weights = self._weights() if new else []
         for variable in new:
-            slot_of = optimizers.owner_of(variable, weights, taken)
-            self._take(variable, optimizers.kind_of(variable, slot_of), slot_of=slot_of)
-        if new and id(optimizer) not in self._found and not optimizers.has_rate_variable(optimizer):
+            slot_of = keras_objects.owner_of(variable, weights, taken)
+            self._take(variable, keras_objects.kind_of(variable, slot_of), slot_of=slot_of)
+        if new and id(optimizer) not in self._found and not keras_objects.has_rate_variable(optimizer):
             self._take_rate(optimizer)
 
     def _weights(self) -> list[tuple[int, str, tuple[int, ...]]]:
@@ -177,7 +182,7 @@ class Watcher:
         """Watch a learning rate that is not a variable of the optimizer, as if it were one."""
 
         def read() -> tuple[Array, ...]:
-            rate = optimizers.learning_rate(optimizer)
+            rate = keras_objects.learning_rate(optimizer)
             number = values.scalar(values.backing(rate))
             return (np.array(np.nan if number is None else number, dtype=np.float64),)
 
@@ -189,7 +194,7 @@ class Watcher:
         self._keep(optimizer, Watched(record, read))
 
     def _take(self, variable: Any, kind: VariableKind, name: str | None = None, slot_of: int | None = None) -> None:
-        if id(variable) in self._found or not _is_variable(variable):
+        if id(variable) in self._found or not values.is_variable(variable):
             return
         try:
             actual = values.backing(variable)
@@ -199,7 +204,7 @@ class Watcher:
             return
         record = VariableRecord(
             index=len(self._order),
-            name=name or optimizers.name_of(variable),
+            name=name or keras_objects.name_of(variable),
             kind=kind,
             shape=tuple(int(size) for size in actual.shape),
             dtype=_dtype_name(actual),
@@ -230,17 +235,6 @@ def _each(given: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _each(value, name)
     else:
         yield name, given
-
-
-def _safely(function: Callable[[Any], Iterator[LayerRecord]], model: Any) -> list[LayerRecord]:
-    try:
-        return list(function(model))
-    except (AttributeError, ValueError):
-        return []
-
-
-def _is_variable(item: Any) -> bool:
-    return hasattr(item, "assign") and hasattr(item, "shape")
 
 
 def _plain_kind(variable: Any) -> VariableKind:

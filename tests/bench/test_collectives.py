@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench import Counters
+from pytest_ddl.bench import Counters, collectives
 from pytest_ddl.bench.collectives import (
     CollectiveTiming,
     _prove,
@@ -103,4 +103,19 @@ def test_collective_that_does_not_take_place_is_caught() -> None:
     import tensorflow as tf
 
     with pytest.raises(AssertionError, match=r"all_reduce over 2 replicas gave 1\.0, not 3\.0: nothing was exchanged"):
+        _prove(tf.distribute.OneDeviceStrategy("CPU:0"), "all_reduce", 2)
+
+
+def test_a_gather_of_only_one_replica_is_caught() -> None:
+    import tensorflow as tf
+
+    with pytest.raises(AssertionError, match=r"gave None, not 2\.0 at index 3: not everything was exchanged"):
+        _prove(tf.distribute.OneDeviceStrategy("CPU:0"), "all_gather", 2)
+
+
+def test_a_result_of_which_only_the_first_value_is_right_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    monkeypatch.setattr(collectives, "_exchanged", lambda _kind, value: tf.concat([3.0 * value[:1], value[1:]], axis=0))
+    with pytest.raises(AssertionError, match=r"gave 2\.0, not 6\.0 at index 1: not everything was exchanged"):
         _prove(tf.distribute.OneDeviceStrategy("CPU:0"), "all_reduce", 2)

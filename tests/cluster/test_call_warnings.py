@@ -6,7 +6,8 @@ import warnings
 
 import pytest
 
-from pytest_ddl.cluster.call_warnings import CallWarning, caught, current_filters, pickled, unpickled, warn_again
+from pytest_ddl.cluster.call_warnings import caught, current_filters, pickled, unpickled, warn_again
+from pytest_ddl.cluster.protocol import RankWarning
 
 
 class LocalWarning(UserWarning):
@@ -56,7 +57,7 @@ def test_a_call_without_filters_records_nothing():
 
 
 def test_a_warning_that_cannot_be_sent_is_sent_as_text():
-    sent = CallWarning(pickled(LocalWarning("told anyway")), "train.py", 7)
+    sent = RankWarning(pickled(LocalWarning("told anyway")), "train.py", 7)
     with pytest.warns(UserWarning, match="told anyway"):
         warn_again([sent])
 

@@ -20,8 +20,9 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster, ClusterError, Fate
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
-from pytest_ddl.cluster.ports import PortLease
 from pytest_ddl.cluster.protocol import Failure, Kind, Reply, Request, decode, encode
+from pytest_ddl.cluster.resources import PortLease
+from pytest_ddl.cluster.worker import current_strategy
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec, Task
@@ -285,6 +286,32 @@ def test_two_clusters_at_once_share_no_port_and_end_without_a_trace(harness: Har
         leased = ports(one) | ports(two)
     assert not [pid for pid in found if psutil.pid_exists(pid)]
     assert not leased & {connection.laddr.port for connection in psutil.Process().net_connections("udp4")}
+
+
+def threads_after_collectives() -> int:
+    """Return the number of native threads that 50 all-reduces leave behind in this rank."""
+    import tensorflow as tf
+
+    strategy = current_strategy()
+
+    def reduce() -> Any:
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0))
+
+    strategy.run(reduce)
+    before = psutil.Process().num_threads()
+    for _ in range(50):
+        strategy.run(reduce)
+    return psutil.Process().num_threads() - before
+
+
+def test_tensorflow_waits_for_collectives_as_long_as_the_test_may_run(harness: Harness) -> None:
+    # TensorFlow starts a thread for each collective that has a time limit, and the thread lives as long as the limit.
+    with harness.cluster(
+        harness.registry.parse_variant("multi_worker_mirrored"), DdlMark(isolation="fresh")
+    ) as cluster:
+        job = ship.pack(threads_after_collectives)
+        answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + FAR)
+    assert all(ship.unpack(answer.body) < 20 for answer in answers)
 
 
 def test_what_a_rank_started_ends_with_it(harness: Harness) -> None:

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.cluster import ports
-from pytest_ddl.cluster.ports import PortLease
+from pytest_ddl.cluster import resources
+from pytest_ddl.cluster.resources import PortLease
 
 HOLDER = """
 import sys
-from pytest_ddl.cluster import ports
-ports.FIRST_PORT, ports.LAST_PORT = map(int, sys.argv[2:])
-lease = ports.PortLease(int(sys.argv[1]))
+from pytest_ddl.cluster import resources
+resources.FIRST_PORT, resources.LAST_PORT = map(int, sys.argv[2:])
+lease = resources.PortLease(int(sys.argv[1]))
 print(*lease.ports, flush=True)
 sys.stdin.read()
 """
 
 
-def hold(count: int, first: int = ports.FIRST_PORT, last: int = ports.LAST_PORT) -> Any:
+def hold(count: int, first: int = resources.FIRST_PORT, last: int = resources.LAST_PORT) -> Any:
     command = [sys.executable, "-c", HOLDER, str(count), str(first), str(last)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -60,15 +60,15 @@ def test_a_port_that_a_server_listens_on_is_not_leased(monkeypatch: pytest.Monke
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
-        monkeypatch.setattr(ports, "FIRST_PORT", port)
-        monkeypatch.setattr(ports, "LAST_PORT", port + 1)
+        monkeypatch.setattr(resources, "FIRST_PORT", port)
+        monkeypatch.setattr(resources, "LAST_PORT", port + 1)
         with pytest.raises(OSError, match="no 1 free ports"):
             PortLease(1)
 
 
 def test_a_released_port_can_be_leased_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "FIRST_PORT", 24_300)
-    monkeypatch.setattr(ports, "LAST_PORT", 24_302)
+    monkeypatch.setattr(resources, "FIRST_PORT", 24_300)
+    monkeypatch.setattr(resources, "LAST_PORT", 24_302)
     lease = PortLease(2)
     with pytest.raises(OSError, match="free ports"):
         PortLease(1)

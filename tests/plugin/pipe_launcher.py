@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from pytest_ddl.cluster.launcher import Launcher, MakeLauncher, Reservation
-from pytest_ddl.cluster.ports import PortLease
-from pytest_ddl.cluster.resources import Ledger
+from pytest_ddl.cluster.resources import Ledger, PortLease
 from pytest_ddl.strategies.spec import Topology
 
 COMMAND = [sys.executable, "-m", "pytest_ddl.cluster.stdio_worker"]

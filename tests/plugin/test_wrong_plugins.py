@@ -10,7 +10,8 @@ import pytest
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness
-from pytest_ddl.session import _registered_checks
+from pytest_ddl.session import _registered_checks, harness_of
+from pytest_ddl.strategies.mirrored import Mirrored
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 
@@ -46,3 +47,32 @@ def test_a_wrong_check_is_named() -> None:
 
     with pytest.raises(pytest.UsageError, match=r"pytest_ddl_register_checks: 'hello' is no pytest_ddl\.Check"):
         _registered_checks(Config)  # type: ignore[arg-type]
+
+
+class Home:
+    """A strategy of a plugin that does not inherit the interface."""
+
+    name, summary, defaults = "home", "at home", {"replicas": 2}
+    unavailable = topology = num_replicas = build = lambda *_arguments: None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (Home(), r"Home is no strategy: it has no aliases, check\. Let the class inherit from .*StrategyDefinition"),
+        (Mirrored, r"pytest_ddl\.strategies\.mirrored\.Mirrored is a class; add an object of it: Mirrored\(\)"),
+        (Mirrored(), "strategy name 'mirrored' is taken; choose another name for"),
+    ],
+)
+def test_a_wrong_strategy_is_named(strategy: Any, message: str) -> None:
+    class Config:
+        stash = pytest.Stash()
+
+        class hook:  # noqa: N801
+            @staticmethod
+            def pytest_ddl_register_strategies(registry: StrategyRegistry) -> None:
+                registry.add(strategy)
+
+    with pytest.raises(pytest.UsageError, match=f"^pytest_ddl_register_strategies: .*{message}") as error:
+        harness_of(Config)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import training_programs as programs
 
 from pytest_ddl.training.data import move_by_ulp, prepare
-from pytest_ddl.training.policies import WidePolicies
+from pytest_ddl.training.environment import WidePolicies
 from pytest_ddl.training.roundings import longest_chain
 from pytest_ddl.training.settings import RunSettings
 

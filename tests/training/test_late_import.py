@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.training.late_import import on_import
+from pytest_ddl.training.environment import on_import
 
 
 @pytest.fixture

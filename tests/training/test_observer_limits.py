@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.records import CollectiveRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.spec import StrategySpec
-from pytest_ddl.training.collective_calls import CollectiveCall
 from pytest_ddl.training.observers import collectives, graphs
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.settings import RunSettings
@@ -49,10 +49,10 @@ def test_graphs(made: Any, monkeypatch: pytest.MonkeyPatch, number: int, notes: 
 )
 def test_collectives(made: Any, monkeypatch: pytest.MonkeyPatch, number: int, notes: list[str]) -> None:
     @contextmanager
-    def caught(_strategy: Any, issued: Callable[[CollectiveCall, int], None]) -> Iterator[bool]:
+    def caught(_strategy: Any, issued: Callable[[CollectiveRecord, int], None]) -> Iterator[bool]:
         yield True
         for _ in range(number):
-            issued(CollectiveCall("all_reduce", (2,), "float32", "train.py:3"), 0)
+            issued(CollectiveRecord("all_reduce", "SUM", (2,), "float32", "train.py:3"), 0)
 
     monkeypatch.setattr(collectives, "LARGEST", 2)
     monkeypatch.setattr(collectives, "caught", caught)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.surroundings import Snapshot
+from pytest_ddl.cluster.protocol import Snapshot
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 

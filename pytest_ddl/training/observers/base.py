@@ -66,6 +66,7 @@ class Observer:
 
     def discard(self) -> None:
         """Forget what was observed since the last step, because it belongs to no step."""
+        self.end_step()
 
     def end_run(self) -> Mapping[str, Any]:
         """Return fields of the :class:`~pytest_ddl.records.RankRecord`."""

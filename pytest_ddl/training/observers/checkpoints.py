@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import Array, RestoreRecord
-from pytest_ddl.training import adapter, optimizers, values
+from pytest_ddl.training import adapter, keras_objects, values
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
 
@@ -75,7 +75,7 @@ class CheckpointObserver(Observer):
         if isinstance(item, tf.Variable):
             variables = [item]
         elif hasattr(item, "apply_gradients"):
-            variables = optimizers.variables_of(item)
+            variables = keras_objects.variables_of(item)
         else:
             try:
                 variables = list(getattr(item, "variables", None) or ())
@@ -84,7 +84,7 @@ class CheckpointObserver(Observer):
         found = []
         for variable in variables:
             parts = values.read(self.context.strategy, values.backing(variable))
-            found.append((optimizers.name_of(variable), parts[0] if parts else np.zeros(0)))
+            found.append((keras_objects.name_of(variable), parts[0] if parts else np.zeros(0)))
         return found
 
 

@@ -1,23 +1,37 @@
-"""Record the collectives that a rank executes, in order, in its record and in a file."""
+"""Record the collectives that a rank really executes, in order, in its record and in a file.
+
+Ranks pair their collectives by counting (``CollectiveKeys``, TF 2.4 to 2.21): the k-th of one rank joins the
+k-th of another rank, whatever functions contain them. TensorFlow takes the number when a collective is
+*executed*. For a collective inside a ``tf.function`` this is when the function is called. So one method sees
+all collectives. It is not public; like ``adapter.py``, this module reports nothing if a release lacks it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from pytest_ddl.records import CollectiveRecord
 from pytest_ddl.training import adapter
-from pytest_ddl.training.collective_calls import CollectiveCall, caught
 from pytest_ddl.training.collective_log import CollectiveLog, path_of
 from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.replacing import Replacements
 
 LARGEST = 100_000
 """Maximum number of collectives to record, so that the log does not fill the disk."""
+Issued = Callable[[CollectiveRecord, int], None]
+"""Callback before each execution, which receives the collective and the key of its group.
+
+The record describes the collective as it was built. In eager mode, that is when it is executed.
+"""
+_METHODS = ("batch_all_reduce", "all_reduce", "_all_gather", "_next_instance_key")
 
 
 class CollectiveObserver(Observer):
-    """Observer that fills ``RankRecord.collectives``, if there are several ranks, whose collectives may differ."""
+    """Observer that fills ``RankRecord.collectives`` if there are several ranks: only then can collectives differ."""
 
     _executed: list[CollectiveRecord]
 
@@ -30,14 +44,14 @@ class CollectiveObserver(Observer):
         path = path_of(self.settings.tmp_path, self.settings.attempt, self.context.rank)
         with CollectiveLog(path) as log:
 
-            def issued(call: CollectiveCall, group: int) -> None:
+            def issued(built: CollectiveRecord, group: int) -> None:
                 if len(self._executed) >= LARGEST:
                     self.recorder.note(
                         f"collectives after the first {LARGEST} of {self.context.task} are not logged and not compared"
                     )
                     return
                 try:
-                    record = self._record(call, group)
+                    record = self._record(built, group)
                     self._executed.append(record)
                     log.write(record)
                 except Exception as error:  # an exception here would be raised in the program's step
@@ -48,20 +62,124 @@ class CollectiveObserver(Observer):
                     self.recorder.note("the collectives of this rank could not be logged in this TensorFlow release")
                 yield
 
-    def _record(self, call: CollectiveCall, group: int) -> CollectiveRecord:
+    def _record(self, built: CollectiveRecord, group: int) -> CollectiveRecord:
         called = adapter.user_frames()
-        return CollectiveRecord(
-            kind=call.kind,
-            op="SUM" if call.kind == "all_reduce" else "",
-            shape=call.shape,
-            dtype=call.dtype,
-            where=call.where or called,
-            called="" if called == call.where else called,
+        return replace(
+            built,
+            where=built.where or called,
+            called="" if called == built.where else called,
             group=group,
             step=self.recorder.completed,
-            parts=call.parts,
-            names=call.names,
         )
 
     def end_run(self) -> Mapping[str, Any]:
         return {"collectives": tuple(self._executed)}
+
+
+@contextmanager
+def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
+    """Call ``issued`` for every collective that this process executes; yield False if that is not possible."""
+    keys = getattr(strategy.extended, "_collective_keys", None)
+    launcher = _launcher_class(strategy)
+    if keys is None or launcher is None:
+        yield False
+        return
+    current = _Current()
+    originals = {name: getattr(launcher, name) for name in _METHODS}
+    draw = keys.get_instance_key
+    first_devices: dict[Any, Any] = {}
+
+    def get_instance_key(group_key: Any, device: Any) -> Any:
+        # Each replica of a rank takes a number for the same collective, which is reported only once.
+        if first_devices.setdefault(group_key, device) == device:
+            built = current.built or CollectiveRecord("broadcast", "", None, "", adapter.user_frames())
+            issued(built, int(group_key))
+        return draw(group_key, device)
+
+    def batch_all_reduce(self: Any, input_tensor_packs: Any, *args: Any, **kwargs: Any) -> Any:
+        import tensorflow as tf
+
+        # In eager mode, TensorFlow packs nothing and reduces each tensor separately.
+        current.packs = [] if tf.executing_eagerly() else list(input_tensor_packs)
+        try:
+            return originals["batch_all_reduce"](self, input_tensor_packs, *args, **kwargs)
+        finally:
+            current.packs = []
+
+    def all_reduce(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        pack = current.packs.pop(0) if current.packs else []
+        with current.set(_described("all_reduce", "SUM", input_tensor, pack)):
+            return originals["all_reduce"](self, input_tensor, *args, **kwargs)
+
+    def all_gather(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        with current.set(_described("all_gather", "", input_tensor)):
+            return originals["_all_gather"](self, input_tensor, *args, **kwargs)
+
+    def next_instance_key(self: Any) -> Any:
+        import tensorflow as tf
+
+        original, built = originals["_next_instance_key"], current.built
+        if tf.executing_eagerly() or "_next_instance_key" in self.__dict__:
+            return original(self)
+
+        def draw_for_this() -> Any:
+            with current.set(built):
+                return original(self)
+
+        # While tracing, TensorFlow captures this method and calls it at each call of the function.
+        self._next_instance_key = draw_for_this
+        try:
+            return original(self)
+        finally:
+            del self._next_instance_key
+
+    replacements = (batch_all_reduce, all_reduce, all_gather, next_instance_key)
+    with Replacements() as replaced:
+        for name, method in zip(_METHODS, replacements, strict=True):
+            replaced.put(launcher, name, method)
+        replaced.put(keys, "get_instance_key", get_instance_key)
+        yield True
+
+
+class _Current(threading.local):
+    """Collective that this thread is about to issue."""
+
+    built: CollectiveRecord | None = None
+    packs: list[Sequence[Any]]
+
+    def __init__(self) -> None:
+        self.packs = []
+
+    @contextmanager
+    def set(self, built: CollectiveRecord | None) -> Iterator[None]:
+        before, self.built = self.built, built
+        try:
+            yield
+        finally:
+            self.built = before
+
+
+def _launcher_class(strategy: Any) -> Any:
+    launchers = getattr(getattr(strategy.extended, "_cross_device_ops", None), "_launchers", None)
+    kind = type(launchers[0]) if launchers else None
+    return kind if all(hasattr(kind, name) for name in _METHODS) else None
+
+
+def _described(kind: str, op: str, tensor: Any, pack: Sequence[Any] = ()) -> CollectiveRecord:
+    parts: tuple[str, ...] = ()
+    if len(pack) > 1:
+        parts = tuple(f"{'x'.join(map(str, shape_of(part) or ()))} {dtype_of(part)}" for part in pack)
+    names = () if hasattr(tensor, "numpy") else tuple(str(getattr(part, "name", "")) for part in pack or [tensor])
+    where = adapter.user_frames()
+    return CollectiveRecord(kind, op, shape_of(tensor), dtype_of(tensor), where, parts=parts, names=names)
+
+
+def shape_of(tensor: Any) -> tuple[int | None, ...] | None:
+    """Return the shape of a tensor, or ``None`` if even its number of dimensions is not known."""
+    shape: Any = getattr(tensor, "shape", None)
+    return None if getattr(shape, "rank", None) is None else tuple(shape.as_list())
+
+
+def dtype_of(tensor: Any) -> str:
+    """Return the name of the dtype of a tensor, or an empty string for something without a dtype."""
+    return str(getattr(getattr(tensor, "dtype", None), "name", ""))

@@ -94,9 +94,6 @@ class Draws(Observer):
             seen, self._seen = self._seen, {}
         return {"draws": tuple(_folded(seen[key]) for key in sorted(seen))}
 
-    def discard(self) -> None:
-        self.end_step()
-
     def end_run(self) -> Mapping[str, Any]:
         return {"draws_observed": not self._hidden}
 

@@ -14,25 +14,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from pytest_ddl.records import Array, GradientRecord, GradientStage
-from pytest_ddl.training import adapter, planting, values
-from pytest_ddl.training.callback_ops import add_callback
+from pytest_ddl.training import adapter, values
+from pytest_ddl.training.callback_ops import add_callback, replica_id
 from pytest_ddl.training.consumption import LARGEST
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.gradient_calls import (
     Event,
+    GradientHooks,
     GradientSource,
     Site,
     dense,
     follow,
-    is_variable,
     keys_of,
     part_of,
     size_of,
     source_of,
     tensors_of,
 )
-from pytest_ddl.training.gradient_hooks import GradientHooks
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.unwatched import Unwatched
 
@@ -82,14 +83,14 @@ class Gradients(Observer):
         if not _in_replica_context() and not uses_coordinator(self.context.strategy):
             return result  # except in a coordinator's closure, which has one replica and may do without strategy.run
         pairs = list(zip(tf.nest.flatten(sources), _flat(result), strict=True))
-        if not any(is_variable(source) for source, _gradient in pairs):
+        if not any(values.is_variable(source) for source, _gradient in pairs):
             return result
         if self.settings.inject:
-            sources_of = [source_of(source) if is_variable(source) else None for source, _gradient in pairs]
-            flat = planting.planted(sources_of, _flat(result), functools.partial(self._to_plant, sources_of))
+            sources_of = [source_of(source) if values.is_variable(source) else None for source, _gradient in pairs]
+            flat = _planted(sources_of, _flat(result), functools.partial(self._to_plant, sources_of))
             pairs = [(source, gradient) for (source, _), gradient in zip(pairs, flat, strict=True)]
             result = tf.nest.pack_sequence_as(result, flat) if isinstance(result, list | tuple | dict) else flat[0]
-        self._observe(GradientStage.COMPUTED, [pair for pair in pairs if is_variable(pair[0])])
+        self._observe(GradientStage.COMPUTED, [pair for pair in pairs if values.is_variable(pair[0])])
         return result
 
     def _applied(self, optimizer: Any, name: str, args: Any, kwargs: Any) -> None:
@@ -170,7 +171,12 @@ class Gradients(Observer):
 
     def _to_plant(self, sources: Sequence[GradientSource | None], replica: int) -> list[float]:
         """Return for each source the value that overwrites its gradient in this step; 0 for none."""
-        chosen = planting.plan(self.settings, self.recorder.completed + 1, replica)
+        step, everywhere = self.recorder.completed + 1, self.settings.is_reference
+        chosen = {
+            injection.variable: injection.value
+            for injection in self.settings.inject
+            if injection.step == step and (everywhere or injection.replica in (None, replica))
+        }
         indices = self._safely(lambda: [None if source is None else self._index_of(source) for source in sources], [])
         return [chosen.get(index, 0.0) for index in indices or [None] * len(sources)]
 
@@ -188,9 +194,6 @@ class Gradients(Observer):
     def end_run(self) -> Mapping[str, Any]:
         names = self._safely(self._unwatched.names, [], self.recorder.completed)
         return {"facts": {"unwatched": names}} if names else {}
-
-    def discard(self) -> None:
-        self.end_step()
 
     def _records(self, events: Sequence[Event]) -> tuple[GradientRecord, ...]:
         found = []
@@ -231,3 +234,29 @@ def _flat(result: Any) -> list[Any]:
     import tensorflow as tf
 
     return list(tf.nest.flatten(result))
+
+
+def _planted(
+    sources: Sequence[GradientSource | None], gradients: Sequence[Any], to_plant: Callable[[int], Sequence[float]]
+) -> list[Any]:
+    """Return the gradients. Overwrite a gradient in each execution in which ``to_plant(replica)`` is not 0 for it."""
+    import tensorflow as tf
+
+    replica = tf.cast(replica_id(), tf.int32)
+    chosen = tf.numpy_function(lambda number: np.array(to_plant(int(number)), np.float64), [replica], tf.float64)
+    chosen.set_shape([len(gradients)])
+    return [
+        _overwritten(gradient, chosen[position]) if source is not None else gradient
+        for position, (source, gradient) in enumerate(zip(sources, gradients, strict=True))
+    ]
+
+
+def _overwritten(gradient: Any, planted: Any) -> Any:
+    """Return the gradient itself if ``planted`` is 0, else a gradient with that value in each element."""
+    import tensorflow as tf
+
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_overwritten(gradient.values, planted), gradient.indices, gradient.dense_shape)
+    return tf.where(tf.equal(planted, 0.0), gradient, tf.cast(planted, gradient.dtype))

@@ -12,6 +12,7 @@ import numpy as np
 from pytest_ddl.records import CollectiveRecord, ReductionRecord
 from pytest_ddl.training import adapter
 from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observers.collectives import dtype_of, shape_of
 from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.replacing import Replacements
 
@@ -97,7 +98,7 @@ class ReductionObserver(Observer):
         graphs = next((item for item in self.recorder.observers if isinstance(item, GraphObserver)), None)
         if graphs is None or not _first_replica():
             return
-        graphs.asked([CollectiveRecord(kind, op, _dims(tensor), _dtype(tensor), where) for tensor in tensors])
+        graphs.asked([CollectiveRecord(kind, op, shape_of(tensor), dtype_of(tensor), where) for tensor in tensors])
 
     def _observe(self, op: str, ids: Sequence[Any], given: Sequence[Sequence[Any]], received: Sequence[Any]) -> None:
         """Record one reduction for each tensor and local replica, in each execution of the graph or eagerly."""
@@ -136,10 +137,6 @@ class ReductionObserver(Observer):
             records, self._records = self._records, {}
         return {"reductions": tuple(item for replica in sorted(records) for item in records[replica])}
 
-    def discard(self) -> None:
-        with self._lock:
-            self._records = {}
-
 
 @contextmanager
 def _watched(owner: Any, name: str, after: Callable[..., None]) -> Iterator[None]:
@@ -153,8 +150,7 @@ def _watched(owner: Any, name: str, after: Callable[..., None]) -> Iterator[None
         after(args, kwargs, result)
         return result
 
-    with Replacements() as replaced:
-        replaced.put(owner, name, tf.autograph.experimental.do_not_convert(method))
+    with Replacements().put(owner, name, tf.autograph.experimental.do_not_convert(method)):
         yield
 
 
@@ -181,13 +177,3 @@ def _small(tensor: Any) -> bool:
         return False
     count = tensor.shape.num_elements()
     return count is not None and count <= LARGEST
-
-
-def _dims(tensor: Any) -> tuple[int | None, ...] | None:
-    shape = getattr(tensor, "shape", None)
-    rank = getattr(shape, "rank", None)
-    return None if shape is None or rank is None else tuple(shape.as_list())
-
-
-def _dtype(tensor: Any) -> str:
-    return str(getattr(getattr(tensor, "dtype", None), "name", ""))

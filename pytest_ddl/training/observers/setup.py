@@ -36,8 +36,8 @@ class Setup(Observer):
         self._own_schedule = False
         self._dispatched = False
         self._lock = threading.Lock()
-        with Replacements() as replaced, self._watched_coordinator():
-            replaced.put(tf.distribute.Strategy, "__init__", self._noting(tf.distribute.Strategy.__init__))
+        made = self._noting(tf.distribute.Strategy.__init__)
+        with Replacements().put(tf.distribute.Strategy, "__init__", made), self._watched_coordinator():
             yield
 
     def before_dispatch(self) -> None:
@@ -56,7 +56,7 @@ class Setup(Observer):
             facts["tf_config"] = (_workers(self._before), _workers(after))
         if self._scheduled:
             facts["scheduled"] = self._scheduled
-            facts["workers"] = self._number_of_workers()
+            facts["workers"] = int(self.context.spec.shape.get("workers", 1))
             facts["own_schedule"] = self._own_schedule
         if self.recorder.epochs_as_steps:
             facts["epochs_as_steps"] = True
@@ -88,29 +88,22 @@ class Setup(Observer):
         if not uses_coordinator(self.context.strategy):
             yield
             return
-        observer = self
-
-        def counting(original: Any) -> Any:
-            def schedule(coordinator: Any, *args: Any, **kwargs: Any) -> Any:
-                with observer._lock:
-                    observer._scheduled += 1
-                    waiting = observer._scheduled > 1 and not observer.recorder.asynchronous
-                if waiting and not _idle(coordinator):
-                    observer.recorder.asynchronous = observer._own_schedule = True
-                pending = original(coordinator, *args, **kwargs)
-                if observer.settings.one_by_one:
-                    coordinator.join()
-                return pending
-
-            return schedule
-
         owner = tf.distribute.coordinator.ClusterCoordinator
-        with Replacements() as replaced:
-            replaced.put(owner, "schedule", counting(owner.schedule))
-            yield
+        original = owner.schedule
 
-    def _number_of_workers(self) -> int:
-        return int(self.context.spec.shape.get("workers", 1))
+        def schedule(coordinator: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                self._scheduled += 1
+                waiting = self._scheduled > 1 and not self.recorder.asynchronous
+            if waiting and not _idle(coordinator):
+                self.recorder.asynchronous = self._own_schedule = True
+            pending = original(coordinator, *args, **kwargs)
+            if self.settings.one_by_one:
+                coordinator.join()
+            return pending
+
+        with Replacements().put(owner, "schedule", schedule):
+            yield
 
 
 def _idle(coordinator: Any) -> bool:

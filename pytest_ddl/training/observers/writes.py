@@ -19,13 +19,16 @@ from pytest_ddl.training.observers.base import Observer
 
 _WRITING = os.O_WRONLY | os.O_RDWR
 _active: list[Callable[[str, str], None]] = []
-"""Listeners for writes in this process: one while a training function runs, else none."""
+"""Listeners for writes in this process: one while a training function runs, otherwise none."""
 _hooked: list[bool] = []
 _IGNORED = ("/dev/", "/proc/", "/sys/", sysconfig.get_paths()["purelib"], str(Path.home() / ".keras"))
 
 
 class WriteObserver(Observer):
-    """Observer that records each path that a rank of several writes, once for each kind of call and step."""
+    """Observer that fills ``RankRecord.writes`` if there are several ranks.
+
+    Each path is recorded once for each kind of call and each step.
+    """
 
     @contextmanager
     def installed(self) -> Iterator[None]:

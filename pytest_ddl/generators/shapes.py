@@ -1,4 +1,4 @@
-"""Generate shapes of clusters, as text that ``--ddl-strategy`` and ``strategies=`` accept."""
+"""Generate batch sizes, dtypes and shapes of clusters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,36 @@ from collections.abc import Collection, Mapping
 from hypothesis import strategies as st
 
 from pytest_ddl.generators.arguments import at_least, some_of
+
+BATCH_KINDS = ("even", "uneven", "smaller")
+"""Kinds of batch sizes: divisible by the number of replicas; larger but not divisible; smaller than that number."""
+
+
+def global_batch_sizes(
+    num_replicas: int, kinds: Collection[str] = BATCH_KINDS, *, max_per_replica: int = 4
+) -> st.SearchStrategy[int]:
+    """Generate a number of examples for all replicas together; shrink towards the smallest of the first kind.
+
+    :param num_replicas: replicas that share the batch.
+    :param kinds: names from ``BATCH_KINDS`` that may be drawn.
+    :param max_per_replica: maximum number of examples per replica.
+    :raises ValueError: if an argument is not valid, or if no size is of the requested kinds.
+    """
+    replicas = at_least("num_replicas", num_replicas, 1)
+    largest = replicas * at_least("max_per_replica", max_per_replica, 1)
+    sizes = {
+        "even": list(range(replicas, largest + 1, replicas)),
+        "uneven": [size for size in range(replicas + 1, largest) if size % replicas],
+        "smaller": list(range(1, replicas)),
+    }
+    chosen = [st.sampled_from(sizes[kind]) for kind in some_of("kinds", kinds, BATCH_KINDS) if sizes[kind]]
+    if not chosen:
+        raise ValueError(
+            f"kinds={tuple(kinds)!r}: no batch of {num_replicas} replica(s) with at most {max_per_replica} example(s) "
+            "each is of these kinds; add 'even', or use more replicas"
+        )
+    return st.one_of(chosen)
+
 
 _SHAPES: Mapping[str, tuple[str, ...]] = {
     "one_device": (),
@@ -53,3 +83,16 @@ def _meshes(devices: int) -> st.SearchStrategy[str]:
     # Shrink towards few devices and, for the same number of devices, towards data parallelism.
     sizes.sort(key=lambda axes: (axes[0] * axes[1], axes[1]))
     return st.sampled_from([f"batch:{batch};model:{model}" for batch, model in sizes])
+
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
+"""Names of TensorFlow dtypes that every strategy can reduce on CPUs; the usual dtype comes first."""
+
+
+def dtypes(names: Collection[str] = DTYPES) -> st.SearchStrategy[str]:
+    """Generate the name of a dtype that ``tf.as_dtype`` accepts; shrink towards ``float32``.
+
+    :param names: names from ``DTYPES`` that may be drawn.
+    :raises ValueError: if a name is not one of these.
+    """
+    return st.sampled_from(some_of("names", names, DTYPES))
