@@ -111,6 +111,14 @@ OPTIONS: tuple[Option, ...] = (
         choices=("shared", "isolated"),
     ),
     Option(
+        "warm",
+        False,
+        "Keep a process that has imported TensorFlow for the next runs, and import TensorFlow in the pytest process\n"
+        "only when a test file uses it. See pytest-ddl warm",
+        is_flag=True,
+        parse=parse_switch,
+    ),
+    Option(
         "gate",
         "",
         "Two versions that tests with the fixture ddl_gate compare; without this option these tests are skipped",
@@ -206,6 +214,17 @@ def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> 
     resolved = {option.name: _setting(option, *_raw(config, option, environ)) for option in OPTIONS}
     _warn_about_unknown(config, environ)
     return Settings(resolved)
+
+
+def flag_before_parsing(config: pytest.Config, name: str) -> bool:
+    """Return whether a flag is set, while pytest has not parsed the command line completely. Ignore wrong values."""
+    option = next(option for option in OPTIONS if option.name == name)
+    if getattr(config.known_args_namespace, f"ddl_{name.replace('-', '_')}", None):
+        return True
+    try:
+        return parse_switch(os.environ.get(option.env) or str(config.getini(option.ini) or ""))
+    except ValueError:
+        return False
 
 
 def resolve_without_pytest(environ: Mapping[str, str] | None = None) -> Settings:

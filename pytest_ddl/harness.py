@@ -308,6 +308,7 @@ def built_in_launchers(settings: Settings, *, shared: bool = False) -> dict[str,
     def local(environ: dict[str, str], folder: Path, address: str | None) -> Launcher:
         from pytest_ddl.cluster.local_launcher import LocalLauncher
 
-        return LocalLauncher(environ, folder, address, isolated=settings["network"] == "isolated", shared=shared)
+        isolated = settings["network"] == "isolated"
+        return LocalLauncher(environ, folder, address, isolated=isolated, shared=shared, warm=settings["warm"])
 
     return {"local": local}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddl.config import MARKERS, SETTINGS, add_options, resolve
+from pytest_ddl.config import MARKERS, SETTINGS, add_options, flag_before_parsing, resolve
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
@@ -36,11 +36,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    # Conftest files are loaded next, and they may import TensorFlow. In an xdist worker, the option comes later.
+    if flag_before_parsing(early_config, "warm"):
+        from pytest_ddl.deferred import defer
+
+        defer()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     settings = resolve(config)
     config.stash[SETTINGS] = settings
+    if settings["warm"]:
+        from pytest_ddl.deferred import defer
+
+        defer()
     # A strategy or launcher that the user named is checked before anything runs, even if no test uses it.
     if any(settings.origin(name) != "default" for name in ("strategy", "require", "launcher")):
         from pytest_ddl.session import prepare
@@ -184,6 +197,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if "pytest_ddl.deferred" in sys.modules:
+        sys.modules["pytest_ddl.deferred"].stop()
     # A run without ddl tests has started nothing, so it does not need this import.
     if "pytest_ddl.session" in sys.modules:
         from pytest_ddl.session import close

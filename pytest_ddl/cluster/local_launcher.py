@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest_ddl
@@ -25,6 +26,9 @@ from pytest_ddl.cluster.preload import PRELOAD
 from pytest_ddl.cluster.resources import Ledger, PortLease
 from pytest_ddl.cluster.zygote import short_path
 from pytest_ddl.strategies.spec import Topology
+
+if TYPE_CHECKING:
+    from pytest_ddl.cluster.warm import WarmZygote
 
 CPU_SLOTS_PER_CORE = 2
 """Maximum number of ranks per core that run at once. A rank that traces uses one core; one that waits uses none."""
@@ -60,6 +64,7 @@ class LocalLauncher:
         *,
         isolated: bool = False,
         shared: bool = False,
+        warm: bool = False,
     ) -> None:
         """Start a zygote, or connect to the one at ``address``.
 
@@ -69,6 +74,8 @@ class LocalLauncher:
             :mod:`pytest_ddl.cluster.network`.
         :param shared: start the zygote in a folder of its own inside ``folder``, because other launchers use
             ``folder`` too.
+        :param warm: fork the zygote from a warm server if there is one that fits, and leave one for the next run; see
+            :mod:`pytest_ddl.cluster.warm`.
         """
         self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * max(os.cpu_count() or 1, 2)})
         self._buffer = b""
@@ -82,16 +89,18 @@ class LocalLauncher:
         """Exit statuses of workers that ended before :meth:`launch` returned them, by pid."""
         self._running: dict[int, LocalProcess] = {}
         self._forked: dict[int, int] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | WarmZygote | None = None
+        self._leave_warm: Callable[[], None] | None = None
+        """Function that starts a warm server for the next run, if this run needs it."""
         self._next_id = 0
         if address is None:
-            self._start(environ, folder, isolated, shared)
+            self._start(environ, folder, isolated, shared, warm)
         else:
             self.address = address
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._connect()
 
-    def _start(self, environ: Mapping[str, str], folder: Path, isolated: bool, shared: bool) -> None:
+    def _start(self, environ: Mapping[str, str], folder: Path, isolated: bool, shared: bool, warm: bool) -> None:
         try:
             # A zygote removes the folder when it ends, but a zygote that was killed leaves its socket there.
             folder.mkdir(parents=True, exist_ok=True)
@@ -103,11 +112,30 @@ class LocalLauncher:
         except OSError as error:
             raise LaunchError(cannot_write(error, folder)) from None
         self._socket, theirs = socket.socketpair()
+        environ = {**environ, strays.TAG: self._tag}
+        with theirs:
+            if warm:
+                self._process = self._fork_warm(environ, theirs, isolated)
+            self._process = self._process or self._start_cold(environ, theirs, isolated)
+
+    def _fork_warm(self, environ: Mapping[str, str], theirs: socket.socket, isolated: bool) -> WarmZygote | None:
+        from pytest_ddl.cluster import warm
+
+        key = warm.key_of(environ)
+        try:
+            forked = warm.fork(key, environ, self.address, theirs, self._log.fileno(), isolated=isolated)
+        except warm.WarmError as error:
+            raise LaunchError(f"--ddl-warm: {error}") from None
+        if forked is None:
+            self._leave_warm = functools.partial(warm.leave, key, environ)
+        return forked
+
+    def _start_cold(self, environ: Mapping[str, str], theirs: socket.socket, isolated: bool) -> subprocess.Popen[bytes]:
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []
         places = [os.path.abspath(pytest_ddl.__file__), *map(os.path.abspath, filter(None, sys.path))]
         command = [sys.executable, *safe_path, "-c", _BOOTSTRAP.format(places=places)]
         command += ["--owner-fd", str(theirs.fileno()), *(["--isolated"] if isolated else [])]
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             [*command, "--socket", self.address, "--preload", *PRELOAD],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
@@ -115,9 +143,8 @@ class LocalLauncher:
             stderr=self._log,
             # Outside the terminal's foreground group, so that Ctrl-C reaches only pytest, which ends the workers.
             start_new_session=True,
-            env={**environ, strays.TAG: self._tag},
+            env={**environ},
         )
-        theirs.close()
 
     def _connect(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT
@@ -247,3 +274,5 @@ class LocalLauncher:
                 self._process.wait()
             self._log.close()
         strays.end_tagged(self._tag)
+        if self._leave_warm is not None and self._ready and not self._error:
+            self._leave_warm()

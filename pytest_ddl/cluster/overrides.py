@@ -49,6 +49,12 @@ def forget() -> None:
     _modules = _libraries = _installed = None
 
 
+def imported(module: ModuleType) -> None:
+    """Record the present attributes of an installed module as unchanged, because it was imported now."""
+    if _installed is not None:
+        _installed.imported(module)
+
+
 def collect(call: Any) -> dict[str, dict[str, bytes]]:
     """Return the pickled values of globals that have changed since they were remembered, by module and name.
 

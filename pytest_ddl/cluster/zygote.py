@@ -46,7 +46,7 @@ _FORK_FAILED = 70
 """Exit status (EX_SOFTWARE) of a forked process that did not reach the worker's own code."""
 
 
-class _Client:
+class Client:
     """Connection to the zygote, and the workers that are killed when it closes."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -87,7 +87,7 @@ class Zygote:
             end.setblocking(False)
         signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        self._clients: dict[int, _Client] = {}
+        self._clients: dict[int, Client] = {}
         self._owner = self._add(owner)
         self._preload = preload
         self._isolated = isolated
@@ -119,13 +119,13 @@ class Zygote:
                     self._handle(key.data)
         strays.end_children(self._own_children)
 
-    def _add(self, connection: socket.socket) -> _Client:
-        client = _Client(connection)
+    def _add(self, connection: socket.socket) -> Client:
+        client = Client(connection)
         self._clients[connection.fileno()] = client
         self._selector.register(connection, selectors.EVENT_READ, client)
         return client
 
-    def _handle(self, client: _Client) -> None:
+    def _handle(self, client: Client) -> None:
         requests = client.read()
         if requests is None:
             self._drop(client)
@@ -137,7 +137,7 @@ class Zygote:
             elif request["op"] == "signal" and request["pid"] in client.workers:
                 _signal_group(request["pid"], request["number"])
 
-    def _drop(self, client: _Client) -> None:
+    def _drop(self, client: Client) -> None:
         """Close a client's connection and kill its workers. If the client is the owner, do so for all clients."""
         doomed = self._clients.values() if client is self._owner else [client]
         for one in list(doomed):
@@ -170,20 +170,12 @@ class Zygote:
         for orphan in strays.children() - workers - self._doomed - self._own_children:
             strays.kill(orphan)
 
-    def _fork(self, client: _Client, request: dict[str, Any], fds: list[int]) -> None:
+    def _fork(self, client: Client, request: dict[str, Any], fds: list[int]) -> None:
         zygote = os.getpid()
-        with warnings.catch_warnings():
-            # Python 3.12 warns about other threads. They belong to NumPy, which restarts them after a fork.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+        pid = fork()
         if pid == 0:
-            try:
+            with ends_after():
                 self._become_worker(zygote, request, fds)
-            except BaseException:
-                faulthandler.dump_traceback()
-                sys.excepthook(*sys.exc_info())
-            finally:
-                os._exit(_FORK_FAILED)
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):
@@ -225,6 +217,26 @@ class Zygote:
 
         channel = Connection(control)
         os._exit(Worker(channel, channel, stacks).main())
+
+
+def fork() -> int:
+    """Fork this process as :func:`os.fork` does."""
+    with warnings.catch_warnings():
+        # Python 3.12 warns about other threads. They belong to NumPy, which restarts them after a fork.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+@contextlib.contextmanager
+def ends_after() -> Iterator[None]:
+    """End a forked process with an error, if the code in this context returns or raises instead of ending it."""
+    try:
+        yield
+    except BaseException:
+        faulthandler.dump_traceback()
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(_FORK_FAILED)
 
 
 def _isolate() -> str:
@@ -274,16 +286,20 @@ def main() -> None:
     parser.add_argument("--preload", nargs="*", default=[])
     parser.add_argument("--isolated", action="store_true")
     options = parser.parse_args()
-    owner = socket.socket(fileno=options.owner_fd)
+    run(socket.socket(fileno=options.owner_fd), options.socket, options.preload, isolated=options.isolated)
+
+
+def run(owner: socket.socket, address: str, preload: Sequence[str], *, isolated: bool) -> None:
+    """Serve at a Unix socket until the owner's connection closes. Then remove the folder of the socket."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with short_path(options.socket) as path:
+    with short_path(address) as path:
         listener.bind(path)
     listener.listen(64)
     try:
-        Zygote(owner, listener, options.preload, isolated=options.isolated).serve()
+        Zygote(owner, listener, preload, isolated=isolated).serve()
     finally:
         # The owner may have been killed, so the zygote removes the folder.
-        shutil.rmtree(os.path.dirname(options.socket), ignore_errors=True)
+        shutil.rmtree(os.path.dirname(address), ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""Run ``pytest-ddl warm``: start a warm server, list the running ones, or stop them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from pytest_ddl.bench.exits import FAILED, OK, failed
+from pytest_ddl.cluster import warm
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Import TensorFlow once, in a process of its own (a warm server). Later runs of pytest --ddl-warm fork their "
+        "worker processes from it, so they start without the seconds of the import. The server ends when no run has "
+        "used it for some time. It is not used if installed packages or the environment have changed since."
+    )
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--stop", action="store_true", help="end all warm servers of this user")
+    action.add_argument("--status", action="store_true", help="list the warm servers of this user")
+    parser.add_argument(
+        "--idle",
+        type=_minutes,
+        default=warm.IDLE_MINUTES,
+        metavar="MINUTES",
+        help="end the server after so many minutes without a run (default: %(default)g)",
+    )
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of minutes, for example 15")
+    return minutes
+
+
+def main(options: argparse.Namespace) -> int:
+    try:
+        if options.stop:
+            print(f"ended: {warm.stop()}")  # noqa: T201
+        elif options.status:
+            _show()
+        else:
+            _start(options.idle)
+    except warm.WarmError as error:
+        return failed("warm", str(error), FAILED)
+    return OK
+
+
+def _start(idle: float) -> None:
+    from pytest_ddl.harness import process_harness
+
+    environ = process_harness().worker_environ()
+    key = warm.key_of(environ)
+    warm.start(key, environ, idle)
+    server = warm.wait_until_ready(key)
+    print(f"warm server {server.pid} is ready; it ends after {server.idle / 60:g} minutes without a run")  # noqa: T201
+    print("use it with: pytest --ddl-warm")  # noqa: T201
+
+
+def _show() -> None:
+    found = warm.servers()
+    for server in found:
+        misfit = server.misfit(os.environ)
+        state = f"not used here, because {misfit}" if misfit else "ready"
+        print(f"warm server {server.pid}: {state}; ends after {server.idle / 60:g} minutes without a run")  # noqa: T201
+    if not found:
+        print("no warm server is running")  # noqa: T201

@@ -1,0 +1,346 @@
+"""Warm servers: what makes one fit, what a zygote that it forks gets, and how both end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.cluster import warm
+from pytest_ddl.cluster.handle import ClusterHandle
+from pytest_ddl.cluster.local_launcher import LocalLauncher
+from pytest_ddl.config import resolve_without_pytest
+from pytest_ddl.harness import Harness, built_in_launchers
+from pytest_ddl.items.selection import DdlMark
+from pytest_ddl.strategies.registry import StrategyRegistry
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def runs(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for warm servers that no other test uses. Its path is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="ddl-") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder) / f"pytest-ddl-warm-{os.getuid()}"
+        warm.stop()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[warm.Server, str]]:
+    """A ready server, and the folder in XDG_RUNTIME_DIR."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ddl-") as folder:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        key = warm.key_of(os.environ)
+        warm.start(key, os.environ)
+        yield warm.wait_until_ready(key), folder
+        warm.stop()
+
+
+@pytest.fixture
+def launcher(
+    server: tuple[warm.Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[LocalLauncher]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", server[1])
+    launcher = LocalLauncher(os.environ, tmp_path / "session", warm=True)
+    yield launcher
+    launcher.close()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+# ----- which server fits -----
+
+
+def test_key_changes_with_what_an_import_reads(tmp_path: Path) -> None:
+    environ = {"PATH": "/bin", "HOME": str(tmp_path)}
+    key = warm.key_of(environ)
+    assert warm.key_of({**environ, "TERM": "dumb", "PYTEST_ADDOPTS": "-q", "TMPDIR": "/x"}) == key
+    assert warm.key_of({**environ, "TF_ENABLE_ONEDNN_OPTS": "0"}) != key
+    assert warm.key_of({**environ, "KERAS_BACKEND": "jax"}) != key
+    assert warm.key_of({**environ, "A_NAME_THAT_NOBODY_KNOWS": "1"}) != key
+    (tmp_path / ".keras").mkdir()
+    (tmp_path / ".keras" / "keras.json").write_text('{"floatx": "float64"}')
+    assert warm.key_of(environ) != key
+
+
+def test_key_changes_with_the_installed_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path)])
+    key = warm.key_of({})
+    (tmp_path / "keras-99.dist-info").mkdir()
+    assert warm.key_of({}) != key
+
+
+def test_server_fits_a_path_that_shadows_nothing(tmp_path: Path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for folder in (mine, theirs):
+        folder.mkdir()
+    (mine / "my_tests.py").touch()
+    server = warm.Server("key", 1, "", 1.0, {"/": [os.stat("/").st_ctime_ns, os.stat("/").st_size]}, ("keras",), "")
+    assert server.misfit({"PYTHONPATH": str(mine)}) is None
+    (mine / "keras.py").touch()
+    assert server.misfit({"PYTHONPATH": str(mine)}) == f"{mine} in PYTHONPATH has a module keras"
+    file = theirs / "keras.py"
+    file.touch()
+    files = {str(file): [file.stat().st_ctime_ns, file.stat().st_size]}
+    server = warm.Server("key", 1, "", 1.0, files, ("keras",), str(theirs))
+    assert server.misfit({"PYTHONPATH": str(theirs)}) is None
+    assert server.misfit({}) == f"PYTHONPATH is not {theirs}"
+
+
+def test_server_is_stale_when_a_file_changes(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text("a = 1")
+    status = file.stat()
+    server = warm.Server("key", 1, "", 1.0, {str(file): [status.st_ctime_ns, status.st_size]}, (), "")
+    assert server.misfit({}) is None
+    file.write_text("a = 2")
+    # Tools such as uv and git can set the time of the last change. They cannot set the ctime.
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    wait_for(lambda: file.write_text("a = 2") and server.misfit({}), "the file has the old ctime")
+    assert server.misfit({}) == f"{file} was changed"
+    file.unlink()
+    assert server.misfit({}) == f"{file} was changed"
+
+
+def test_changed_file_starts_another_server(home: Path) -> None:
+    folder = home.parent / "path"
+    folder.mkdir()
+    # An optional package of the preload list that is first on the path stands for any file that the server imports.
+    module = folder / "hypothesis.py"
+    module.write_text("")
+    environ = {**os.environ, "PYTHONPATH": str(folder)}
+    key = warm.key_of(environ)
+    warm.start(key, environ)
+    first = warm.wait_until_ready(key)
+    assert str(module) in first.files
+    module.write_text("changed = 1")
+    warm.start(key, environ)
+    wait_for(lambda: (found := warm.find(key)) is not None and found.pid != first.pid, "no new server")
+    assert not runs(first.pid)
+
+
+def test_failed_import_is_reported_and_not_tried_again(home: Path) -> None:
+    folder = home.parent / "path"
+    folder.mkdir()
+    (folder / "cloudpickle.py").write_text("raise RuntimeError('broken on purpose')")
+    environ = {**os.environ, "PYTHONPATH": str(folder)}
+    key = warm.key_of(environ)
+    warm.start(key, environ)
+    with pytest.raises(warm.WarmError, match="RuntimeError: broken on purpose"):
+        warm.wait_until_ready(key)
+    wait_for(lambda: not (home / f"{key}.socket").exists(), "the server left its socket")
+    warm.start(key, environ)
+    assert not (home / f"{key}.socket").exists()
+
+
+# ----- the folder -----
+
+
+def test_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = tmp_path / f"pytest-ddl-warm-{os.getuid()}"
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o770)
+    with pytest.raises(warm.WarmError, match="only you can open"):
+        warm.servers()
+    folder.rmdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(warm.WarmError, match="only you can open"):
+        warm.servers()
+
+
+def test_sockets_can_be_opened_by_the_user_only(server: tuple[warm.Server, str]) -> None:
+    folder = Path(server[1]) / f"pytest-ddl-warm-{os.getuid()}"
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+# ----- zygotes -----
+
+
+def test_zygote_comes_from_the_server(launcher: LocalLauncher, server: tuple[warm.Server, str]) -> None:
+    zygote = launcher._process
+    assert isinstance(zygote, warm.WarmZygote)
+    assert parent(zygote.pid) == server[0].pid
+    launcher._wait_until(lambda: launcher._ready, "starting the zygote")
+    launcher.close()
+    assert not runs(zygote.pid)
+    assert zygote.returncode == 0
+    assert runs(server[0].pid)
+
+
+def test_workers_get_what_the_run_has(
+    server: tuple[warm.Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", server[1])
+    monkeypatch.setenv("PYTEST_DDL_WARM", "1")
+    # The server of the key without this variable: it is one that no import reads.
+    monkeypatch.setenv("PYTEST_OF_THIS_TEST", "yes")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"))
+    monkeypatch.chdir(tmp_path)
+    settings = resolve_without_pytest()
+    harness = Harness(settings, StrategyRegistry(), built_in_launchers(settings))
+    before = os.umask(0o031)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        environ = harness.worker_environ()
+        warm.start(warm.key_of(environ), environ)
+        warm.wait_until_ready(warm.key_of(environ))
+        mark = DdlMark()
+        with harness.cluster(harness.registry.default("one_device"), mark) as cluster:
+            seen = ClusterHandle(cluster, time.monotonic() + 60).run(look)[0]
+        assert isinstance(harness.pool.launcher._process, warm.WarmZygote)  # type: ignore[attr-defined]
+    finally:
+        os.umask(before)
+        os.sched_setaffinity(0, cores)
+        harness.close()
+    assert seen == ("yes", str(tmp_path), 0o031, {min(cores)}, True)
+
+
+def look() -> tuple[str | None, str, int, set[int], bool]:
+    mask = os.umask(0)
+    os.umask(mask)
+    return (
+        os.environ.get("PYTEST_OF_THIS_TEST"),
+        os.getcwd(),
+        mask,
+        os.sched_getaffinity(0),
+        "tensorflow" in sys.modules,
+    )
+
+
+OWNER = """
+import os, sys, time
+from pathlib import Path
+from pytest_ddl.cluster.local_launcher import LocalLauncher
+launcher = LocalLauncher(os.environ, Path(sys.argv[1]), warm=True)
+print(launcher._process.pid, type(launcher._process).__name__, flush=True)
+time.sleep(600)
+"""
+
+
+def test_zygote_ends_with_a_killed_owner(server: tuple[warm.Server, str], tmp_path: Path) -> None:
+    environ = {**os.environ, "XDG_RUNTIME_DIR": server[1]}
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path / "session")], stdout=subprocess.PIPE, text=True, env=environ
+    ) as owner:
+        assert owner.stdout is not None
+        pid, kind = owner.stdout.readline().split()
+        assert kind == "WarmZygote"
+        assert runs(int(pid))
+        owner.kill()
+    wait_for(lambda: not runs(int(pid)), "the zygote outlives its owner")
+    wait_for(lambda: not (tmp_path / "session").exists(), "the folder of the zygote is left")
+
+
+def test_killed_server_leaves_its_zygotes(home: Path, tmp_path: Path) -> None:
+    key = warm.key_of(os.environ)
+    warm.start(key, os.environ)
+    pid = warm.wait_until_ready(key).pid
+    launcher = LocalLauncher(os.environ, tmp_path / "session", warm=True)
+    zygote = launcher._process
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not runs(pid), "the server runs")
+    assert zygote is not None
+    assert runs(zygote.pid)
+    launcher.poll()
+    launcher.close()
+    assert not runs(zygote.pid)
+    # The next run finds no server and leaves one.
+    launcher = LocalLauncher(os.environ, tmp_path / "next", warm=True)
+    assert not isinstance(launcher._process, warm.WarmZygote)
+    launcher.close()
+
+
+# ----- the end -----
+
+
+def test_server_ends_when_idle(home: Path) -> None:
+    key = warm.key_of(os.environ)
+    warm.start(key, os.environ, idle_minutes=0.001)
+    pid = warm.wait_until_ready(key).pid
+    wait_for(lambda: not runs(pid), "the server does not end")
+    assert [path.name for path in home.iterdir() if path.suffix in (".socket", ".json")] == []
+
+
+def test_server_that_was_used_longest_ago_ends(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    stopped: list[str] = []
+
+    def pretend(name: str, used: float) -> threading.Thread:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(home / f"{name}.socket"))
+        listener.listen()
+        (home / f"{name}.json").write_text('{"pid": 1, "error": "", "idle": 1, "files": {}, "modules": [], "path": ""}')
+        os.utime(home / f"{name}.json", (used, used))
+
+        def serve() -> None:
+            with listener:
+                while True:
+                    connection, _address = listener.accept()
+                    with connection:
+                        if connection.recv(100):
+                            stopped.append(name)
+                            return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        return thread
+
+    for name, used in (("new", 3000.0), ("old", 1000.0), ("middle", 2000.0)):
+        pretend(name, used)
+    assert [server.key for server in warm.servers()] == ["old", "middle", "new"]
+    warm.start("another", os.environ)
+    assert stopped == ["old"]
+
+
+# ----- the command -----
+
+
+def command(*arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_ddl.cli", "warm", *arguments], capture_output=True, text=True, timeout=120
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_command_starts_lists_and_stops(home: Path) -> None:
+    assert command("--status") == (0, "no warm server is running\n", "")
+    status, out, _err = command("--idle", "5")
+    assert status == 0
+    assert "is ready; it ends after 5 minutes without a run" in out
+    _status, listed, _err = command("--status")
+    assert "ends after 5 minutes" in listed
+    assert command("--stop")[:2] == (0, "ended: 1\n")
+    assert command("--status")[1] == "no warm server is running\n"
+
+
+def test_command_names_a_wrong_idle_time() -> None:
+    status, _out, err = command("--idle", "never")
+    assert status == 2
+    assert "'never' is not a positive number of minutes, for example 15" in err
