@@ -26,10 +26,10 @@ from typing import Any
 
 from pytest_ddl.bench.asv.process import call
 from pytest_ddl.bench.asv.suite import QUICK
-from pytest_ddl.bench.exits import INTERRUPTED, OK, WRONG, failed, interruptible
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.git import GitError, git
 from pytest_ddl.bench.machine import business, machine_facts
+from pytest_ddl.bench.outcome import INTERRUPTED, OK, WRONG, failed, interruptible
 from pytest_ddl.bench.provenance import SourceTrees
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest_ddl
-from pytest_ddl.bench.exits import INTERRUPTED
+from pytest_ddl.bench.outcome import INTERRUPTED
 from pytest_ddl.bench.processes import GRACE, Processes, die_with
 
 _START = f"from {__name__} import main; sys.exit(main())"
@@ -20,7 +20,7 @@ _START = f"from {__name__} import main; sys.exit(main())"
 def call(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> int:
     """Run asv with these arguments and the output of this process; return its exit status.
 
-    :raises KeyboardInterrupt: see :mod:`pytest_ddl.bench.exits`; everything that asv started has ended by then.
+    :raises KeyboardInterrupt: see :mod:`pytest_ddl.bench.outcome`; everything that asv started has ended by then.
     """
     # If this package is not installed, it was imported from a working folder that asv's process does not search.
     start = f"import sys; sys.path.append({str(Path(pytest_ddl.__file__).parents[1])!r}); {_START}"

@@ -132,6 +132,12 @@ def measure_cells(
     variants = {(strategy, count): sized_variant(registry, strategy, count) for strategy, count in cells}
     chosen = list(dict.fromkeys(variant for variant in variants.values() if variant is not None))
     matrix = measure(train, chosen, spec, launches=launches, go_on=True)
+    # The number of replicas of a TPU is known only after a launch; num_replicas is 0 until then.
+    launched = {one.strategy: one.replicas for one in matrix.launches}
+    for (strategy, count), variant in variants.items():
+        own = registry.parse_variant(strategy)
+        if registry[own.name].num_replicas(own) == 0 and launched.get(variant or "", count) != count:
+            variants[strategy, count] = None
     folder = os.environ.get(RECORDS)
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)

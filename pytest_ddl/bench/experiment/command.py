@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
-from pytest_ddl.bench.exits import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
 from pytest_ddl.bench.experiment import measuring, numbers, page, program, table
 from pytest_ddl.bench.experiment.numbers import BATCH_PER_REPLICA, PUBLISHED
 from pytest_ddl.bench.experiment.program import train_mnist
@@ -20,6 +19,7 @@ from pytest_ddl.bench.experiment.results import Experiment
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.machine import business
+from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from pytest_ddl.bench.gate.result import CellResult, GateResult
 from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
-from pytest_ddl.bench.github import escaped, escaped_property
+from pytest_ddl.bench.outcome import annotation
 
-_LEVELS = {Verdict.REGRESSION: "error", Verdict.ERROR: "error", Verdict.INCONCLUSIVE: "warning"}
+_LEVELS: Mapping[Verdict, Literal["error", "warning"]] = {
+    Verdict.REGRESSION: "error",
+    Verdict.ERROR: "error",
+    Verdict.INCONCLUSIVE: "warning",
+}
 HEADER = ("cell", "verdict", "step time, HEAD / BASE", "throughput", "launches", "sd")
 
 
@@ -82,8 +87,7 @@ def github_annotations(result: GateResult) -> str:
     for cell in result.cells:
         level = _LEVELS.get(cell.verdict)
         if level is not None:
-            title = escaped_property(f"{cell.verdict.value}: {cell.name}")
-            lines.append(f"::{level} title={title}::{escaped(cell.reason)}\n")
+            lines.append(annotation(level, f"{cell.verdict.value}: {cell.name}", cell.reason))
     return "".join(lines)
 
 

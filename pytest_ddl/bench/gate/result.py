@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench import exits
+from pytest_ddl.bench import outcome
 from pytest_ddl.bench.counters.changes import Change
 from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.verdict import Decision, Verdict
@@ -18,13 +18,13 @@ from pytest_ddl.bench.machine import machine_facts
 SCHEMA = 1
 """Version of the JSON. It is raised when a field changes its meaning or is removed."""
 EXIT_STATUS: Mapping[Verdict, int] = {
-    Verdict.PASS: exits.OK,
-    Verdict.IMPROVEMENT: exits.OK,
-    Verdict.REGRESSION: exits.WRONG,
-    Verdict.INCONCLUSIVE: exits.INCOMPLETE,
-    Verdict.ERROR: exits.FAILED,
+    Verdict.PASS: outcome.OK,
+    Verdict.IMPROVEMENT: outcome.OK,
+    Verdict.REGRESSION: outcome.WRONG,
+    Verdict.INCONCLUSIVE: outcome.INCOMPLETE,
+    Verdict.ERROR: outcome.FAILED,
 }
-"""Exit status of the gate for each verdict; see :mod:`pytest_ddl.bench.exits` for the others."""
+"""Exit status of the gate for each verdict; see :mod:`pytest_ddl.bench.outcome` for the others."""
 _WORST_FIRST = (Verdict.REGRESSION, Verdict.ERROR, Verdict.INCONCLUSIVE)
 
 

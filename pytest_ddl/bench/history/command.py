@@ -9,9 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddl.bench.exits import FAILED, INTERRUPTED, USAGE, failed, interruptible
 from pytest_ddl.bench.git import GitError, read_log
-from pytest_ddl.bench.github import append_summary, is_github
 from pytest_ddl.bench.history.confirm import FILE, Confirm, Confirmations, at_most, confirm_all
 from pytest_ddl.bench.history.detect import MARGIN, Change, DetectorMissingError, changes
 from pytest_ddl.bench.history.model import History, Problem
@@ -21,6 +19,7 @@ from pytest_ddl.bench.history.read import NoResultsError, read_results
 from pytest_ddl.bench.history.report import Report, explain
 from pytest_ddl.bench.history.words import github_annotations, step_summary, told
 from pytest_ddl.bench.metrics.absent import MissingPackageError
+from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, append_summary, failed, interruptible, is_github
 
 STATUSES = """\
 exit status:
@@ -122,7 +121,7 @@ def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
     if options.json:
         options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
     if is_github():
-        print(github_annotations(report))  # noqa: T201
+        sys.stdout.write(github_annotations(report))
     append_summary(step_summary(report))
     return report.exit_status
 

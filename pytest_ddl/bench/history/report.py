@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.bench.counters.changes import explained_bytes
-from pytest_ddl.bench.exits import INCOMPLETE, OK, WRONG
 from pytest_ddl.bench.history.detect import Change, ChangeVerdict
 from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, variant, whole_workload
 from pytest_ddl.bench.history.model import History, Problem, Series
+from pytest_ddl.bench.outcome import INCOMPLETE, OK, WRONG
 from pytest_ddl.bench.records import Counters
 
 PRIMARY = ("step", "throughput", "counters")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ddl.bench.github import escaped
 from pytest_ddl.bench.history.detect import Change
 from pytest_ddl.bench.history.meaning import workload
 from pytest_ddl.bench.history.report import Report, causes
 from pytest_ddl.bench.history.units import percent, quantity
+from pytest_ddl.bench.outcome import annotation
 
 _AT_MOST = 12
 """Maximum number of changes that are listed for one cause."""
@@ -67,18 +67,15 @@ def _listed(title: str, found: Sequence[Change]) -> list[str]:
 def github_annotations(report: Report) -> str:
     """Return workflow commands of GitHub Actions: errors for what alerts, warnings for gaps, notices for candidates.
 
-    https://docs.github.com/actions/reference/workflow-commands-for-github-actions
+    Each of them is one line, with its line feed.
     """
-    lines = [
-        f"::error title=Performance regression::{escaped('; '.join(cause(group)))}"
-        for group in causes(report.regressions)
-    ]
-    lines += [f"::warning title=History incomplete::{escaped(problem.message)}" for problem in report.errors]
+    lines = [annotation("error", "Performance regression", "; ".join(cause(one))) for one in causes(report.regressions)]
+    lines += [annotation("warning", "History incomplete", problem.message) for problem in report.errors]
     lines += [
-        f"::notice title=Performance candidate, not confirmed::{escaped('; '.join(cause(group)))}"
-        for group in causes(report.candidates)
+        annotation("notice", "Performance candidate, not confirmed", "; ".join(cause(one)))
+        for one in causes(report.candidates)
     ]
-    return "\n".join(lines)
+    return "".join(lines)
 
 
 def step_summary(report: Report) -> str:

@@ -30,7 +30,7 @@ _COMMAND = """
 import os, sys
 from pathlib import Path
 from pytest_ddl.bench.asv.process import call
-from pytest_ddl.bench.exits import interruptible
+from pytest_ddl.bench.outcome import interruptible
 
 with interruptible():
     call(["run"], Path(sys.argv[1]), os.environ)
