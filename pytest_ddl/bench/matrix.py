@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.launching.pinning import cores_per_replica
-from pytest_ddl.bench.records import Launch
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec, Launch
 
 if TYPE_CHECKING:
     from pytest_ddl.strategies.registry import StrategyRegistry

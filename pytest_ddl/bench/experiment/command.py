@@ -12,10 +12,9 @@ from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
-from pytest_ddl.bench.experiment import measuring, numbers, page, program, table
-from pytest_ddl.bench.experiment.numbers import BATCH_PER_REPLICA, PUBLISHED
+from pytest_ddl.bench.experiment import measuring, page, program, table
 from pytest_ddl.bench.experiment.program import train_mnist
-from pytest_ddl.bench.experiment.results import Experiment
+from pytest_ddl.bench.experiment.results import BATCH_PER_REPLICA, PUBLISHED, Experiment
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.machine import business
@@ -142,7 +141,7 @@ def conclude(experiment: Experiment, folder: Path) -> int:
     """Print the result, write the folder, and return the exit status."""
     sys.stdout.write(table.markdown(experiment))
     sys.stdout.flush()
-    judged = numbers.agreement(experiment)
+    judged = experiment.agreement
     try:
         page.write(experiment, folder)
     except OSError as error:

@@ -13,7 +13,7 @@ from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide_launches, percent
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec
 
 EXAMPLES = "examples"
 """Name that ``accept`` may contain in addition to counters: it allows another number of examples in a step."""

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench import outcome
-from pytest_ddl.bench.gate import report
 from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.git import GitError
 from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, failed, interruptible
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec
 
 STATUSES = """\
 exit status:
@@ -213,12 +212,12 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _show(result: GateResult, options: argparse.Namespace) -> int:
-    sys.stdout.write(report.text(result))
+    sys.stdout.write(str(result))
     if options.json is not None:
         result.save(options.json)
     if options.github or outcome.is_github():
-        sys.stdout.write(report.github_annotations(result))
-        if not outcome.append_summary(report.step_summary(result)) and options.github:
+        sys.stdout.write(result.annotations())
+        if not outcome.append_summary(result.step_summary()) and options.github:
             sys.stderr.write("pytest-ddl gate: --github: GITHUB_STEP_SUMMARY is not set, so there is no step summary\n")
     sys.stdout.flush()
     return result.exit_status

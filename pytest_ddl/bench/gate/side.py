@@ -18,7 +18,7 @@ from typing import Any
 
 from pytest_ddl.bench.gate.target import FromVersion, Target
 from pytest_ddl.bench.processes import die_with
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec
 
 PROTOCOL = 2
 """Version of :class:`SideOrder` and the report. It rises if they change: BASE's own pytest-ddl may be older."""

@@ -16,7 +16,7 @@ from pytest_ddl.bench.history import gaps
 from pytest_ddl.bench.history.files import ResultFile, broken, read_benchmarks, result_files
 from pytest_ddl.bench.history.meaning import told_apart
 from pytest_ddl.bench.history.model import AsvMachine, Basis, Benchmark, Commit, History, Point, Problem, Series, plain
-from pytest_ddl.bench.metrics.absent import statistics_package
+from pytest_ddl.bench.metrics.registry import statistics_package
 
 CONFIDENCE = 0.95
 _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]

@@ -20,8 +20,7 @@ from pytest_ddl.bench.launching.pinning import thread_environ
 from pytest_ddl.bench.launching.remote import LaunchOrders, RankResult, measure_training
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.records import Counters, Launch
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec, Counters, Launch
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings

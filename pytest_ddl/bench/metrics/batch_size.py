@@ -9,8 +9,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any
 
-from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
-from pytest_ddl.bench.metrics.registry import metric
+from pytest_ddl.bench.metrics.registry import NoNumberError, metric, statistics_package
 
 FEWEST_BATCHES = 3
 PERFECT = -0.9

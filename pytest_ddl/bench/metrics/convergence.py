@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
-from pytest_ddl.bench.metrics.registry import metric
+from pytest_ddl.bench.metrics.registry import NoNumberError, metric, statistics_package
 
 ALPHA = 0.05
 """Level of each one-sided test, as in MLPerf."""

@@ -13,9 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_ddl.bench.metrics.absent import MissingPackageError, NoNumberError, statistics_package
 from pytest_ddl.bench.metrics.of_pair import UNSCALED
-from pytest_ddl.bench.metrics.registry import METRICS, metric_named
+from pytest_ddl.bench.metrics.registry import (
+    METRICS,
+    MissingPackageError,
+    NoNumberError,
+    metric_named,
+    statistics_package,
+)
 
 if TYPE_CHECKING:
     from pytest_ddl.bench.matrix import Matrix

@@ -9,12 +9,11 @@ from typing import Any
 
 from pytest_ddl.bench.gate.cell import Cell
 from pytest_ddl.bench.gate.lockstep import Paired
-from pytest_ddl.bench.gate.overload import Load
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Rule
-from pytest_ddl.bench.records import Counters, Launch, RankTiming
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.machine import Load
+from pytest_ddl.bench.records import BenchSpec, Counters, Launch, RankTiming
 
 CALM = Load(seconds=2.0, foreign_cores=0.05, cores=2, load_average=0.4)
 BUSY = replace(CALM, foreign_cores=1.2, load_average=4.0)
