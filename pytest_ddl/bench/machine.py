@@ -21,7 +21,7 @@ CALM = 0.5
 """1-minute load per usable core above which other programs are assumed to use the machine."""
 
 
-def business() -> str:
+def load_note() -> str:
     """Describe how busy this machine is with other work; return an empty text if it is calm.
 
     Call this before a measurement, because the measurement itself adds load.

@@ -28,7 +28,7 @@ from pytest_ddl.bench.asv.process import call
 from pytest_ddl.bench.asv.suite import QUICK
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.git import GitError, git
-from pytest_ddl.bench.machine import business, machine_facts
+from pytest_ddl.bench.machine import load_note, machine_facts
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, WRONG, failed, interruptible
 from pytest_ddl.bench.provenance import SourceTrees
 
@@ -211,7 +211,7 @@ def run(options: argparse.Namespace) -> int:
     source = SourceTrees.of(commit, _paths(options), folder, benchmarks, (results, pages))
     _check(source, commit, options)
     describe_machine(options.machine)
-    found = business()
+    found = load_note()
     if found:
         warning = f"the machine is busy ({found}): counters are exact, but times are unreliable"
         sys.stderr.write(f"pytest-ddl asv: {warning}\n")
@@ -257,7 +257,7 @@ def _paths(options: argparse.Namespace) -> list[Path]:
 def _environment(options: argparse.Namespace, commit: str, source: SourceTrees) -> dict[str, str]:
     paths = os.pathsep.join(map(str, _paths(options)))
     # asv removes PYTHONPATH but uses ASV_PYTHONPATH. With an existing environment, asv does not set ASV_COMMIT.
-    environment = {**os.environ, "ASV_PYTHONPATH": paths, "ASV_COMMIT": commit, **source.tell()}
+    environment = {**os.environ, "ASV_PYTHONPATH": paths, "ASV_COMMIT": commit, **source.as_environ()}
     return {**environment, QUICK: "1"} if options.quick else environment
 
 

@@ -123,7 +123,7 @@ def measure_cells(
     from pytest_ddl.bench.provenance import FromSource, SourceTrees
     from pytest_ddl.harness import process_harness
 
-    source = SourceTrees.told()
+    source = SourceTrees.from_environ()
     if source is not None:
         train = FromSource(train, source)
     if is_quick():

@@ -54,7 +54,7 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
     conditional = _conditional(ran, steps)
     for kind, number in conditional.items():
         watch.note(f"{number} {kind} are in a branch and counted as if every step took it")
-    _tell_of_other_steps(watch)
+    _note_other_steps(watch)
     variables = watch.variables()
     trainable = [item for item in variables if item.record.kind is VariableKind.TRAINABLE]
     return Counters(
@@ -125,7 +125,7 @@ def _conditional(ran: Ran, steps: int) -> dict[str, int]:
     return {kind: number for kind, number in kinds.items() if number} if steps == 1 else {}
 
 
-def _tell_of_other_steps(watch: Stopwatch) -> None:
+def _note_other_steps(watch: Stopwatch) -> None:
     """Add a note if a step of the warm-up had more collectives than the last one, which represents all."""
     known: dict[int, Counter[str]] = {}
 

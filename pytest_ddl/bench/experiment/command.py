@@ -17,7 +17,7 @@ from pytest_ddl.bench.experiment.program import train_mnist
 from pytest_ddl.bench.experiment.results import BATCH_PER_REPLICA, PUBLISHED, Experiment
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.pinning import cores_per_replica
-from pytest_ddl.bench.machine import business
+from pytest_ddl.bench.machine import load_note
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
@@ -222,7 +222,7 @@ def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
 
 def _busy() -> list[str]:
     """Return a note if other processes used the machine before this command did."""
-    found = business()
+    found = load_note()
     return [f"The machine was busy at the start ({found}): these times are not reliable."] if found else []
 
 

@@ -89,18 +89,18 @@ def take_turns(base: Lane, head: Lane, steps: int, deadline: float, groups: int,
         first, second = (head, base) if head_first else (base, head)
         other = {id(base): head, id(head): base}
 
-        def alone(lane: Lane, steps: int) -> float:
+        def run_alone(lane: Lane, steps: int) -> float:
             waiting = other[id(lane)]
             waiting.pause()
             lane.resume()
             # This block is not timed: after a pause, threads wake up, caches are cold, and the input pipeline stood
             # still.
-            lane.run_block(max(1, steps // SETTLING), deadline, waiting.breathe)
-            return max(lane.run_block(steps, deadline, waiting.breathe))
+            lane.run_block(max(1, steps // SETTLING), deadline, waiting.resume_briefly)
+            return max(lane.run_block(steps, deadline, waiting.resume_briefly))
 
         # The calibration ends with ``first``, so that the first block finds its caches as the first block of each
         # later group does.
-        steps = calibrate(alone, (second, first), steps)
+        steps = calibrate(run_alone, (second, first), steps)
         turns = Turns(steps)
         begun = time.monotonic()
         while len(turns.ratios) < groups:
@@ -110,7 +110,7 @@ def take_turns(base: Lane, head: Lane, steps: int, deadline: float, groups: int,
             traced = {id(base): 0, id(head): 0}
             for lane in (first, second, second, first):
                 before = lane.traces
-                seconds[id(lane)].append(alone(lane, steps))
+                seconds[id(lane)].append(run_alone(lane, steps))
                 traced[id(lane)] += lane.traces != before
             if any(traced.values()) and turns.base_dropped + turns.head_dropped < LATE_TRACES:
                 turns.base_dropped += traced[id(base)]

@@ -81,7 +81,7 @@ def _carry_out(order: dict[str, Any]) -> bool:
         report: dict[str, Any] = {"launch": _launch(SideOrder(**order)), **_provenance()}
     except Exception as error:
         traceback.print_exc()
-        report = {"error": _told(error), "type": type(error).__name__, **_provenance()}
+        report = {"error": _error_text(error), "type": type(error).__name__, **_provenance()}
     whole = Path(order["report"])
     part = whole.with_suffix(".part")
     part.write_text(json.dumps(report), encoding="utf-8")
@@ -114,7 +114,7 @@ def _launch(order: SideOrder) -> dict[str, Any]:
     return found.as_json()
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     text = str(error) or type(error).__name__
     _before, found, problem = text.partition("TargetError: ")
     # For a problem with the target, the traceback from the rank does not help the user.

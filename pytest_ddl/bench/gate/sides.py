@@ -146,14 +146,14 @@ class Running:
         """
         while not self.has_ended and time.monotonic() < deadline:
             time.sleep(0.01)
-        report = self.told()
+        report = self.read_report()
         if report is None:
             raise MeasurementError(f"{self.described} {self.ending()}")
         if "error" in report:
             raise MeasurementError(f"{self.described} failed: {report['error']}")
         return report
 
-    def told(self) -> dict[str, Any] | None:
+    def read_report(self) -> dict[str, Any] | None:
         """Return the report of this launch, or ``None`` if there is none yet."""
         with contextlib.suppress(OSError, json.JSONDecodeError):
             found: dict[str, Any] = json.loads(self._report.read_text(encoding="utf-8"))
@@ -204,11 +204,11 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
     while time.monotonic() < soon and not any(run.has_ended for run in runs):
         time.sleep(0.05)
     for run in runs:
-        report = run.told()
+        report = run.read_report()
         if report is not None and "error" in report:
             return MeasurementError(f"{run.described} failed: {report['error']}")
     for run in runs:
-        report = run.told()
+        report = run.read_report()
         if report is not None:
             return MeasurementError(
                 f"the training function of {run.described} ended by itself, after {_blocks(report)} blocks of steps: "

@@ -19,7 +19,7 @@ from pytest_ddl.bench.history.detect import MARGIN, Change, DetectorMissingError
 from pytest_ddl.bench.history.model import History, Problem
 from pytest_ddl.bench.history.page import write_page
 from pytest_ddl.bench.history.read import NoResultsError, read_results
-from pytest_ddl.bench.history.report import Report, explain, github_annotations, step_summary, told
+from pytest_ddl.bench.history.report import Report, explain, github_annotations, step_summary, text_of
 from pytest_ddl.bench.metrics.registry import MissingPackageError
 from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, append_summary, failed, interruptible, is_github
 
@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
         confirm = _gate(options, places)
     report = _judge(history, places, options, confirm)
     page = write_page(report, places.html)
-    print(told(report))  # noqa: T201
+    print(text_of(report))  # noqa: T201
     print(f"page: {page}")  # noqa: T201
     if options.json:
         options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")

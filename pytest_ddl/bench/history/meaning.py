@@ -206,7 +206,7 @@ def whole_workload(series: Series) -> str:
     return f"{suite}({others})" if others else suite
 
 
-def told_apart(series: Iterable[Series]) -> tuple[Series, ...]:
+def mark_clashes(series: Iterable[Series]) -> tuple[Series, ...]:
     """Return the same series, and mark those whose workload has the same name as one of another suite."""
     all_of_them = tuple(series)
     called: dict[str, set[str]] = defaultdict(set)

@@ -19,7 +19,7 @@ from pytest_ddl.bench.history.detect import Change, relative_noise
 from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, workload
 from pytest_ddl.bench.history.model import History, Problem, Series
 from pytest_ddl.bench.history.report import Report, causes
-from pytest_ddl.bench.history.sections import View, commit_link, series_order, series_title, view_section
+from pytest_ddl.bench.history.sections import View, commit_link, scrollable, series_order, series_title, view_section
 from pytest_ddl.bench.history.units import percent, quantity, scale
 
 PLACE = Path("scaling") / "index.html"
@@ -50,14 +50,12 @@ def render(report: Report, *, asv: bool = False) -> str:
     """
     history = report.history
     views = views_of(report)
-    days = f"{history.commits[0].day} to {history.commits[-1].day}" if len(history.commits) > 1 else ""
-    days = days or "".join(commit.day for commit in history.commits)
-    count = f"{len(history.commits)} commit{'s' if len(history.commits) != 1 else ''}"
+    days = " to ".join(commit.day for commit in dict.fromkeys((*history.commits[:1], *history.commits[-1:])))
     project = history.project or "Training"
     fields = {
         "title": escape(f"{project}: performance history"),
         "project": escape(project),
-        "span": escape(f"{count}, {days}"),
+        "span": escape(f"{_plural(len(history.commits), 'commit')}, {days}"),
         "asv": '<a href="../index.html">All benchmarks in asv</a>' if asv else "",
         "style": _template("page.css"),
         "script": _template("page.js"),
@@ -138,7 +136,7 @@ def notes_section(report: Report) -> str:
     problems = report.history.problems
     if not problems and not report.notes:
         return ""
-    errors = [one for one in problems if one.error and one.id not in report.accepted]
+    errors = report.errors
     others = [one for one in problems if one not in errors]
     parts = []
     if errors:
@@ -151,14 +149,14 @@ def notes_section(report: Report) -> str:
         items = "".join(_problem(one, accepted=one.id in report.accepted) for one in others)
         items += "".join(f"<li>{escape(note)}</li>" for note in report.notes)
         parts.append(
-            f'<details class="notice"><summary>{_count(others, report.notes)}</summary><ul>{items}</ul></details>'
+            f'<details class="notice"><summary>{_plural(len(others) + len(report.notes), "note")} on this history'
+            f"</summary><ul>{items}</ul></details>"
         )
     return "".join(parts)
 
 
-def _count(problems: Sequence[Problem], notes: Sequence[str]) -> str:
-    total = len(problems) + len(notes)
-    return f"{total} note{'s' if total != 1 else ''} on this history"
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def _problem(problem: Problem, *, accepted: bool = False) -> str:
@@ -182,7 +180,7 @@ def findings_section(report: Report) -> str:
         )
     if rest:
         parts.append(
-            f"<details><summary>{len(causes(rest))} other change{'s' if len(causes(rest)) != 1 else ''}: improvements, "
+            f"<details><summary>{_plural(len(causes(rest)), 'other change')}: improvements, "
             f"recovered, refuted, accepted</summary>{_list(rest, report)}</details>"
         )
     return "".join(parts) + "</section>"
@@ -240,7 +238,5 @@ def machines_section(history: History) -> str:
         + "</td></tr>"
         for name, machine in history.machines.items()
     )
-    return (
-        '<section aria-labelledby="machines"><h2 id="machines">Machines</h2><div class="scroll" tabindex="0" '
-        f'role="region" aria-label="Machines"><table class="machines"><tbody>{rows}</tbody></table></div></section>'
-    )
+    table = scrollable("Machines", f'<table class="machines"><tbody>{rows}</tbody></table>')
+    return f'<section aria-labelledby="machines"><h2 id="machines">Machines</h2>{table}</section>'

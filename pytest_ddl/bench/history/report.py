@@ -188,7 +188,7 @@ def _is_larger(change: Change, parameters: Series | None) -> bool:
     return after.reduced_bytes <= explained_bytes(before, after)
 
 
-def told(report: Report) -> str:
+def text_of(report: Report) -> str:
     """Return the text for a terminal: regressions, candidates, gaps, and what was not done."""
     history = report.history
     machines = ", ".join(history.machines)

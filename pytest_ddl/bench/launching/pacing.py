@@ -23,9 +23,9 @@ LATE_TRACES = 5
 """Maximum number of blocks dropped as warm-up because something was traced in them; later ones are measured."""
 
 
-BREATH_EVERY = 3.0
-"""Interval in seconds at which stopped ranks that wait for the end of a block run for ``BREATH`` seconds."""
-BREATH = 0.1
+RESUME_EVERY = 3.0
+"""Interval in seconds at which stopped ranks that wait for the end of a block run for ``RESUME_SECONDS`` seconds."""
+RESUME_SECONDS = 0.1
 _LONGEST_PARENT = 80
 """Maximum bytes of the parent folder's path: the path of a Unix socket contains it and has at most 107 bytes."""
 
@@ -92,13 +92,13 @@ class Lane:
 
         Check ``was_dropped`` before you use them.
 
-        :param meanwhile: called every ``BREATH_EVERY`` seconds of a long block.
+        :param meanwhile: called every ``RESUME_EVERY`` seconds of a long block.
         :raises PacingError: if a rank left or did not finish before ``deadline`` (``time.monotonic``).
         """
         self._order(steps)
         done = []
         for rank in sorted(self._lines):
-            while not self._lines[rank].has_come(min(BREATH_EVERY, deadline - time.monotonic())):
+            while not self._lines[rank].has_come(min(RESUME_EVERY, deadline - time.monotonic())):
                 if time.monotonic() >= deadline:
                     break
                 meanwhile()
@@ -126,14 +126,14 @@ class Lane:
             self._signal(signal.SIGCONT)
             self._paused = False
 
-    def breathe(self) -> None:
+    def resume_briefly(self) -> None:
         """Let paused ranks run for a moment, because peers treat a rank that is silent for ten seconds as dead.
 
         The coordination service of ``multi_worker_mirrored`` (TF 2.21) would then end all of them.
         """
         if self._paused:
             self._signal(signal.SIGCONT)
-            time.sleep(BREATH)
+            time.sleep(RESUME_SECONDS)
             self._signal(signal.SIGSTOP)
 
     def _signal(self, number: int) -> None:

@@ -333,7 +333,7 @@ def test_under_pytest_ddl_asv_run_what_is_measured_is_proven(monkeypatch: pytest
     monkeypatch.setattr("pytest_ddl.bench.matrix.measure", measure)
     measure_cells(print, [("one_device", 1)], BenchSpec())
     source = SourceTrees(("/tree",), ("/tree/src",), "/tree/benchmarks")
-    for name, value in source.tell().items():
+    for name, value in source.as_environ().items():
         monkeypatch.setenv(name, value)
     measure_cells(print, [("one_device", 1)], BenchSpec())
     assert measured[0] is print

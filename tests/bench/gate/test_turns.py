@@ -32,7 +32,7 @@ class FakeLane:
     def resume(self) -> None:
         self.paused = False
 
-    def breathe(self) -> None:
+    def resume_briefly(self) -> None:
         assert self.paused
         self.breaths += 1
 

@@ -196,7 +196,7 @@ def test_the_socket_lies_where_it_is_told_unless_the_path_would_be_too_long(tmp_
 
 
 def test_during_a_long_block_something_else_can_be_done_now_and_then(monkeypatch):
-    monkeypatch.setattr(pacing, "BREATH_EVERY", 0.01)
+    monkeypatch.setattr(pacing, "RESUME_EVERY", 0.01)
     called = threading.Event()
     with made() as pacer:
         rank = Paced(pacer.address, 0)
@@ -218,10 +218,10 @@ def test_a_paused_rank_breathes(monkeypatch):
     sent = []
     monkeypatch.setattr(os, "killpg", lambda process, number: sent.append((process, signal.Signals(number).name)))
     lane = Lane({}, processes=[7])
-    lane.breathe()
+    lane.resume_briefly()
     assert sent == []
     lane.pause()
-    lane.breathe()
+    lane.resume_briefly()
     lane.resume()
     assert sent == [(7, "SIGSTOP"), (7, "SIGCONT"), (7, "SIGSTOP"), (7, "SIGCONT")]
 
