@@ -33,47 +33,30 @@ class UsageError(ValueError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "experiment", choices=["mnist-scaling"], help="Experiment to run: a small network on 1 and on N replicas."
+    add = parser.add_argument
+    experiment = "Experiment to run: a small network on 1 and on N replicas."
+    add("experiment", choices=["mnist-scaling"], help=experiment)
+    add("--output", default="mnist-scaling", metavar="DIR", help="Folder for results (default: %(default)s).")
+    strategy = (
+        "Strategy with several replicas: multi_worker_mirrored, mirrored, or a variant such as 'mirrored[replicas=4]'. "
+        "auto (default): mirrored on GPUs, as published; on CPUs, one worker with its own core for each replica."
     )
-    parser.add_argument(
-        "--output", default="mnist-scaling", metavar="DIR", help="Folder for results (default: %(default)s)."
-    )
-    parser.add_argument(
-        "--strategy",
-        default="auto",
-        help="Strategy with several replicas: multi_worker_mirrored, mirrored, or a variant such as "
-        "'mirrored[replicas=4]'. auto (default): mirrored on GPUs, as published; on CPUs, one worker with its own core "
-        "for each replica.",
-    )
-    parser.add_argument(
-        "--device", default="auto", choices=["auto", "cpu", "gpu"], help="auto (default): GPUs if there are any."
-    )
-    parser.add_argument(
-        "--epochs", type=int, metavar="N", help=f"Epochs of a training (default: {PUBLISHED.epochs}, as published)."
-    )
-    parser.add_argument(
-        "--batch", type=int, default=BATCH_PER_REPLICA, metavar="N", help="Examples in a batch (default: %(default)s)."
-    )
-    parser.add_argument(
-        "--batch-rule",
-        default="replica",
-        choices=["replica", "global"],
-        help="replica (default): --batch examples on each replica, as published; global: on all replicas together.",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=1,
-        metavar="N",
-        help="Trainings with each number of replicas (default: %(default)s). Intervals need at least 2.",
-    )
-    parser.add_argument("--data", metavar="FILE.npz", help="MNIST as Keras' mnist.npz; default: scikit-learn's digits.")
-    parser.add_argument("--quick", action="store_true", help=f"Train only {QUICK_EPOCHS} epochs, to see that it works.")
-    parser.add_argument("--no-pin", action="store_true", help="On CPUs: let all replicas use all cores.")
-    parser.add_argument(
-        "--timeout", type=float, default=1800.0, metavar="S", help="Most seconds of a training (default: %(default)g)."
-    )
+    add("--strategy", default="auto", help=strategy)
+    device = "auto (default): GPUs if there are any."
+    add("--device", default="auto", choices=["auto", "cpu", "gpu"], help=device)
+    epochs = f"Epochs of a training (default: {PUBLISHED.epochs}, as published)."
+    add("--epochs", type=int, metavar="N", help=epochs)
+    batch = "Examples in a batch (default: %(default)s)."
+    add("--batch", type=int, default=BATCH_PER_REPLICA, metavar="N", help=batch)
+    rule = "replica (default): --batch examples on each replica, as published; global: on all replicas together."
+    add("--batch-rule", default="replica", choices=["replica", "global"], help=rule)
+    repeats = "Trainings with each number of replicas (default: %(default)s). Intervals need at least 2."
+    add("--repeats", type=int, default=1, metavar="N", help=repeats)
+    add("--data", metavar="FILE.npz", help="MNIST as Keras' mnist.npz; default: scikit-learn's digits.")
+    add("--quick", action="store_true", help=f"Train only {QUICK_EPOCHS} epochs, to see that it works.")
+    add("--no-pin", action="store_true", help="On CPUs: let all replicas use all cores.")
+    timeout = "Maximum time of a training in seconds (default: %(default)g)."
+    add("--timeout", type=float, default=1800.0, metavar="S", help=timeout)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -56,50 +56,27 @@ class Places:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
-    parser.add_argument("--config", type=Path, metavar="FILE", help="asv's configuration (default: asv.conf.json)")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="asv's results_dir (default: as configured)")
-    parser.add_argument("--html", type=Path, metavar="DIR", help="asv's html_dir, for scaling/index.html")
-    parser.add_argument("--repository", type=Path, metavar="PATH", help="the measured repository: commits, links")
-    parser.add_argument("--branch", metavar="NAME", help="branch of the history (default: as configured, or HEAD)")
-    parser.add_argument("--publish", action="store_true", help="run asv publish first")
-    parser.add_argument(
-        "--no-detect", dest="detect", action="store_false", help="do not search for changes, only write the page"
-    )
-    parser.add_argument(
-        "--confirm",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="re-run both commits of each candidate side by side with the gate; each takes minutes",
-    )
-    parser.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="[WORKLOAD=]MODULE:FUNCTION",
-        help="the training function of a workload, for --confirm; repeatable",
-    )
-    parser.add_argument(
-        "--confirm-option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an argument of gate(), such as batch_per_replica=64; repeatable",
-    )
-    parser.add_argument(
-        "--max-reruns", type=int, default=10, metavar="N", help="maximum number of re-runs (default: %(default)s)"
-    )
-    parser.add_argument("--machine", metavar="NAME", help="asv's name of this machine, for --confirm")
-    parser.add_argument(
-        "--margin",
-        type=float,
-        default=MARGIN,
-        metavar="SHARE",
-        help="smallest change to report (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--accept", action="append", default=[], metavar="ID", help="id of a change or gap that is intended; repeatable"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to this file as JSON")
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="asv's configuration (default: asv.conf.json)")
+    add("--results", type=Path, metavar="DIR", help="asv's results_dir (default: as configured)")
+    add("--html", type=Path, metavar="DIR", help="asv's html_dir, for scaling/index.html")
+    add("--repository", type=Path, metavar="PATH", help="the measured repository: commits, links")
+    add("--branch", metavar="NAME", help="branch of the history (default: as configured, or HEAD)")
+    add("--publish", action="store_true", help="run asv publish first")
+    add("--no-detect", dest="detect", action="store_false", help="do not search for changes, only write the page")
+    confirm = "re-run both commits of each candidate side by side with the gate; each takes minutes"
+    add("--confirm", action=argparse.BooleanOptionalAction, default=False, help=confirm)
+    target = "the training function of a workload, for --confirm; repeatable"
+    add("--target", action="append", default=[], metavar="[WORKLOAD=]MODULE:FUNCTION", help=target)
+    argument = "an argument of gate(), such as batch_per_replica=64; repeatable"
+    add("--confirm-option", action="append", default=[], metavar="NAME=VALUE", help=argument)
+    add("--max-reruns", type=int, default=10, metavar="N", help="maximum number of re-runs (default: %(default)s)")
+    add("--machine", metavar="NAME", help="asv's name of this machine, for --confirm")
+    margin = "smallest change to report (default: %(default)s)"
+    add("--margin", type=float, default=MARGIN, metavar="SHARE", help=margin)
+    accepted = "id of a change or gap that is intended; repeatable"
+    add("--accept", action="append", default=[], metavar="ID", help=accepted)
+    add("--json", type=Path, metavar="FILE", help="write the findings to this file as JSON")
 
 
 def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
