@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 NAME = 25
 OVERLOAD = 2.0
-"""1-minute load per core before a launch, earlier launches included, above which other programs were running."""
+"""Load average per core before a launch above which other programs must be running. Earlier launches count in it."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,12 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
     plan, notes = _plan(harness, options, train)
     # So both train on the same number of images in an epoch, and all batches have the same size.
     found = found.trimmed(plan.global_batch(plan.replicas))
-    notes += _busy()
+    if load := load_note():
+        notes.append(f"The machine was busy at the start ({load}): these times are not reliable.")
+    if plan.epochs < PUBLISHED.epochs:
+        notes.append(
+            f"{plan.epochs} epochs instead of {PUBLISHED.epochs}: the first one, with its tracing, has more weight."
+        )
     started = datetime.now(timezone.utc)
     with tempfile.TemporaryDirectory(prefix="mnist-scaling-") as scratch:
         plan = replace(plan, file=Path(scratch) / "images.npz", train_images=len(found.y_train))
@@ -115,7 +120,7 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
         check=headline,
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         started=f"{started:%Y-%m-%d %H:%M} UTC",
-        notes=(*notes, *_short(plan)),
+        notes=tuple(notes),
     )
     return conclude(experiment, folder)
 
@@ -185,7 +190,7 @@ def _plan(
         replicas=replicas,
         batch=options.batch,
         batch_rule=options.batch_rule,
-        epochs=_epochs(options),
+        epochs=QUICK_EPOCHS if options.quick else options.epochs or PUBLISHED.epochs,
         repeats=options.repeats,
         device=device,
         cores_per_replica=cores,
@@ -200,20 +205,6 @@ def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
         return [f"{replicas} replicas shared {gpus} GPU(s): these times say nothing about scaling."]
     if spec.name == "multi_worker_mirrored":
         return ["Workers on one machine all take its first GPU: these times say nothing about scaling; use mirrored."]
-    return []
-
-
-def _busy() -> list[str]:
-    """Return a note if other processes used the machine before this command did."""
-    found = load_note()
-    return [f"The machine was busy at the start ({found}): these times are not reliable."] if found else []
-
-
-def _short(plan: measuring.Plan) -> list[str]:
-    if plan.epochs < PUBLISHED.epochs:
-        return [
-            f"{plan.epochs} epochs instead of {PUBLISHED.epochs}: the first one, with its tracing, has more weight."
-        ]
     return []
 
 
@@ -248,12 +239,6 @@ def _try_to_write(folder: Path) -> None:
             file.write(b" " * 1024)
     except OSError as error:
         raise UsageError(f"--output={folder}: nothing can be written in {nearest}: {error.strerror}") from None
-
-
-def _epochs(options: argparse.Namespace) -> int:
-    if options.quick:
-        return QUICK_EPOCHS
-    return PUBLISHED.epochs if options.epochs is None else int(options.epochs)
 
 
 def _tell(text: str) -> None:

@@ -101,7 +101,7 @@ class Agreement:
     bound: float
     """Largest difference that seeds and the choice of test images explain, at 99 %."""
     settled: bool
-    """True if all trainings had settled. Before that, a difference is one of speed."""
+    """True if the accuracies of all trainings had stopped changing. Before that, they may only differ in speed."""
 
     @property
     def passed(self) -> bool | None:

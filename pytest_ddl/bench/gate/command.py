@@ -14,7 +14,7 @@ from pytest_ddl.bench import outcome
 from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
-from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.gate.worktrees import GateUsageError, usage_errors
 from pytest_ddl.bench.git import GitError
 from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, failed, interruptible
 from pytest_ddl.bench.records import BenchSpec
@@ -107,10 +107,8 @@ def plan_of(options: argparse.Namespace) -> GatePlan:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(options).items()}
     given["strategies"] = given["strategies"] or GatePlan.strategies
     given["accept"] = dict(_accepted(text) for text in options.accept)
-    try:
+    with usage_errors():
         bench = BenchSpec(**_fields_of(BenchSpec, given))
-    except ValueError as error:
-        raise GateUsageError(str(error)) from None
     return GatePlan(bench=bench, **_fields_of(GatePlan, given))
 
 

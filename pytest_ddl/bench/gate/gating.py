@@ -17,7 +17,7 @@ from pytest_ddl.bench.gate.result import CellResult, GateResult
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Rule, Verdict
-from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different
+from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different, usage_errors
 from pytest_ddl.bench.launching.remote import source_of
 from pytest_ddl.bench.records import BenchSpec
 
@@ -46,10 +46,8 @@ def gate(
     if bench:
         if "bench" in options:
             raise GateUsageError(f"give bench=, or {', '.join(sorted(bench))}=, not both")
-        try:
+        with usage_errors():
             options["bench"] = BenchSpec(**bench)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise GateUsageError(str(error)) from None
     listed = [(value,) if isinstance(value, str) else tuple(value) for value in (targets, strategies)]
     return run_gate(GatePlan(base, head, *listed, **options), tell)  # type: ignore[arg-type]
 
@@ -58,7 +56,8 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
     """Run :func:`gate` with all arguments in one plan."""
     _check(plan)
     targets = [Target.parse(text) for text in plan.targets]
-    rule = _rule(plan)
+    with usage_errors():
+        rule = Rule.up_to(plan.launches, margin=plan.margin, false_alarms=plan.false_alarms)
     repository = Repository(plan.repository)
     base, head = repository.version(plan.base), repository.version(plan.head)
     same_is_meant = plan.a_a or base.tree != head.tree or not is_same_environment(plan.base_python, plan.head_python)
@@ -116,17 +115,8 @@ def _check(plan: GatePlan) -> None:
     from pytest_ddl.bench.counters.changes import compare
     from pytest_ddl.bench.records import Counters
 
-    try:
+    with usage_errors("--"):
         compare(Counters(steady_steps=1), Counters(steady_steps=1), counters_of(plan.accept))
-    except ValueError as error:
-        raise GateUsageError(f"--{error}") from None
-
-
-def _rule(plan: GatePlan) -> Rule:
-    try:
-        return Rule.up_to(plan.launches, margin=plan.margin, false_alarms=plan.false_alarms)
-    except ValueError as error:
-        raise GateUsageError(str(error)) from None
 
 
 def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
@@ -134,24 +124,17 @@ def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
     from pytest_ddl.bench.launching.pinning import cores_per_replica
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
-    from pytest_ddl.strategies.registry import UnknownStrategyError
 
     harness = process_harness()
     found = {}
     try:
         for text in plan.strategies:
-            try:
+            with usage_errors(f"--strategy={text!r}: "):
                 spec = harness.registry.parse_variant(text)
-            except UnknownStrategyError as error:
-                raise GateUsageError(f"--strategy={text!r}: {error}") from None
-            definition = harness.registry[spec.name]
-            reason = harness.unavailable(spec, DdlMark(device=plan.bench.device))
-            cores = 0
-            if plan.bench.pin and not reason:
-                try:
-                    cores = cores_per_replica(definition.num_replicas(spec))
-                except ValueError as error:
-                    raise GateUsageError(f"--strategy={text!r}: {error}") from None
+                definition = harness.registry[spec.name]
+                reason = harness.unavailable(spec, DdlMark(device=plan.bench.device))
+                pinned = plan.bench.pin and not reason
+                cores = cores_per_replica(definition.num_replicas(spec)) if pinned else 0
             unavailable = f"{spec} cannot run on this machine: {reason}" if reason else ""
             found[str(spec)] = (len(definition.topology(spec).ranks), cores, unavailable)
     finally:

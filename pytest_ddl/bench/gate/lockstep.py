@@ -33,7 +33,7 @@ The number is odd, so that BASE and HEAD alternate as the side that starts first
 launches at the gate's first look. Pairs of interpreters showed no difference (one-way analysis of variance of 168 pairs
 with one worker, 20 with two: p = .39 and .37). But a program whose order of work depends on hashes would differ."""
 SETTLING = 8
-"""Factor by which the block before each measured block is shorter. The shorter block does not count."""
+"""Each measured block follows a block that is not measured, and that is shorter by this factor."""
 BLOCK_SECONDS = 0.01
 """Minimum seconds of a block, so that the resolution of the clock and the cost of a turn have little effect."""
 MOST_BLOCK_SECONDS = 0.05

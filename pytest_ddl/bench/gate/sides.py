@@ -203,15 +203,15 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
     soon = time.monotonic() + (0.0 if late else PARTING)
     while time.monotonic() < soon and not any(run.has_ended for run in runs):
         time.sleep(0.05)
-    for run in runs:
-        report = run.read_report()
+    reports = [run.read_report() for run in runs]
+    for run, report in zip(runs, reports, strict=True):
         if report is not None and "error" in report:
             return MeasurementError(f"{run.described} failed: {report['error']}")
-    for run in runs:
-        report = run.read_report()
+    for run, report in zip(runs, reports, strict=True):
         if report is not None:
             return MeasurementError(
-                f"the training function of {run.described} ended by itself, after {_blocks(report)} blocks of steps: "
+                f"the training function of {run.described} ended by itself, after "
+                f"{len(report['launch']['ranks'][0]['blocks'])} blocks of steps: "
                 "the gate decides when to stop. Remove the steps= or epochs= of its own loop; run.steps, "
                 "run.batches and run.fit end when the gate does"
             )
@@ -223,10 +223,6 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
             "or a --strategy with fewer replicas"
         )
     return MeasurementError(f"ranks of a side ended unexpectedly: {error}")
-
-
-def _blocks(report: Mapping[str, Any]) -> int:
-    return len(report["launch"]["ranks"][0]["blocks"])
 
 
 def provenance(side: Side, report: Mapping[str, Any]) -> dict[str, str]:

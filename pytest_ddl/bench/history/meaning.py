@@ -96,7 +96,7 @@ _NAMED = {one.name: one for one in FAMILIES}
 NEUTRAL = {"packs", *(name for name, count in COUNTS.items() if not count.judged)}
 """Counters that are reported but not judged, as in the gate: more of them can be better or worse."""
 BY_CHANCE = {name for name, count in COUNTS.items() if not count.exact}
-"""Counters that differ from run to run if batches are ragged. Only zero or not zero is exact."""
+"""Counters that differ from run to run if batches are ragged. Only whether they are zero is exact."""
 STRATEGY, REPLICAS = ("strategy", "variant"), ("replicas", "n_replicas", "num_replicas", "workers")
 
 

@@ -15,7 +15,7 @@ FEWEST_BATCHES = 3
 PERFECT = -0.9
 """Slope ``d log(steps) / d log(batch)`` up to which scaling is perfect: doubling the batch saves 46 % of the steps."""
 USELESS = -0.1
-"""Slope from which data parallelism is maximal: doubling the batch saves 7 % of the steps or less."""
+"""Slope above which a larger batch hardly helps: doubling the batch saves 7 % of the steps or less."""
 
 
 class Regime(str, Enum):

@@ -16,7 +16,7 @@ from pytest_ddl.bench.metrics.registry import NoNumberError, metric, statistics_
 ALPHA = 0.05
 """Level of each one-sided test, as in MLPerf."""
 FEWEST_RUNS = 3
-"""Fewest runs that may remain after the fastest and the slowest are dropped."""
+"""Minimum number of runs that must remain after the fastest and the slowest are dropped."""
 
 
 class Convergence(str, Enum):

@@ -70,8 +70,8 @@ class Metric:
     """Subject of the number: ``launch``; ``pair``, a launch against one on a single replica; ``sizes``, several numbers
     of replicas; ``cluster``; ``profile``; ``training``, runs to a target."""
     dual: str | None
-    """Metric to gate on instead: lower is better, positive, on a ratio scale. ``None`` if the metric itself is one, or
-    has no such dual."""
+    """Metric that a gate compares in place of this one, because it is positive, lower is better, and it is on a ratio
+    scale. ``None`` if this metric has these properties itself, or if there is no such metric."""
     ratio_scale: bool
     """True if it is positive and a factor means the same everywhere; intervals are then computed from logarithms."""
     tracked: Suites

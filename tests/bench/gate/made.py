@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pytest_ddl.bench.gate.cell import Cell
 from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.gate.verdict import Rule
+from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide
 from pytest_ddl.bench.machine import Load
 from pytest_ddl.bench.records import BenchSpec, Counters, Launch, RankTiming
 
@@ -60,3 +61,15 @@ def cell(**changed: Any) -> Cell:
         180.0,
     )
     return replace(made, **changed)
+
+
+def replay(log_ratios: Sequence[float], rule: Rule) -> Decision:
+    """Return the gate's decision, look by look, as if these launches had come in this order."""
+    decision = decide(log_ratios[: rule.looks[0]], rule)
+    for look in rule.looks:
+        if look > len(log_ratios):
+            break
+        decision = decide(log_ratios[:look], rule)
+        if decision.verdict is not Verdict.INCONCLUSIVE:
+            break
+    return decision

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, decide_launches
+from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide, decide_launches
+from tests.bench.gate.made import replay
 
 SLOWER = math.log(1.05)
-
-
-def replay(log_ratios: Sequence[float], rule: Rule) -> Decision:
-    """Return the gate's decision, look by look, as if these launches had come in this order."""
-    decision = decide(log_ratios[: rule.looks[0]], rule)
-    for look in rule.looks:
-        if look > len(log_ratios):
-            break
-        decision = decide(log_ratios[:look], rule)
-        if decision.verdict is not Verdict.INCONCLUSIVE:
-            break
-    return decision
 
 
 def many(mean: float, sd: float, gates: int, seed: int) -> tuple[np.ndarray, list[str]]:
