@@ -101,11 +101,10 @@ def main(options: argparse.Namespace) -> int:
     try:
         if options.action == "init":
             written = init(options.train, Path())
-            print_out(f"wrote {', '.join(map(str, written))}; commit them, then run: pytest-ddl asv run")  # fmt: skip
+            sys.stdout.write(f"wrote {', '.join(map(str, written))}; commit them, then run: pytest-ddl asv run\n")
             return OK
         if options.action == "machine":
-            facts = describe_machine(options.machine)
-            print_out(json.dumps(facts, indent=1))
+            sys.stdout.write(json.dumps(describe_machine(options.machine), indent=1) + "\n")
             return OK
         with interruptible():
             return run(options)
@@ -113,10 +112,6 @@ def main(options: argparse.Namespace) -> int:
         return failed("asv", str(error), WRONG)
     except KeyboardInterrupt:
         return failed("asv", "interrupted; nothing is left running", INTERRUPTED)
-
-
-def print_out(text: str) -> None:
-    sys.stdout.write(text + "\n")
 
 
 def init(train: str, folder: Path) -> list[Path]:
