@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from pytest_ddl.bench.exits import FAILED
+from pytest_ddl.bench.outcome import FAILED
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ COMMANDS: tuple[Command, ...] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status.
 
-    All subcommands share the exit statuses of :mod:`pytest_ddl.bench.exits`.
+    All subcommands share the exit statuses of :mod:`pytest_ddl.bench.outcome`.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(

@@ -319,7 +319,7 @@ def ddl_gate(request: pytest.FixtureRequest) -> Any:
     versions = config.stash[SETTINGS]["gate"]
     if not versions:
         pytest.skip("--ddl-gate=BASE..HEAD was not given, so there are no versions to compare")
-    from pytest_ddl.bench.gate.testing import GateFailedError, gate_in_test
+    from pytest_ddl.bench.gate.gating import GateFailedError, gate_in_test
     from pytest_ddl.items.gated import GATED
 
     request.node.stash[_GATES] = 0

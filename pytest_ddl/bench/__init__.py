@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from pytest_ddl.bench.launching.answers import BenchError
     from pytest_ddl.bench.matrix import Matrix, measure
     from pytest_ddl.bench.metrics import METRICS, estimate
-    from pytest_ddl.bench.records import Counters, EnergyReading, Launch, RankTiming
-    from pytest_ddl.bench.spec import BenchSpec
+    from pytest_ddl.bench.records import BenchSpec, Counters, EnergyReading, Launch, RankTiming
     from pytest_ddl.bench.training_to_target import steps_to_target
 
 _HOMES = {
     "METRICS": "pytest_ddl.bench.metrics",
     "BenchError": "pytest_ddl.bench.launching.answers",
-    "BenchSpec": "pytest_ddl.bench.spec",
+    "BenchSpec": "pytest_ddl.bench.records",
     "Counters": "pytest_ddl.bench.records",
     "EnergyReading": "pytest_ddl.bench.records",
     "Launch": "pytest_ddl.bench.records",

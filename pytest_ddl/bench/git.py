@@ -1,4 +1,4 @@
-"""Run git: its output as text, and one error for everything that can go wrong."""
+"""Run git commands and return their output as text. All failures raise :class:`GitError`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SECONDS = 120
-"""Seconds after which a git command is given up."""
+"""Maximum time of a git command, in seconds."""
 _OF_A_HOOK = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
 """Variables that git sets for its hooks. With them, a command would read and write the user's index."""
 

@@ -1,17 +1,27 @@
-"""Describe the machine on which a measurement runs."""
+"""Describe the machine on which a measurement runs, and measure how much other programs use it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
+FOREIGN_CORES = 0.10
+"""Share of the machine's cores that other processes may use on average while blocks run."""
+FOREIGN_AT_LEAST = 0.35
+"""Cores that other processes may use in any case. On two cores, an idle desktop already uses a tenth of them."""
+_TICKS = os.sysconf("SC_CLK_TCK")
 CALM = 0.5
 """1-minute load per usable core above which other programs are assumed to use the machine."""
 
 
-def business() -> str:
+def load_note() -> str:
     """Describe how busy this machine is with other work; return an empty text if it is calm.
 
     Call this before a measurement, because the measurement itself adds load.
@@ -51,3 +61,137 @@ def _gpus() -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
         found += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
     return found
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load of the machine between two readings."""
+
+    seconds: float
+    foreign_cores: float | None
+    """Cores that processes other than the gate's kept busy on average, stolen time included; ``None`` if the
+    system does not report it."""
+    cores: int
+    """Cores that the gate may use. Load on other cores does not matter."""
+    load_average: float
+    """Load average of the last minute, read before the launch started. Earlier launches of the gate count in it."""
+    stalled: float | None = None
+    """Share of the time in which some process waited for a core (PSI ``cpu some``), the gate's included."""
+    foreign_gpu: tuple[str, ...] = ()
+    """Compute processes that do not belong to the gate, on the GPUs of this machine."""
+
+    @property
+    def limit(self) -> float:
+        """Cores that other processes may use."""
+        return max(FOREIGN_AT_LEAST, FOREIGN_CORES * self.cores)
+
+    @property
+    def problem(self) -> str:
+        """Reason why times that were measured during this load are not reliable; or an empty text."""
+        if self.foreign_gpu:
+            return f"other processes compute on the GPU: {', '.join(self.foreign_gpu)}"
+        if self.foreign_cores is not None and self.foreign_cores > self.limit:
+            return (
+                f"other processes kept {self.foreign_cores:.1f} of {self.cores} cores busy "
+                f"(up to {self.limit:.2f} is accepted; load average {self.load_average:.1f})"
+            )
+        return ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Counters of the system at one moment."""
+
+    at: float
+    busy: float | None
+    """Seconds since the start of the machine in which the cores were busy, summed over the cores."""
+    own: dict[int, float]
+    """Process of the gate -> core seconds that it has used."""
+    stalled: float | None
+    cores: int
+
+    @classmethod
+    def take(cls, own: Collection[int], proc: Path = Path("/proc"), cores: Collection[int] | None = None) -> Reading:
+        """Read the counters now.
+
+        :param own: processes of the gate. All of them must live until the next reading.
+        :param cores: cores to read. By default those that this process may use, and so the gate's other processes.
+        """
+        cores = os.sched_getaffinity(0) if cores is None else cores
+        return cls(
+            time.monotonic(),
+            _busy(proc, cores),
+            {pid: _used(proc, pid) for pid in (*own, os.getpid())},
+            _stalled(proc),
+            len(cores),
+        )
+
+    def until(self, later: Reading, load_average: float) -> Load:
+        """Compute the load between this reading and a later one."""
+        seconds = max(1e-9, later.at - self.at)
+        foreign = None
+        if self.busy is not None and later.busy is not None:
+            own = sum(max(0.0, used - self.own.get(pid, 0.0)) for pid, used in later.own.items())
+            foreign = max(0.0, later.busy - self.busy - own) / seconds
+        stalled = None
+        if self.stalled is not None and later.stalled is not None:
+            stalled = (later.stalled - self.stalled) / seconds
+        return Load(seconds, foreign, self.cores, load_average, stalled)
+
+
+def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
+    """List compute processes of other programs on NVIDIA GPUs, through NVML; empty if NVML is not installed."""
+    try:
+        pynvml = import_module("pynvml")
+    except ImportError:
+        return ()
+    found = []
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                    if process.pid not in own:
+                        found.append(f"process {process.pid} on GPU {index}")
+        finally:
+            pynvml.nvmlShutdown()
+    return tuple(found)
+
+
+def _busy(proc: Path, cores: Collection[int]) -> float | None:
+    """Return the seconds that these cores were busy, stolen time included, or ``None`` without ``/proc/stat``.
+
+    The field ``user`` already includes guests (proc(5)). Interrupts are left out, because those of the gate's own
+    traffic between workers are assigned to no process.
+    """
+    try:
+        lines = (proc / "stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    wanted = {f"cpu{core}" for core in cores}
+    ticks = 0
+    for name, *fields in map(str.split, filter(None, lines)):
+        if name in wanted:
+            user, nice, system, _idle, _iowait, _irq, _softirq, steal = (int(field) for field in fields[:8])
+            ticks += user + nice + system + steal
+    return ticks / _TICKS
+
+
+def _used(proc: Path, pid: int) -> float:
+    """Return the core seconds that all threads of a process have used, or 0 if the process is gone."""
+    try:
+        # The name of the program is in parentheses and may contain any character.
+        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _stalled(proc: Path) -> float | None:
+    """Return the seconds in which some process waited for a core, or ``None`` if the kernel was built without PSI."""
+    try:
+        line = (proc / "pressure" / "cpu").read_text(encoding="ascii").split("\n", 1)[0]
+        return int(line.rpartition("total=")[2]) / 1e6
+    except (OSError, ValueError):
+        return None

@@ -82,10 +82,7 @@ class Processes:
     def _kill(self) -> None:
         # Look again after each round, because a process may start another one before it is killed.
         for _ in range(10):
-            left = self.pids()
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+            left = kill_tagged(f"{TAG}={self._tag}")
             for process in self._started:
                 process.poll()
             if not left:
@@ -99,6 +96,15 @@ class Processes:
 
     def __exit__(self, *_exception: object) -> None:
         self.end()
+
+
+def kill_tagged(mark: str) -> list[int]:
+    """Kill the processes of :func:`tagged`, and return their ids."""
+    found = tagged(mark)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return found
 
 
 def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.metrics.communication import exposed_communication_time
+from pytest_ddl.bench.metrics.registry import NoNumberError
 from pytest_ddl.training.adapter import read_xspace
 
 Span = tuple[float, float]

@@ -169,14 +169,14 @@ class SourceTrees:
         return cls(_texts(map(Path, trees)), given, str(benchmarks.resolve()), _texts(written))
 
     @classmethod
-    def told(cls, environ: Mapping[str, str] = os.environ) -> SourceTrees | None:
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> SourceTrees | None:
         """Return the source that the environment names; ``None`` if it names none."""
         if not environ.get(SOURCE):
             return None
         said = json.loads(environ[SOURCE])
         return cls(tuple(said["trees"]), tuple(said["paths"]), said["benchmarks"], tuple(said["written"]))
 
-    def tell(self) -> dict[str, str]:
+    def as_environ(self) -> dict[str, str]:
         """Return the variables that name this source in the environment of the benchmarks."""
         return {SOURCE: json.dumps(asdict(self))}
 

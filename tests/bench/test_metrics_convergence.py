@@ -15,7 +15,7 @@ from pytest_ddl.bench.metrics.convergence import (
     convergence_equivalence,
     convergence_guard,
     interpolated,
-    max_speed_up,
+    margin_of,
 )
 
 # -- regimes -----------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_worked_example_of_mlperf() -> None:
     spread = (sum((each - 15.75) ** 2 for each in kept) / 8) ** 0.5
     assert round(spread, 2) == 0.43
     # Five runs of a submission, of which three are left.
-    assert round(100 * (max_speed_up(15.75, spread, 8, 3) - 1), 2) == 3.53
+    assert round(100 * (15.75 / (15.75 - margin_of(15.75, spread, 8, 3)) - 1), 2) == 3.53
 
 
 def test_reference_point_is_the_olympic_mean() -> None:
@@ -111,7 +111,7 @@ def test_run_that_never_arrived_is_told() -> None:
 
 def test_guard_agrees_with_the_t_test_at_its_bounds() -> None:
     points = [ConvergencePoint(256, 15.75, 0.433, 8)]
-    low = 15.75 / max_speed_up(15.75, 0.433, 8, 3)
+    low = 15.75 - margin_of(15.75, 0.433, 8, 3)
     just_out = convergence_guard(points, 256, [low - 1e-6] * 5)
     just_in = convergence_guard(points, 256, [low + 1e-6] * 5)
     assert (just_out.verdict, just_in.verdict) == (Convergence.TOO_FAST, Convergence.OK)

@@ -14,22 +14,27 @@ was interrupted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import platform
 import re
+import signal
+import subprocess
 import symtable
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.asv.process import call
+import pytest_ddl
 from pytest_ddl.bench.asv.suite import QUICK
-from pytest_ddl.bench.exits import INTERRUPTED, OK, WRONG, failed, interruptible
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.git import GitError, git
-from pytest_ddl.bench.machine import business, machine_facts
+from pytest_ddl.bench.machine import load_note, machine_facts
+from pytest_ddl.bench.outcome import INTERRUPTED, OK, WRONG, failed, interruptible
+from pytest_ddl.bench.processes import GRACE, Processes, die_with
 from pytest_ddl.bench.provenance import SourceTrees
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")
@@ -54,14 +59,13 @@ _CONFIGURATION = """{{
     "regressions_first_commits": {{".*\\\\.Dash.*": null}}
 }}
 """
+_START = f"from {__name__} import run_asv; sys.exit(run_asv())"
 _BENCHMARKS = '''"""How fast {train} is under each strategy, tracked over commits."""
 
 from pytest_ddl.bench.asv import training_suite
 
 Gate, Dash = training_suite("{train}", ["one_device", "mirrored"], replicas=[1, 2], batch_per_replica=32)
 '''
-
-
 _MACHINE = "asv's name of this machine (default: %(default)s)"
 _MADE_OTHERWISE = re.compile(r"import \*|__getattr__|globals\(|setattr\(")
 """Pattern for code that adds names to a module without showing them in its text."""
@@ -97,11 +101,10 @@ def main(options: argparse.Namespace) -> int:
     try:
         if options.action == "init":
             written = init(options.train, Path())
-            print_out(f"wrote {', '.join(map(str, written))}; commit them, then run: pytest-ddl asv run")  # fmt: skip
+            sys.stdout.write(f"wrote {', '.join(map(str, written))}; commit them, then run: pytest-ddl asv run\n")
             return OK
         if options.action == "machine":
-            facts = describe_machine(options.machine)
-            print_out(json.dumps(facts, indent=1))
+            sys.stdout.write(json.dumps(describe_machine(options.machine), indent=1) + "\n")
             return OK
         with interruptible():
             return run(options)
@@ -109,10 +112,6 @@ def main(options: argparse.Namespace) -> int:
         return failed("asv", str(error), WRONG)
     except KeyboardInterrupt:
         return failed("asv", "interrupted; nothing is left running", INTERRUPTED)
-
-
-def print_out(text: str) -> None:
-    sys.stdout.write(text + "\n")
 
 
 def init(train: str, folder: Path) -> list[Path]:
@@ -211,7 +210,7 @@ def run(options: argparse.Namespace) -> int:
     source = SourceTrees.of(commit, _paths(options), folder, benchmarks, (results, pages))
     _check(source, commit, options)
     describe_machine(options.machine)
-    found = business()
+    found = load_note()
     if found:
         warning = f"the machine is busy ({found}): counters are exact, but times are unreliable"
         sys.stderr.write(f"pytest-ddl asv: {warning}\n")
@@ -257,7 +256,7 @@ def _paths(options: argparse.Namespace) -> list[Path]:
 def _environment(options: argparse.Namespace, commit: str, source: SourceTrees) -> dict[str, str]:
     paths = os.pathsep.join(map(str, _paths(options)))
     # asv removes PYTHONPATH but uses ASV_PYTHONPATH. With an existing environment, asv does not set ASV_COMMIT.
-    environment = {**os.environ, "ASV_PYTHONPATH": paths, "ASV_COMMIT": commit, **source.tell()}
+    environment = {**os.environ, "ASV_PYTHONPATH": paths, "ASV_COMMIT": commit, **source.as_environ()}
     return {**environment, QUICK: "1"} if options.quick else environment
 
 
@@ -272,3 +271,40 @@ def _folders(config: Path) -> tuple[str, str, str]:
 def _saved(folder: Path, commit: str) -> float:
     """Return when results of a commit were last written, in nanoseconds since the epoch; 0 if there are none."""
     return max((path.stat().st_mtime_ns for path in folder.glob(f"{commit[:8]}-*.json")), default=0)
+
+
+def call(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> int:
+    """Run asv with these arguments in its own process, which ends with this one, and return its exit status.
+
+    Everything that asv starts ends too. asv's output is shown.
+
+    :raises KeyboardInterrupt: if the command is interrupted; see :mod:`pytest_ddl.bench.outcome`.
+    """
+    # If this package is not installed, it was imported from a working folder that asv's process does not search.
+    start = f"import sys; sys.path.append({str(Path(pytest_ddl.__file__).parents[1])!r}); {_START}"
+    with Processes(f"asv-{os.getpid()}") as processes:
+        asv = processes.start([sys.executable, "-c", start, str(os.getpid()), *words], folder, environ)
+        try:
+            return asv.wait()
+        except KeyboardInterrupt:
+            asv.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                asv.wait(GRACE)
+            raise
+
+
+def run_asv() -> int:
+    """Run asv in this process; the first argument is the parent process with which it ends, the others are asv's."""
+    parent = int(sys.argv.pop(1))
+    # asv ends the running benchmark on SIGINT, but not on other signals. A process that a shell starts in the
+    # background ignores SIGINT by default.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        die_with(parent, signal.SIGINT)
+        from asv.main import main as asv
+
+        sys.argv[0] = "asv"
+        asv()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0

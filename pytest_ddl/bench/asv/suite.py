@@ -62,7 +62,7 @@ def training_suite(
     :raises ValueError: if an argument is invalid, or the module already has a suite of that name.
     """
     from pytest_ddl.bench.asv.tracked import tracked
-    from pytest_ddl.bench.spec import BenchSpec
+    from pytest_ddl.bench.records import BenchSpec
 
     caller = sys._getframe(1)
     module = str(caller.f_globals["__name__"])
@@ -123,7 +123,7 @@ def measure_cells(
     from pytest_ddl.bench.provenance import FromSource, SourceTrees
     from pytest_ddl.harness import process_harness
 
-    source = SourceTrees.told()
+    source = SourceTrees.from_environ()
     if source is not None:
         train = FromSource(train, source)
     if is_quick():
@@ -132,6 +132,12 @@ def measure_cells(
     variants = {(strategy, count): sized_variant(registry, strategy, count) for strategy, count in cells}
     chosen = list(dict.fromkeys(variant for variant in variants.values() if variant is not None))
     matrix = measure(train, chosen, spec, launches=launches, go_on=True)
+    # The number of replicas of a TPU is known only after a launch; num_replicas is 0 until then.
+    launched = {one.strategy: one.replicas for one in matrix.launches}
+    for (strategy, count), variant in variants.items():
+        own = registry.parse_variant(strategy)
+        if registry[own.name].num_replicas(own) == 0 and launched.get(variant or "", count) != count:
+            variants[strategy, count] = None
     folder = os.environ.get(RECORDS)
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -14,17 +14,8 @@ KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all", "
 DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "between_tasks")
 NAMES = (
     *(f"collectives.{kind}" for kind in KINDS),
-    *(
-        "reduced_bytes",
-        "gathered_bytes",
-        "packs",
-        "unpacked",
-        "traces",
-        "retraces",
-        "host_calls",
-        "parameter_bytes",
-        "misplaced",
-    ),
+    *("reduced_bytes", "gathered_bytes", "packs", "unpacked", "traces", "retraces"),
+    *("host_calls", "parameter_bytes", "misplaced"),
     *(f"copies.{direction}" for direction in DIRECTIONS),
 )
 """Counters whose change may be accepted by name."""
@@ -151,15 +142,23 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
         yield from _collectives(base, head)
         yield from _reduced(base, head)
         yield from _gathered(base, head)
-        yield from _unpacked(base, head)
-        yield from _counted("packs", base.packs, head.packs, "reductions that carry several tensors")
-        yield from _counted("nodes", base.nodes, head.nodes, "operations in the graphs of a step")
-    yield from _counted("traces", base.traces, head.traces, "traces before the first steady step")
+        yield from _counted(
+            "unpacked", base, head, "reductions of a single tensor",
+            f"{{more}} ({{change}}; packs {base.packs} -> {head.packs}): each one costs latency. Pass all tensors to "
+            "one all_reduce as a list.",
+        )  # fmt: skip
+        yield from _counted("packs", base, head, "reductions that carry several tensors")
+        yield from _counted("nodes", base, head, "operations in the graphs of a step")
+    yield from _counted("traces", base, head, "traces before the first steady step")
     if not lacking:
         yield from _copies(base, head)
-        yield from _host_calls(base, head)
+        yield from _counted(
+            "host_calls", base, head, "calls from the step to the host",
+            "{more} ({change}): tf.py_function, tf.numpy_function, tf.print or tf.summary. Devices wait for each call. "
+            "Call them outside the step, or only every n-th step.",
+        )  # fmt: skip
     yield from _misplaced(base, head)
-    yield from _counted("parameter_bytes", base.parameter_bytes, head.parameter_bytes, "bytes of trainable variables")
+    yield from _counted("parameter_bytes", base, head, "bytes of trainable variables")
 
 
 def _eager(base: Counters, head: Counters) -> Iterator[Change]:
@@ -184,27 +183,19 @@ def _collectives(base: Counters, head: Counters) -> Iterator[Change]:
                 f"{before - after} fewer {kind} per step ({before} -> {after}). If this was not intended, something is "
                 "no longer reduced: run the equivalence check.",
             )  # fmt: skip
-        if after <= before:
-            continue
-        yield Change(
-            name, before, after, True,
-            f"{after - before} more {kind} per step ({before} -> {after}). Each one costs latency, even if it is "
-            f"small.{_branches(kind, head)} {_why_more(kind, base, head)}{_acceptable(kind, base, head)}",
-        )  # fmt: skip
-
-
-def _branches(kind: str, head: Counters) -> str:
-    number = head.conditional.get(kind, 0)
-    return f" In HEAD, {number} are in a branch (`if`), and counted as if every step took it." if number else ""
-
-
-def _acceptable(kind: str, base: Counters, head: Counters) -> str:
-    """Name every counter that a collective changes, because each must be accepted separately."""
-    moved = [f"collectives.{kind}"]
-    moved += ["reduced_bytes"] if head.reduced_bytes > explained_bytes(base, head) else []
-    moved += ["gathered_bytes"] if head.gathered_bytes > base.gathered_bytes else []
-    moved += ["unpacked"] if head.unpacked > base.unpacked else []
-    return f" If this is intended, accept {', '.join(moved)}."
+        elif after > before:
+            number = head.conditional.get(kind, 0)
+            branches = f" In HEAD, {number} are in a branch (`if`), and counted as if every step took it."
+            # Each counter that a collective changes must be accepted separately.
+            changed = [name]
+            changed += ["reduced_bytes"] if head.reduced_bytes > explained_bytes(base, head) else []
+            changed += [each for each in ("gathered_bytes", "unpacked") if getattr(head, each) > getattr(base, each)]
+            yield Change(
+                name, before, after, True,
+                f"{after - before} more {kind} per step ({before} -> {after}). Each one costs latency, even if it is "
+                f"small.{branches if number else ''} {_why_more(kind, base, head)} If this is intended, accept "
+                f"{', '.join(changed)}.",
+            )  # fmt: skip
 
 
 def _why_more(kind: str, base: Counters, head: Counters) -> str:
@@ -302,15 +293,6 @@ def _gathered(base: Counters, head: Counters) -> Iterator[Change]:
         yield Change("gathered_bytes", before, after, False, f"{amount}.")
 
 
-def _unpacked(base: Counters, head: Counters) -> Iterator[Change]:
-    before, after = base.unpacked, head.unpacked
-    return _counted(
-        "unpacked", before, after, "reductions of a single tensor",
-        f"{after - before} more reductions of a single tensor ({before} -> {after}; packs {base.packs} -> "
-        f"{head.packs}): each one costs latency. Pass all tensors to one all_reduce as a list.",
-    )  # fmt: skip
-
-
 def _retraces(pairs: Sequence[tuple[Counters, Counters]]) -> Iterator[Change]:
     before, after = (sum(pair[side].retraces for pair in pairs) for side in (0, 1))
     steps = [sum(pair[side].steady_steps for pair in pairs) for side in (0, 1)]
@@ -340,24 +322,11 @@ def _copies(base: Counters, head: Counters) -> Iterator[Change]:
     if base.copies is None or head.copies is None:
         return
     for direction in sorted({*base.copies, *head.copies}):
-        before, after = base.copies.get(direction, 0), head.copies.get(direction, 0)
-        words = direction.replace("_", " ")
         yield from _counted(
-            f"copies.{direction}", before, after, f"tensors copied {words} per step",
-            f"{after - before} more tensors copied {words} per step ({before} -> {after}). Likeliest cause: "
-            f"{_COPIES.get(direction, 'a tensor is on another device')}. Keep it on its device, or copy it only every "
-            "n-th step.",
+            f"copies.{direction}", base, head, f"tensors copied {direction.replace('_', ' ')} per step",
+            f"{{more}} ({{change}}). Likeliest cause: {_COPIES.get(direction, 'a tensor is on another device')}. Keep "
+            "it on its device, or copy it only every n-th step.",
         )  # fmt: skip
-
-
-def _host_calls(base: Counters, head: Counters) -> Iterator[Change]:
-    before, after = base.host_calls, head.host_calls
-    return _counted(
-        "host_calls", before, after, "calls from the step to the host",
-        f"{after - before} more calls from the step to the host ({before} -> {after}): tf.py_function, "
-        "tf.numpy_function, tf.print or tf.summary. Devices wait for each call. Call them outside the step, or "
-        "only every n-th step.",
-    )  # fmt: skip
 
 
 def _misplaced(base: Counters, head: Counters) -> Iterator[Change]:
@@ -374,13 +343,17 @@ def _misplaced(base: Counters, head: Counters) -> Iterator[Change]:
         yield Change("misplaced", before, after, False, "Fewer variables are misplaced.")
 
 
-def _counted(counter: str, before: int, after: int, what: str, more: str = "") -> Iterator[Change]:
+def _counted(counter: str, base: Counters, head: Counters, what: str, worse: str = "") -> Iterator[Change]:
     """Yield the change of a number, if there is one.
 
-    :param more: message if the number grew, which is then a regression; empty if it never is.
+    :param worse: message if the number grew, which is then a regression; empty if that never is one. It contains
+        ``{more}`` for the difference, and ``{change}`` for both numbers.
     """
-    if after > before and more:
-        yield Change(counter, before, after, True, more)
+    name, _, key = counter.partition(".")
+    before, after = (getattr(one, name).get(key, 0) if key else getattr(one, name) for one in (base, head))
+    if after > before and worse:
+        message = worse.format(more=f"{after - before} more {what}", change=f"{before} -> {after}")
+        yield Change(counter, before, after, True, message)
     elif before != after:
         yield Change(counter, before, after, False, f"{before} -> {after} {what}.")
 

@@ -22,7 +22,9 @@ class Executions:
         self._partitions: dict[int, list[Any]] = {}
         self._running: Counter[int] = Counter()
         self._steps: list[Counter[int]] = []
-        self._running_eagerly = self._was_eager = False
+        self._running_eagerly = False
+        self.was_eager = False
+        """True if the last step of the warm-up called ``strategy.run`` outside any ``tf.function``."""
         self._seen: WeakSet[Any] = WeakSet()
         self._batches: Counter[int] = Counter()
         """Key of a graph -> number of batches that it takes."""
@@ -55,11 +57,6 @@ class Executions:
     def graph(self, key: int) -> Any:
         """Return the graph that has a key in :attr:`steps`."""
         return self._graphs[key]
-
-    @property
-    def was_eager(self) -> bool:
-        """True if the last step of the warm-up called ``strategy.run`` outside any ``tf.function``."""
-        return self._was_eager
 
     @property
     def batches_of_step(self) -> int | None:
@@ -105,7 +102,7 @@ class Executions:
             is_clear = self._unclear.isdisjoint(self._running)
             self._batches_of_steps.append(self._running_batches + in_graphs if is_clear else None)
             self._running, self._running_batches = Counter(), 0
-            self._was_eager, self._running_eagerly = self._running_eagerly, False
+            self.was_eager, self._running_eagerly = self._running_eagerly, False
 
     def finish(self) -> None:
         """Stop watching the calls of functions."""

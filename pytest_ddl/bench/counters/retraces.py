@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pytest_ddl.bench.records import Counters
 
 SETTLED = 2
-"""Most traces of a program that does not trace later: one for whole batches, one for the last, smaller batch."""
+"""Traces of a program that does not trace later: one for whole batches, and one for the last, smaller batch."""
 FALSE_ALARMS = 0.01
 """Share of false regressions, over all launches, among programs that retrace at random and no more than before."""
 CLUMP = 8
-"""Most functions that one new shape may have traced again; all of them count as one event."""
+"""Maximum number of functions that one new shape may have traced again; all of them count as one event."""
 
 
 def retraces_more(pairs: Sequence[tuple[Counters, Counters]]) -> bool:

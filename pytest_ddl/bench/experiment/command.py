@@ -12,14 +12,13 @@ from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
-from pytest_ddl.bench.exits import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
-from pytest_ddl.bench.experiment import measuring, numbers, page, program, table
-from pytest_ddl.bench.experiment.numbers import BATCH_PER_REPLICA, PUBLISHED
+from pytest_ddl.bench.experiment import measuring, page, program, table
 from pytest_ddl.bench.experiment.program import train_mnist
-from pytest_ddl.bench.experiment.results import Experiment
+from pytest_ddl.bench.experiment.results import BATCH_PER_REPLICA, PUBLISHED, Experiment
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.pinning import cores_per_replica
-from pytest_ddl.bench.machine import business
+from pytest_ddl.bench.machine import load_note
+from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec
@@ -34,47 +33,30 @@ class UsageError(ValueError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "experiment", choices=["mnist-scaling"], help="Experiment to run: a small network on 1 and on N replicas."
+    add = parser.add_argument
+    experiment = "Experiment to run: a small network on 1 and on N replicas."
+    add("experiment", choices=["mnist-scaling"], help=experiment)
+    add("--output", default="mnist-scaling", metavar="DIR", help="Folder for results (default: %(default)s).")
+    strategy = (
+        "Strategy with several replicas: multi_worker_mirrored, mirrored, or a variant such as 'mirrored[replicas=4]'. "
+        "auto (default): mirrored on GPUs, as published; on CPUs, one worker with its own core for each replica."
     )
-    parser.add_argument(
-        "--output", default="mnist-scaling", metavar="DIR", help="Folder for results (default: %(default)s)."
-    )
-    parser.add_argument(
-        "--strategy",
-        default="auto",
-        help="Strategy with several replicas: multi_worker_mirrored, mirrored, or a variant such as "
-        "'mirrored[replicas=4]'. auto (default): mirrored on GPUs, as published; on CPUs, one worker with its own core "
-        "for each replica.",
-    )
-    parser.add_argument(
-        "--device", default="auto", choices=["auto", "cpu", "gpu"], help="auto (default): GPUs if there are any."
-    )
-    parser.add_argument(
-        "--epochs", type=int, metavar="N", help=f"Epochs of a training (default: {PUBLISHED.epochs}, as published)."
-    )
-    parser.add_argument(
-        "--batch", type=int, default=BATCH_PER_REPLICA, metavar="N", help="Examples in a batch (default: %(default)s)."
-    )
-    parser.add_argument(
-        "--batch-rule",
-        default="replica",
-        choices=["replica", "global"],
-        help="replica (default): --batch examples on each replica, as published; global: on all replicas together.",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=int,
-        default=1,
-        metavar="N",
-        help="Trainings with each number of replicas (default: %(default)s). Intervals need at least 2.",
-    )
-    parser.add_argument("--data", metavar="FILE.npz", help="MNIST as Keras' mnist.npz; default: scikit-learn's digits.")
-    parser.add_argument("--quick", action="store_true", help=f"Train only {QUICK_EPOCHS} epochs, to see that it works.")
-    parser.add_argument("--no-pin", action="store_true", help="On CPUs: let all replicas use all cores.")
-    parser.add_argument(
-        "--timeout", type=float, default=1800.0, metavar="S", help="Most seconds of a training (default: %(default)g)."
-    )
+    add("--strategy", default="auto", help=strategy)
+    device = "auto (default): GPUs if there are any."
+    add("--device", default="auto", choices=["auto", "cpu", "gpu"], help=device)
+    epochs = f"Epochs of a training (default: {PUBLISHED.epochs}, as published)."
+    add("--epochs", type=int, metavar="N", help=epochs)
+    batch = "Examples in a batch (default: %(default)s)."
+    add("--batch", type=int, default=BATCH_PER_REPLICA, metavar="N", help=batch)
+    rule = "replica (default): --batch examples on each replica, as published; global: on all replicas together."
+    add("--batch-rule", default="replica", choices=["replica", "global"], help=rule)
+    repeats = "Trainings with each number of replicas (default: %(default)s). Intervals need at least 2."
+    add("--repeats", type=int, default=1, metavar="N", help=repeats)
+    add("--data", metavar="FILE.npz", help="MNIST as Keras' mnist.npz; default: scikit-learn's digits.")
+    add("--quick", action="store_true", help=f"Train only {QUICK_EPOCHS} epochs, to see that it works.")
+    add("--no-pin", action="store_true", help="On CPUs: let all replicas use all cores.")
+    timeout = "Maximum time of a training in seconds (default: %(default)g)."
+    add("--timeout", type=float, default=1800.0, metavar="S", help=timeout)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -105,7 +87,12 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
     plan, notes = _plan(harness, options, train)
     # So both train on the same number of images in an epoch, and all batches have the same size.
     found = found.trimmed(plan.global_batch(plan.replicas))
-    notes += _busy()
+    if load := load_note():
+        notes.append(f"The machine was busy at the start ({load}): these times are not reliable.")
+    if plan.epochs < PUBLISHED.epochs:
+        notes.append(
+            f"{plan.epochs} epochs instead of {PUBLISHED.epochs}: the first one, with its tracing, has more weight."
+        )
     started = datetime.now(timezone.utc)
     with tempfile.TemporaryDirectory(prefix="mnist-scaling-") as scratch:
         plan = replace(plan, file=Path(scratch) / "images.npz", train_images=len(found.y_train))
@@ -133,7 +120,7 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
         check=headline,
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         started=f"{started:%Y-%m-%d %H:%M} UTC",
-        notes=(*notes, *_short(plan)),
+        notes=tuple(notes),
     )
     return conclude(experiment, folder)
 
@@ -142,7 +129,7 @@ def conclude(experiment: Experiment, folder: Path) -> int:
     """Print the result, write the folder, and return the exit status."""
     sys.stdout.write(table.markdown(experiment))
     sys.stdout.flush()
-    judged = numbers.agreement(experiment)
+    judged = experiment.agreement
     try:
         page.write(experiment, folder)
     except OSError as error:
@@ -203,7 +190,7 @@ def _plan(
         replicas=replicas,
         batch=options.batch,
         batch_rule=options.batch_rule,
-        epochs=_epochs(options),
+        epochs=QUICK_EPOCHS if options.quick else options.epochs or PUBLISHED.epochs,
         repeats=options.repeats,
         device=device,
         cores_per_replica=cores,
@@ -218,20 +205,6 @@ def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
         return [f"{replicas} replicas shared {gpus} GPU(s): these times say nothing about scaling."]
     if spec.name == "multi_worker_mirrored":
         return ["Workers on one machine all take its first GPU: these times say nothing about scaling; use mirrored."]
-    return []
-
-
-def _busy() -> list[str]:
-    """Return a note if other processes used the machine before this command did."""
-    found = business()
-    return [f"The machine was busy at the start ({found}): these times are not reliable."] if found else []
-
-
-def _short(plan: measuring.Plan) -> list[str]:
-    if plan.epochs < PUBLISHED.epochs:
-        return [
-            f"{plan.epochs} epochs instead of {PUBLISHED.epochs}: the first one, with its tracing, has more weight."
-        ]
     return []
 
 
@@ -266,12 +239,6 @@ def _try_to_write(folder: Path) -> None:
             file.write(b" " * 1024)
     except OSError as error:
         raise UsageError(f"--output={folder}: nothing can be written in {nearest}: {error.strerror}") from None
-
-
-def _epochs(options: argparse.Namespace) -> int:
-    if options.quick:
-        return QUICK_EPOCHS
-    return PUBLISHED.epochs if options.epochs is None else int(options.epochs)
 
 
 def _tell(text: str) -> None:

@@ -16,7 +16,7 @@ from pytest_ddl.bench.experiment.results import Training
 from pytest_ddl.bench.launching.answers import PARTING, BenchError, all_of
 from pytest_ddl.bench.launching.pinning import thread_environ
 from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.bench.spec import SEED
+from pytest_ddl.bench.records import SEED
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings

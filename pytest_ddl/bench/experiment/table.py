@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_ddl.bench.experiment import numbers
-from pytest_ddl.bench.experiment.numbers import BATCH_PER_REPLICA, PUBLISHED, Number, Scaling
-from pytest_ddl.bench.experiment.results import Experiment, Training
-from pytest_ddl.bench.records import EnergyReading
+from pytest_ddl.bench.experiment.results import (
+    BATCH_PER_REPLICA,
+    LEVEL,
+    PUBLISHED,
+    Experiment,
+    Number,
+    Scaling,
+    Training,
+)
 
+TITLE = "Scaling of an MNIST-shaped network: published and measured"
 UNKNOWN = "not published"
 NONE = "-"
 
@@ -35,11 +41,11 @@ def tables(experiment: Experiment) -> list[Table]:
 
 def headline(experiment: Experiment) -> str:
     """Return the result in one sentence, with its uncertainty."""
-    full, steady = numbers.all_epochs(experiment), numbers.steady_epochs(experiment)
-    text = f"scaling efficiency on {experiment.replicas} replicas: {_percent(full.efficiency)} over all epochs"
+    full, steady = experiment.all_epochs, experiment.steady_epochs
+    text = f"Scaling efficiency on {experiment.replicas} replicas: {_percent(full.efficiency)} over all epochs"
     if steady is not None:
         text += f", {_percent(steady.efficiency)} without the first"
-    return f"{text} (published: {numbers.published().efficiency.value:.2%}); {uncertainty(experiment)}"
+    return f"{text} (published: {PUBLISHED.scaling.efficiency.value:.2%}); {uncertainty(experiment)}"
 
 
 def uncertainty(experiment: Experiment) -> str:
@@ -47,70 +53,52 @@ def uncertainty(experiment: Experiment) -> str:
     repeats = len(experiment.of(True))
     if repeats == 1:
         return "one run: no interval"
-    return f"{repeats} runs of each, taking turns; intervals are t intervals at {numbers.LEVEL:.0%}"
+    return f"{repeats} runs of each, taking turns; intervals are t intervals at {LEVEL:.0%}"
 
 
 def markdown(experiment: Experiment) -> str:
     """Return the whole page in Markdown."""
-    parts = [f"# {TITLE}", f"{headline(experiment)[0].upper()}{headline(experiment)[1:]}."]
+    parts = [f"# {TITLE}", f"{headline(experiment)}."]
     parts += [f"> {note}" for note in experiment.notes]
     return "\n\n".join([*parts, *(table.markdown().rstrip() for table in tables(experiment))]) + "\n"
 
 
-TITLE = "Scaling of an MNIST-shaped network: published and measured"
-
-
 def _figures(experiment: Experiment) -> Table:
-    full, steady, known = numbers.all_epochs(experiment), numbers.steady_epochs(experiment), numbers.published()
     n, singles, many = experiment.replicas, experiment.of(True), experiment.of(False)
-    both = PUBLISHED.epochs, experiment.epochs
 
-    def row(name: str, of: str, form: str) -> tuple[str, ...]:
-        cells = (NONE if found is None else form.format(getattr(found, of)) for found in (known, full, steady))
-        return (name, *cells)
+    def row(name: str, text: Callable[[Scaling], str]) -> tuple[str, ...]:
+        return (name, *(NONE if found is None else text(found) for found in experiment.scalings.values()))
 
-    def times(name: str, of: str) -> tuple[str, ...]:
-        found = [None if item is None else getattr(item, of) for item in (full, steady)]
-        return (name, _seconds(getattr(known, of)), *(_seconds(item) for item in found))
+    def means(form: str, seconds: Callable[[Training], float]) -> str:
+        one, several = (form.format(fmean(map(seconds, trainings))) for trainings in (singles, many))
+        return f"1: {one} s; {n}: {several} s"
 
-    efficiency = f"{known.efficiency.value:.2%} (printed: {PUBLISHED.printed_efficiency:.2%}, from unrounded times)"
+    name, known, *measured = row("scaling efficiency T₁/(N·T_N)", lambda found: _percent(found.efficiency))
+    printed = f"{known} (printed: {PUBLISHED.printed_efficiency:.2%}, from unrounded times)"
+    epoch_1, epoch_n = (seconds / PUBLISHED.epochs for seconds in (PUBLISHED.single_seconds, PUBLISHED.many_seconds))
+    published_means = f"1: {epoch_1:.2f} s; {PUBLISHED.replicas}: {epoch_n:.2f} s (means of all)"
+    later = means("{:.3f}", lambda training: training.median_epoch_seconds) if experiment.epochs > 1 else NONE
     rows = [
-        ("", f"published, {both[0]} epochs", f"measured, all {both[1]} epochs", "measured, without the first epoch"),
-        times("time on 1 replica", "single"),
-        times(f"time on {n} replicas", "many"),
-        _of_epochs("first epoch, tracing included", singles, many, n, first=True),
-        _of_epochs("one epoch after it (median)", singles, many, n, first=False),
-        row("speed-up T₁/T_N", "speed_up", "{:.3f}"),
         (
-            "scaling efficiency T₁/(N·T_N)",
-            efficiency,
-            _percent(full.efficiency),
-            NONE if steady is None else _percent(steady.efficiency),
+            "",
+            f"published, {PUBLISHED.epochs} epochs",
+            f"measured, all {experiment.epochs} epochs",
+            "measured, without the first epoch",
         ),
-        row("scaling overhead N·T_N/T₁", "overhead", "{:.3f}"),
-        row("serial fraction (Karp-Flatt)", "serial_fraction", "{:.3f}"),
+        row("time on 1 replica", lambda found: _seconds(found.single)),
+        row(f"time on {n} replicas", lambda found: _seconds(found.many)),
+        ("first epoch, tracing included", UNKNOWN, means("{:.2f}", lambda training: training.epoch_seconds[0]), NONE),
+        ("one epoch after it (median)", published_means, NONE, later),
+        row("speed-up T₁/T_N", lambda found: f"{found.speed_up:.3f}"),
+        (name, printed, *measured),
+        row("scaling overhead N·T_N/T₁", lambda found: f"{found.overhead:.3f}"),
+        row("serial fraction (Karp-Flatt)", lambda found: f"{found.serial_fraction:.3f}"),
         ("test accuracy on 1 replica", f"{PUBLISHED.accuracy:.4f}", _accuracy(singles), ""),
         (f"test accuracy on {n} replicas", f"{PUBLISHED.accuracy:.4f}", _accuracy(many), ""),
         ("energy on 1 replica", UNKNOWN, _energy(singles), ""),
         (f"energy on {n} replicas", UNKNOWN, _energy(many), ""),
     ]
     return Table("Figures", tuple(rows))
-
-
-def _of_epochs(
-    name: str, singles: Sequence[Training], many: Sequence[Training], n: int, *, first: bool
-) -> tuple[str, ...]:
-    def mean_seconds(trainings: Sequence[Training]) -> str:
-        if first:
-            return f"{fmean([t.epoch_seconds[0] for t in trainings]):.2f} s"
-        return f"{fmean([t.median_epoch_seconds for t in trainings]):.3f} s"
-
-    measured = f"1: {mean_seconds(singles)}; {n}: {mean_seconds(many)}"
-    if first:
-        return (name, UNKNOWN, measured, NONE)
-    known = [seconds / PUBLISHED.epochs for seconds in (PUBLISHED.single_seconds, PUBLISHED.many_seconds)]
-    means = f"1: {known[0]:.2f} s; {PUBLISHED.replicas}: {known[1]:.2f} s (means of all)"
-    return (name, means, NONE, measured if singles[0].epochs > 1 else NONE)
 
 
 def _differences(experiment: Experiment) -> Table:
@@ -155,7 +143,7 @@ def _trust(experiment: Experiment) -> Table:
             f"{len(trainings)} training(s): all steps of all epochs on every rank, finite losses, no retrace",
         ),
         ("replicas agree", "weights bit for bit the same at the end of each training"),
-        ("accuracies on 1 and on N", str(numbers.agreement(experiment))),
+        ("accuracies on 1 and on N", str(experiment.agreement)),
         ("uncertainty", uncertainty(experiment)),
         ("load of the machine after each training (1-minute average)", load),
         ("command", f"`{experiment.command}`"),
@@ -172,9 +160,7 @@ def _hardware(training: Training) -> str:
     return f"CPU: {cores}" + (", cores of its own for each replica" if training.pinned else ", not pinned")
 
 
-def _seconds(number: Number | None) -> str:
-    if number is None:
-        return NONE
+def _seconds(number: Number) -> str:
     text = f"{number.value:.1f} s" if number.value >= 20 else f"{number.value:.2f} s"
     if number.low is None or number.high is None:
         return text
@@ -195,18 +181,9 @@ def _accuracy(trainings: Sequence[Training]) -> str:
 
 
 def _energy(trainings: Sequence[Training]) -> str:
-    readings: list[tuple[Training, EnergyReading]] = [(t, t.energy) for t in trainings]
-    joules = [reading.joules for _t, reading in readings if reading.joules is not None]
-    if len(joules) < len(readings):
-        return f"none: {next(reading.reason for _t, reading in readings if reading.joules is None)}"
-    examples = [t.examples_per_epoch * t.epochs / (r.joules or 1) for t, r in readings]
-    return f"{fmean(joules):.0f} J, evaluating included ({fmean(examples):.1f} examples/J; {readings[0][1].source})"
-
-
-def scaling_of(experiment: Experiment) -> dict[str, Scaling | None]:
-    """Return the scalings that the plots show, by their names in the plots."""
-    return {
-        "published": numbers.published(),
-        "all epochs": numbers.all_epochs(experiment),
-        "without the first": numbers.steady_epochs(experiment),
-    }
+    joules = [one.energy.joules for one in trainings if one.energy.joules is not None]
+    if len(joules) < len(trainings):
+        return f"none: {next(one.energy.reason for one in trainings if one.energy.joules is None)}"
+    examples = [one.examples_per_epoch * one.epochs / (used or 1) for one, used in zip(trainings, joules, strict=True)]
+    source = trainings[0].energy.source
+    return f"{fmean(joules):.0f} J, evaluating included ({fmean(examples):.1f} examples/J; {source})"

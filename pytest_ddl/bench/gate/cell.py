@@ -13,10 +13,10 @@ from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide_launches, percent
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec
 
 EXAMPLES = "examples"
-"""Name that ``accept`` may contain in addition to counters: it allows another number of examples in a step."""
+"""Name that ``accept`` may contain in addition to counters. BASE and HEAD may then take batches of different sizes."""
 OVERLOADED = 2
 """Overloaded launches that end the measurement of time, if there are more of them than calm ones.
 
@@ -40,19 +40,6 @@ class Cell:
     counters_only: bool = False
     cores_per_replica: int = 0
 
-    def pair(self) -> VersionPair:
-        """Return a context manager that holds both versions, ready to launch."""
-        return VersionPair(
-            self.base,
-            self.head,
-            self.target,
-            self.strategy,
-            self.ranks,
-            self.bench,
-            groups=1 if self.counters_only else GROUPS,
-            cores_per_replica=self.cores_per_replica,
-        )
-
 
 def measure_cell(
     cell: Cell, tell: Callable[[str], None] = lambda _line: None, launch: Callable[[int], Paired] | None = None
@@ -62,10 +49,12 @@ def measure_cell(
     Counters are compared first. They are exact on any machine, so worse counters are always a regression.
 
     :param tell: is called with a line for each launch.
-    :param launch: is used instead of the method ``launch`` of :meth:`Cell.pair`.
+    :param launch: is used instead of :meth:`VersionPair.launch`.
     """
     if launch is None:
-        with cell.pair() as pair:
+        versions = (cell.base, cell.head, cell.target, cell.strategy, cell.ranks, cell.bench)
+        groups = 1 if cell.counters_only else GROUPS
+        with VersionPair(*versions, groups=groups, cores_per_replica=cell.cores_per_replica) as pair:
             return measure_cell(cell, tell, pair.launch)
     started = time.monotonic()
     made: list[Paired] = []

@@ -10,15 +10,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench import github
-from pytest_ddl.bench.exits import FAILED, INTERRUPTED, USAGE, failed, interruptible
-from pytest_ddl.bench.gate import report
+from pytest_ddl.bench import outcome
 from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
-from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.gate.worktrees import GateUsageError, usage_errors
 from pytest_ddl.bench.git import GitError
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, failed, interruptible
+from pytest_ddl.bench.records import BenchSpec
 
 STATUSES = """\
 exit status:
@@ -37,135 +36,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = GatePlan("", "", ("",))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
+    for name in ("instrument", "base_python", "head_python", "margin", "false_alarms", "launches", "budget"):
+        parser.set_defaults(**{name: getattr(default, name)})
+    for name in ("device", "timeout", "warm_up"):
+        parser.set_defaults(**{name: getattr(default.bench, name)})
     parser.add_argument("base", metavar="BASE", help="branch, tag or commit to compare with")
     parser.add_argument(
         "head", metavar="HEAD", help="branch, tag or commit to check; or WORKTREE, the working tree as it is"
     )
-    _add_measured(parser.add_argument_group("what is measured"), default)
-    _add_decision(parser.add_argument_group("how the gate decides"), default)
+    _add_measured(parser.add_argument_group("what is measured"))
+    _add_decision(parser.add_argument_group("how the gate decides"))
     _add_output(parser.add_argument_group("output"))
 
 
-def _add_measured(what: argparse._ArgumentGroup, default: GatePlan) -> None:
-    what.add_argument(
-        "--target",
-        dest="targets",
-        action="append",
-        required=True,
-        metavar="MODULE:FUNCTION",
-        help="a training function, train(run), that both versions have; or path/to/file.py:function; repeatable",
-    )
-    what.add_argument(
-        "--strategy",
-        dest="strategies",
-        action="append",
-        metavar="VARIANT",
-        help="variant such as mirrored[replicas=2] to measure each target under; repeatable (default: one_device)",
-    )
+def _add_measured(what: argparse._ArgumentGroup) -> None:
+    add = what.add_argument
+    target = "a training function, train(run), that both versions have; or path/to/file.py:function; repeatable"
+    add("--target", dest="targets", action="append", required=True, metavar="MODULE:FUNCTION", help=target)
+    variant = "variant such as mirrored[replicas=2] to measure each target under; repeatable (default: one_device)"
+    add("--strategy", dest="strategies", action="append", metavar="VARIANT", help=variant)
     batch = what.add_mutually_exclusive_group()
     batch.add_argument("--batch-per-replica", type=int, metavar="N", help="examples per step on each replica")
     batch.add_argument("--global-batch-size", type=int, metavar="N", help="examples per step on all replicas together")
-    what.add_argument(
-        "--device",
-        choices=("auto", "cpu", "gpu", "tpu"),
-        default=default.bench.device,
-        help="device of the replicas (default: auto, which means GPUs if there are any)",
+    device = "device of the replicas (default: auto, which means GPUs if there are any)"
+    add("--device", choices=("auto", "cpu", "gpu", "tpu"), help=device)
+    path = "folder to import modules from; repeatable (default: ., src)"
+    add("--path", dest="paths", action="append", default=[], metavar="FOLDER", help=path)
+    repository = "the git repository of both versions (default: .)"
+    add("--repository", type=Path, default=Path(), metavar="FOLDER", help=repository)
+    for side in ("base", "head"):
+        add(f"--{side}-python", metavar="PYTHON", help=f"interpreter for {side.upper()} (default: this one)")
+    instrument = (
+        "pytest-ddl that measures: gate: the running one; version: each version's own; auto (default): each version's "
+        "own if both have one, else the running one"
     )
-    what.add_argument(
-        "--path",
-        dest="paths",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="folder to import modules from; repeatable (default: ., src)",
-    )
-    what.add_argument(
-        "--repository",
-        type=Path,
-        default=Path(),
-        metavar="FOLDER",
-        help="the git repository of both versions (default: .)",
-    )
-    for side, python in (("base", default.base_python), ("head", default.head_python)):
-        what.add_argument(
-            f"--{side}-python",
-            default=python,
-            metavar="PYTHON",
-            help=f"interpreter for {side.upper()} (default: this one)",
-        )
-    what.add_argument(
-        "--instrument",
-        choices=("auto", "gate", "version"),
-        default=default.instrument,
-        help="pytest-ddl that measures: gate: the running one; version: each version's own; auto (default): each "
-        "version's own if both have one, else the running one",
-    )
-    what.add_argument("--a-a", action="store_true", help="measure the gate itself: BASE and HEAD may be the same")
+    add("--instrument", choices=("auto", "gate", "version"), help=instrument)
+    add("--a-a", action="store_true", help="measure the gate itself: BASE and HEAD may be the same")
 
 
-def _add_decision(how: argparse._ArgumentGroup, default: GatePlan) -> None:
-    how.add_argument(
-        "--margin",
-        type=_share,
-        default=default.margin,
-        metavar="SHARE",
-        help="slowdown that is tolerated (default: 0.025, which is 2.5 %%)",
-    )
-    how.add_argument(
-        "--false-alarms",
-        type=_share,
-        default=default.false_alarms,
-        metavar="P",
-        help="probability of a false regression of one cell, over all looks (default: 0.01)",
-    )
-    how.add_argument(
-        "--max-launches",
-        dest="launches",
-        type=int,
-        default=default.launches,
-        metavar="N",
-        help="maximum number of launches per cell (default: %(default)s)",
-    )
-    how.add_argument(
-        "--budget",
-        type=float,
-        default=default.budget,
-        metavar="SECONDS",
-        help="maximum time per cell (default: %(default)g)",
-    )
-    how.add_argument(
-        "--timeout",
-        type=float,
-        default=default.bench.timeout,
-        metavar="SECONDS",
-        help="maximum time per launch (default: %(default)g)",
-    )
-    how.add_argument(
-        "--warm-up",
-        type=int,
-        default=default.bench.warm_up,
-        metavar="STEPS",
-        help="number of steps before the time is measured (default: %(default)s)",
-    )
-    how.add_argument("--pin", action="store_true", help="give each replica its own CPU cores")
-    how.add_argument(
-        "--counters-only", action="store_true", help="compare only counters, from one launch of each version"
-    )
-    how.add_argument(
-        "--accept",
-        action="append",
-        default=[],
-        metavar="COUNTER=REASON",
-        help="a counter that may be worse, and the reason; repeatable",
-    )
+def _add_decision(how: argparse._ArgumentGroup) -> None:
+    add = how.add_argument
+    margin = "slowdown that is tolerated (default: 0.025, which is 2.5 %%)"
+    add("--margin", type=_share, metavar="SHARE", help=margin)
+    false_alarms = "probability of a false regression of one cell, over all looks (default: 0.01)"
+    add("--false-alarms", type=_share, metavar="P", help=false_alarms)
+    launches = "maximum number of launches per cell (default: %(default)s)"
+    add("--max-launches", dest="launches", type=int, metavar="N", help=launches)
+    add("--budget", type=float, metavar="SECONDS", help="maximum time per cell (default: %(default)g)")
+    add("--timeout", type=float, metavar="SECONDS", help="maximum time per launch (default: %(default)g)")
+    warm_up = "number of steps before the time is measured (default: %(default)s)"
+    add("--warm-up", type=int, metavar="STEPS", help=warm_up)
+    add("--pin", action="store_true", help="give each replica its own CPU cores")
+    add("--counters-only", action="store_true", help="compare only counters, from one launch of each version")
+    accept = "a counter that may be worse, and the reason; repeatable"
+    add("--accept", action="append", default=[], metavar="COUNTER=REASON", help=accept)
 
 
 def _add_output(output: argparse._ArgumentGroup) -> None:
-    output.add_argument("--json", type=Path, metavar="FILE", help="write the complete result to this file")
-    output.add_argument(
-        "--github", action="store_true", help="write a step summary and annotations (automatic in GitHub Actions)"
-    )
-    output.add_argument("--quiet", action="store_true", help="do not print a line for each launch")
+    add = output.add_argument
+    add("--json", type=Path, metavar="FILE", help="write the complete result to this file")
+    add("--github", action="store_true", help="write a step summary and annotations (automatic in GitHub Actions)")
+    add("--quiet", action="store_true", help="do not print a line for each launch")
 
 
 def plan_of(options: argparse.Namespace) -> GatePlan:
@@ -176,10 +107,8 @@ def plan_of(options: argparse.Namespace) -> GatePlan:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(options).items()}
     given["strategies"] = given["strategies"] or GatePlan.strategies
     given["accept"] = dict(_accepted(text) for text in options.accept)
-    try:
+    with usage_errors():
         bench = BenchSpec(**_fields_of(BenchSpec, given))
-    except ValueError as error:
-        raise GateUsageError(str(error)) from None
     return GatePlan(bench=bench, **_fields_of(GatePlan, given))
 
 
@@ -213,12 +142,12 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _show(result: GateResult, options: argparse.Namespace) -> int:
-    sys.stdout.write(report.text(result))
+    sys.stdout.write(str(result))
     if options.json is not None:
         result.save(options.json)
-    if options.github or github.is_github():
-        sys.stdout.write(report.github_annotations(result))
-        if not github.append_summary(report.step_summary(result)) and options.github:
+    if options.github or outcome.is_github():
+        sys.stdout.write(result.annotations())
+        if not outcome.append_summary(result.step_summary()) and options.github:
             sys.stderr.write("pytest-ddl gate: --github: GITHUB_STEP_SUMMARY is not set, so there is no step summary\n")
     sys.stdout.flush()
     return result.exit_status

@@ -1,11 +1,14 @@
-"""The gate as a function: check out both versions, measure every cell, and collect the results."""
+"""Run the gate from Python or in a test: check out both versions, measure every cell, and collect the results."""
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from pytest_ddl.bench.gate.cell import Cell, counters_of, measure_cell
 from pytest_ddl.bench.gate.checkout import both_sides
@@ -14,8 +17,9 @@ from pytest_ddl.bench.gate.result import CellResult, GateResult
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Rule, Verdict
-from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different, usage_errors
+from pytest_ddl.bench.launching.remote import source_of
+from pytest_ddl.bench.records import BenchSpec
 
 _RELEASES = ("python", "tensorflow", "keras", "tf_keras", "numpy")
 
@@ -42,10 +46,8 @@ def gate(
     if bench:
         if "bench" in options:
             raise GateUsageError(f"give bench=, or {', '.join(sorted(bench))}=, not both")
-        try:
+        with usage_errors():
             options["bench"] = BenchSpec(**bench)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise GateUsageError(str(error)) from None
     listed = [(value,) if isinstance(value, str) else tuple(value) for value in (targets, strategies)]
     return run_gate(GatePlan(base, head, *listed, **options), tell)  # type: ignore[arg-type]
 
@@ -54,7 +56,8 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
     """Run :func:`gate` with all arguments in one plan."""
     _check(plan)
     targets = [Target.parse(text) for text in plan.targets]
-    rule = _rule(plan)
+    with usage_errors():
+        rule = Rule.up_to(plan.launches, margin=plan.margin, false_alarms=plan.false_alarms)
     repository = Repository(plan.repository)
     base, head = repository.version(plan.base), repository.version(plan.head)
     same_is_meant = plan.a_a or base.tree != head.tree or not is_same_environment(plan.base_python, plan.head_python)
@@ -112,17 +115,8 @@ def _check(plan: GatePlan) -> None:
     from pytest_ddl.bench.counters.changes import compare
     from pytest_ddl.bench.records import Counters
 
-    try:
+    with usage_errors("--"):
         compare(Counters(steady_steps=1), Counters(steady_steps=1), counters_of(plan.accept))
-    except ValueError as error:
-        raise GateUsageError(f"--{error}") from None
-
-
-def _rule(plan: GatePlan) -> Rule:
-    try:
-        return Rule.up_to(plan.launches, margin=plan.margin, false_alarms=plan.false_alarms)
-    except ValueError as error:
-        raise GateUsageError(str(error)) from None
 
 
 def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
@@ -130,24 +124,17 @@ def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
     from pytest_ddl.bench.launching.pinning import cores_per_replica
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
-    from pytest_ddl.strategies.registry import UnknownStrategyError
 
     harness = process_harness()
     found = {}
     try:
         for text in plan.strategies:
-            try:
+            with usage_errors(f"--strategy={text!r}: "):
                 spec = harness.registry.parse_variant(text)
-            except UnknownStrategyError as error:
-                raise GateUsageError(f"--strategy={text!r}: {error}") from None
-            definition = harness.registry[spec.name]
-            reason = harness.unavailable(spec, DdlMark(device=plan.bench.device))
-            cores = 0
-            if plan.bench.pin and not reason:
-                try:
-                    cores = cores_per_replica(definition.num_replicas(spec))
-                except ValueError as error:
-                    raise GateUsageError(f"--strategy={text!r}: {error}") from None
+                definition = harness.registry[spec.name]
+                reason = harness.unavailable(spec, DdlMark(device=plan.bench.device))
+                pinned = plan.bench.pin and not reason
+                cores = cores_per_replica(definition.num_replicas(spec)) if pinned else 0
             unavailable = f"{spec} cannot run on this machine: {reason}" if reason else ""
             found[str(spec)] = (len(definition.topology(spec).ranks), cores, unavailable)
     finally:
@@ -201,3 +188,59 @@ def _missing(target: Target, *sides: Side) -> str:
     none, meant = "has" if len(lacking) == 1 else "have", target.meant(lacking[0].paths)
     fix = f"Did you mean {meant}?" if meant else "A new target can be measured if BASE has it, too"
     return f"{who} {none} no {target.place}, so there is nothing to compare (looked in {looked}). {fix}"
+
+
+class GateFailedError(AssertionError):
+    """Raised if the gate did not pass. The message is the whole report, or the reason why there is none."""
+
+    def __init__(self, message: str, verdict: Verdict = Verdict.ERROR) -> None:
+        super().__init__(message)
+        self.verdict = verdict.value
+
+
+def gate_in_test(
+    versions: str, root: Path, target: Callable[[Any], Any] | str, strategies: Sequence[str] | str, **options: Any
+) -> GateResult:
+    """Run the gate on one training function, for the fixture ``ddl_gate``.
+
+    :param versions: ``BASE..HEAD``.
+    :param root: a folder in the repository.
+    :param target: the function itself, from a file of the repository, or ``module:function``.
+    :raises GateFailedError: if there is a regression, if a regression cannot be ruled out, or if the gate cannot run.
+    """
+    base, _dots, head = versions.partition("..")
+
+    def tell(line: str) -> None:
+        sys.stderr.write(line + "\n")
+
+    try:
+        named = target if isinstance(target, str) else name_of(target, root)
+        result = gate(base, head, named, strategies, tell=tell, repository=root, **options)
+    except GateUsageError as error:
+        raise GateFailedError(f"ddl_gate: {error}") from None
+    if not result.passed:
+        raise GateFailedError(str(result), result.verdict)
+    sys.stdout.write(str(result))
+    return result
+
+
+def name_of(function: Callable[[Any], Any], root: Path) -> str:
+    """Return a function as a target: by its module if that is found from ``root``, else by its file.
+
+    :raises GateUsageError: if the function has no name there, for example a lambda or an inner function, or if it is
+        not in the repository.
+    """
+    file, name = Path(source_of(function)), getattr(function, "__qualname__", "")
+    if not name.isidentifier():
+        raise GateUsageError(
+            f"{function!r} cannot be found by its name in another version; give a function of a module, or "
+            "'module:function'"
+        )
+    module = str(getattr(function, "__module__", ""))
+    tail = Path(*module.split(".")).with_suffix(".py")
+    if any((folder / tail).is_file() and (folder / tail).samefile(file) for folder in (root, root / "src")):
+        return f"{module}:{name}"
+    top = Repository(root).root
+    if not file.is_relative_to(top):
+        raise GateUsageError(f"{name} comes from {file}, which is not in the repository {top}")
+    return f"{file.relative_to(top)}:{name}"

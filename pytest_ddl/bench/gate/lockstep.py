@@ -7,21 +7,19 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pytest_ddl.bench.gate.overload import Load, Reading, foreign_gpu_processes
 from pytest_ddl.bench.gate.sides import Running, Side, Watch, explained, provenance
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.gate.turns import Turns, take_turns
 from pytest_ddl.bench.gate.worktrees import held_folder
 from pytest_ddl.bench.launching.answers import PARTING
-from pytest_ddl.bench.launching.pacing import Pacer, PacingError
+from pytest_ddl.bench.launching.pacing import LATE_TRACES, Lane, Pacer, PacingError
+from pytest_ddl.bench.machine import Load, Reading, foreign_gpu_processes
 from pytest_ddl.bench.processes import Processes
-from pytest_ddl.bench.records import Launch
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec, Launch
 
 GROUPS = 25
 """ABBA groups of a launch, if the time allows. Their median is the result of the launch.
@@ -34,6 +32,105 @@ LAUNCHES = 3
 The number is odd, so that BASE and HEAD alternate as the side that starts first. It is smaller than the number of
 launches at the gate's first look. Pairs of interpreters showed no difference (one-way analysis of variance of 168 pairs
 with one worker, 20 with two: p = .39 and .37). But a program whose order of work depends on hashes would differ."""
+SETTLING = 8
+"""Each measured block follows a block that is not measured, and that is shorter by this factor."""
+BLOCK_SECONDS = 0.01
+"""Minimum seconds of a block, so that the resolution of the clock and the cost of a turn have little effect."""
+MOST_BLOCK_SECONDS = 0.05
+"""Seconds above which a block gets fewer steps than ``steps_per_block``.
+
+The noise of a machine changes slowly. On two shared cores, six seconds of a 1 ms step gave the median ratio to .28 %
+with blocks of 10 ms, to .4 % with 20 ms, and to .9 % with 80 ms."""
+FEWEST_GROUPS = 4
+LAUNCH_SECONDS = 5.0
+"""Seconds after which no group beyond ``FEWEST_GROUPS`` begins."""
+
+
+@dataclass
+class Turns:
+    """Measurements from the blocks of one launch."""
+
+    steps: int
+    ratios: list[float] = field(default_factory=list)
+    """Log of the step times' ratio, HEAD over BASE, one for each group."""
+    base_steps: list[float] = field(default_factory=list)
+    """Seconds of a step, one for each block."""
+    head_steps: list[float] = field(default_factory=list)
+    base_dropped: int = 0
+    """Blocks in which BASE traced. Their groups were run again."""
+    head_dropped: int = 0
+
+    @property
+    def total_ratio(self) -> float:
+        """Log of the ratio of all steps' time, HEAD over BASE. It shows rare long steps, which no median shows."""
+        return math.log(sum(self.head_steps) / sum(self.base_steps))
+
+
+def take_turns(base: Lane, head: Lane, steps: int, deadline: float, groups: int, *, head_first: bool = False) -> Turns:
+    """Run blocks in ABBA groups: one side works while the other one is stopped.
+
+    Each group gives one log ratio, the mean over its two pairs.
+
+    A drift that is linear over a group cancels out. So does the advantage of a second block in a row, which finds its
+    caches warm (counterbalancing; Fisher, *The Design of Experiments*, 1935, on balanced orders). A block takes as long
+    as its slowest rank, as a synchronous step does.
+
+    Groups in which a side traced are run again. After ``LATE_TRACES`` such blocks they are used, because tracing is
+    then a part of what the program does.
+
+    :param steps: requested steps of a block; see :func:`calibrate`.
+    :param deadline: ``time.monotonic`` at which to give up.
+    :param head_first: use BAAB instead of ABBA.
+    :raises pytest_ddl.bench.launching.pacing.PacingError: if a rank leaves or is late.
+    """
+    with ExitStack() as stack:
+        for lane in (base, head):
+            stack.callback(lane.resume)
+        first, second = (head, base) if head_first else (base, head)
+        other = {id(base): head, id(head): base}
+
+        def run_alone(lane: Lane, steps: int) -> float:
+            waiting = other[id(lane)]
+            waiting.pause()
+            lane.resume()
+            # This block is not timed: after a pause, threads wake up, caches are cold, and the input pipeline stood
+            # still.
+            lane.run_block(max(1, steps // SETTLING), deadline, waiting.resume_briefly)
+            return max(lane.run_block(steps, deadline, waiting.resume_briefly))
+
+        # The calibration ends with ``first``, so that the first block finds its caches as the first block of each
+        # later group does.
+        steps = calibrate(run_alone, (second, first), steps)
+        turns = Turns(steps)
+        begun = time.monotonic()
+        while len(turns.ratios) < groups:
+            if len(turns.ratios) >= FEWEST_GROUPS and time.monotonic() - begun > LAUNCH_SECONDS:
+                break
+            seconds: dict[int, list[float]] = {id(base): [], id(head): []}
+            traced = {id(base): 0, id(head): 0}
+            for lane in (first, second, second, first):
+                before = lane.traces
+                seconds[id(lane)].append(run_alone(lane, steps))
+                traced[id(lane)] += lane.traces != before
+            if any(traced.values()) and turns.base_dropped + turns.head_dropped < LATE_TRACES:
+                turns.base_dropped += traced[id(base)]
+                turns.head_dropped += traced[id(head)]
+                continue
+            turns.base_steps += [one / steps for one in seconds[id(base)]]
+            turns.head_steps += [one / steps for one in seconds[id(head)]]
+            pairs = zip(seconds[id(head)], seconds[id(base)], strict=True)
+            turns.ratios.append(sum(math.log(of_head / of_base) for of_head, of_base in pairs) / 2)
+        return turns
+
+
+def calibrate(run: Callable[[Lane, int], float], lanes: Sequence[Lane], steps: int) -> int:
+    """Return the steps of a block, for both sides: as requested, more if steps are very short, fewer if very long."""
+    few = min(steps, 5)
+    for lane in lanes:
+        run(lane, few)  # not timed: the rest of the warm-up
+    step = min(run(lane, few) / few for lane in lanes)
+    enough = max(steps, math.ceil(BLOCK_SECONDS / step))
+    return min(enough, max(1, math.floor(MOST_BLOCK_SECONDS / step)))
 
 
 @dataclass(frozen=True)

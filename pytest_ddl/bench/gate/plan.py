@@ -1,4 +1,4 @@
-"""Arguments of the gate, checked; and whether two interpreters are the same environment."""
+"""Arguments of the gate with their checks, and the comparison of the environments of two interpreters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_ddl.bench.gate.verdict import Rule
 from pytest_ddl.bench.gate.worktrees import GateUsageError
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec
 
 _ENVIRONMENT = """import os, sys
 shell = ("_", "PWD", "OLDPWD", "SHLVL")
@@ -89,7 +89,7 @@ def is_same_environment(one: str, other: str) -> bool:
 
 
 def _environment(python: str) -> str | None:
-    """Return what an interpreter prints about its environment, or ``None`` if it fails; its side reports that later."""
+    """Return a description of an interpreter's environment, or ``None`` if it fails. Its side reports the failure."""
     try:
         done = subprocess.run(
             [python, "-c", _ENVIRONMENT],

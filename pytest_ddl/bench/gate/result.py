@@ -1,30 +1,38 @@
-"""Results of the gate: one for each cell, and one for all cells with the exit status."""
+"""Results of the gate: one for each cell, and one for all cells, with its exit status, its text and its JSON."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pytest_ddl.bench import exits
+from pytest_ddl.bench import outcome
 from pytest_ddl.bench.counters.changes import Change
 from pytest_ddl.bench.gate.lockstep import Paired
-from pytest_ddl.bench.gate.verdict import Decision, Verdict
+from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
 from pytest_ddl.bench.gate.worktrees import Version
 from pytest_ddl.bench.machine import machine_facts
+from pytest_ddl.bench.outcome import annotation
 
 SCHEMA = 1
 """Version of the JSON. It is raised when a field changes its meaning or is removed."""
 EXIT_STATUS: Mapping[Verdict, int] = {
-    Verdict.PASS: exits.OK,
-    Verdict.IMPROVEMENT: exits.OK,
-    Verdict.REGRESSION: exits.WRONG,
-    Verdict.INCONCLUSIVE: exits.INCOMPLETE,
-    Verdict.ERROR: exits.FAILED,
+    Verdict.PASS: outcome.OK,
+    Verdict.IMPROVEMENT: outcome.OK,
+    Verdict.REGRESSION: outcome.WRONG,
+    Verdict.INCONCLUSIVE: outcome.INCOMPLETE,
+    Verdict.ERROR: outcome.FAILED,
 }
-"""Exit status of the gate for each verdict; see :mod:`pytest_ddl.bench.exits` for the others."""
+"""Exit status of the gate for each verdict; see :mod:`pytest_ddl.bench.outcome` for the others."""
+_LEVELS: Mapping[Verdict, Literal["error", "warning"]] = {
+    Verdict.REGRESSION: "error",
+    Verdict.ERROR: "error",
+    Verdict.INCONCLUSIVE: "warning",
+}
+_HEADER = ("cell", "verdict", "step time, HEAD / BASE", "throughput", "launches", "sd")
 _WORST_FIRST = (Verdict.REGRESSION, Verdict.ERROR, Verdict.INCONCLUSIVE)
 
 
@@ -62,6 +70,34 @@ class CellResult:
                 for note in launch.counters.notes:
                     said.setdefault(note, set()).add(name)
         return tuple(f"{' and '.join(sorted(names))}: {note}" for note, names in said.items())
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Line of the printed table: name, verdict, ratio of step times with bounds, throughput, launches, spread."""
+        found = self.decision
+        launches = str(len(self.launches)) + (f" ({self.set_aside} set aside)" if self.set_aside else "")
+        if found is None or math.isnan(found.ratio):
+            return (self.name, self.verdict.value.upper(), "not measured", "", launches, "")
+        ratio, low, high = (percent(math.log(value)) for value in (found.ratio, found.lower, found.upper))
+        throughput = percent(-math.log(found.ratio))
+        return (
+            self.name,
+            self.verdict.value.upper(),
+            f"{ratio} ({low} to {high})",
+            throughput,
+            launches,
+            f"{found.sd * 100:.2f} %",
+        )
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Changes of counters and notes, one text for each."""
+        changes = (
+            f"{'worse' if change.is_regression else 'changed'}: {change.counter} {change.base} -> {change.head}. "
+            f"{change.message}"
+            for change in self.changes
+        )
+        return (*changes, *(f"note: {note}" for note in self.launch_notes))
 
     def as_json(self) -> dict[str, Any]:
         decision = None
@@ -140,3 +176,58 @@ class GateResult:
     def save(self, path: Path) -> None:
         """Write the result as JSON."""
         path.write_text(json.dumps(self.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """``BASE`` and ``HEAD`` -> what was measured: commit, file and releases."""
+        launched = [cell.launches[0] for cell in self.cells if cell.launches]
+        described = {"BASE": self.base.short, "HEAD": self.head.short}
+        for name, found in launched[0].provenance.items() if launched else ():
+            releases = ", ".join(f"{key} {found[key]}" for key in ("tensorflow", "keras", "python") if key in found)
+            described[name] += (
+                f"; {found['program']}; {releases}; pytest-ddl {found['pytest_ddl']} ({found['pytest_ddl_file']})"
+            )
+        return described
+
+    def __str__(self) -> str:
+        """Return the report for a terminal, with a line feed at its end."""
+        lines = [f"{name}  {description}" for name, description in self.versions.items()]
+        lines += [*(f"note: {note}" for note in self.notes), ""]
+        table = [_HEADER, *(cell.row for cell in self.cells)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for row in table:
+            lines.append("  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip())
+        for cell in self.cells:
+            lines += ["", f"{cell.name}: {cell.verdict.value.upper()}: {cell.reason}"]
+            lines += [f"  {detail}" for detail in cell.details]
+        ending = f"{len(self.cells)} cell{'s' if len(self.cells) != 1 else ''}, margin {self.margin * 100:g} %"
+        if self.verdict is Verdict.INCONCLUSIVE:
+            ending += "; it was not shown that HEAD is as fast as BASE"
+        lines += ["", f"{self.verdict.value.upper()} ({ending}; exit status {self.exit_status})"]
+        return "\n".join(lines) + "\n"
+
+    def annotations(self) -> str:
+        """Return workflow commands for GitHub Actions, one line for each cell that did not pass."""
+        return "".join(
+            annotation(_LEVELS[cell.verdict], f"{cell.verdict.value}: {cell.name}", cell.reason)
+            for cell in self.cells
+            if cell.verdict in _LEVELS
+        )
+
+    def step_summary(self) -> str:
+        """Return the report as Markdown, for the summary of a GitHub job."""
+        lines = [f"## Performance gate: {self.verdict.value}", ""]
+        for row in (_HEADER, ("---",) * len(_HEADER), *(cell.row for cell in self.cells)):
+            lines.append(f"| {' | '.join(map(_plain, row))} |")
+        lines.append("")
+        for cell in self.cells:
+            lines.append(f"* **{_plain(cell.name)}**: {_plain(cell.reason)}")
+            lines += [f"  * {_plain(detail)}" for detail in cell.details]
+        lines += ["", *(f"* {name}: {_plain(description)}" for name, description in self.versions.items())]
+        lines += [f"* note: {_plain(note)}" for note in self.notes]
+        return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Return a text as one line that can be a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -16,12 +16,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest_ddl
 from pytest_ddl.bench.gate.target import FromVersion, Target
 from pytest_ddl.bench.processes import die_with
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec
 
 PROTOCOL = 2
 """Version of :class:`SideOrder` and the report. It rises if they change: BASE's own pytest-ddl may be older."""
+_PACKAGE = str(Path(pytest_ddl.__file__).resolve())
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,14 @@ def _carry_out(order: dict[str, Any]) -> bool:
     try:
         if order["protocol"] != PROTOCOL:
             raise RuntimeError(
-                f"this pytest-ddl ({_package_file()}) uses version {PROTOCOL} of the gate's protocol, and "
+                f"this pytest-ddl ({_PACKAGE}) uses version {PROTOCOL} of the gate's protocol, and "
                 f"the gate uses version {order['protocol']}; give --instrument=gate"
             )
-        report: dict[str, Any] = {"launch": _launch(SideOrder(**order)), **_provenance()}
+        report: dict[str, Any] = {"launch": _launch(SideOrder(**order))}
     except Exception as error:
         traceback.print_exc()
-        report = {"error": _told(error), "type": type(error).__name__, **_provenance()}
+        report = {"error": _error_text(error), "type": type(error).__name__}
+    report |= {"pytest_ddl": pytest_ddl.__version__, "pytest_ddl_file": _PACKAGE, "interpreter": sys.executable}
     whole = Path(order["report"])
     part = whole.with_suffix(".part")
     part.write_text(json.dumps(report), encoding="utf-8")
@@ -114,23 +117,11 @@ def _launch(order: SideOrder) -> dict[str, Any]:
     return found.as_json()
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     text = str(error) or type(error).__name__
     _before, found, problem = text.partition("TargetError: ")
     # For a problem with the target, the traceback from the rank does not help the user.
     return problem.split("\n", 1)[0] if found else text
-
-
-def _provenance() -> dict[str, str]:
-    import pytest_ddl
-
-    return {"pytest_ddl": pytest_ddl.__version__, "pytest_ddl_file": _package_file(), "interpreter": sys.executable}
-
-
-def _package_file() -> str:
-    import pytest_ddl
-
-    return str(Path(pytest_ddl.__file__).resolve())
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

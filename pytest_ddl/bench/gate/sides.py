@@ -19,7 +19,7 @@ from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.launching.answers import PARTING
 from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.processes import Processes
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec
 
 SCRIPT = "_ddl_gate_side.py"
 """Name of the script in the instrument's folder that a side's interpreter runs."""
@@ -146,14 +146,14 @@ class Running:
         """
         while not self.has_ended and time.monotonic() < deadline:
             time.sleep(0.01)
-        report = self.told()
+        report = self.read_report()
         if report is None:
             raise MeasurementError(f"{self.described} {self.ending()}")
         if "error" in report:
             raise MeasurementError(f"{self.described} failed: {report['error']}")
         return report
 
-    def told(self) -> dict[str, Any] | None:
+    def read_report(self) -> dict[str, Any] | None:
         """Return the report of this launch, or ``None`` if there is none yet."""
         with contextlib.suppress(OSError, json.JSONDecodeError):
             found: dict[str, Any] = json.loads(self._report.read_text(encoding="utf-8"))
@@ -203,15 +203,15 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
     soon = time.monotonic() + (0.0 if late else PARTING)
     while time.monotonic() < soon and not any(run.has_ended for run in runs):
         time.sleep(0.05)
-    for run in runs:
-        report = run.told()
+    reports = [run.read_report() for run in runs]
+    for run, report in zip(runs, reports, strict=True):
         if report is not None and "error" in report:
             return MeasurementError(f"{run.described} failed: {report['error']}")
-    for run in runs:
-        report = run.told()
+    for run, report in zip(runs, reports, strict=True):
         if report is not None:
             return MeasurementError(
-                f"the training function of {run.described} ended by itself, after {_blocks(report)} blocks of steps: "
+                f"the training function of {run.described} ended by itself, after "
+                f"{len(report['launch']['ranks'][0]['blocks'])} blocks of steps: "
                 "the gate decides when to stop. Remove the steps= or epochs= of its own loop; run.steps, "
                 "run.batches and run.fit end when the gate does"
             )
@@ -223,10 +223,6 @@ def explained(runs: Sequence[Running], error: PacingError, late: bool) -> Measur
             "or a --strategy with fewer replicas"
         )
     return MeasurementError(f"ranks of a side ended unexpectedly: {error}")
-
-
-def _blocks(report: Mapping[str, Any]) -> int:
-    return len(report["launch"]["ranks"][0]["blocks"])
 
 
 def provenance(side: Side, report: Mapping[str, Any]) -> dict[str, str]:

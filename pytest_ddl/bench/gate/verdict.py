@@ -181,15 +181,3 @@ def _judge(mean: float, lower: float, upper: float, margin: float, rule: Rule) -
 def percent(log_ratio: float) -> str:
     """Format a log ratio as a signed percentage: ``+5.0 %``."""
     return f"{math.expm1(log_ratio) * 100:+.1f} %"
-
-
-def replay(log_ratios: Sequence[float], rule: Rule) -> Decision:
-    """Return the gate's decision, look by look, as if these launches had come in this order."""
-    decision = decide(log_ratios[: rule.looks[0]], rule)
-    for look in rule.looks:
-        if look > len(log_ratios):
-            break
-        decision = decide(log_ratios[:look], rule)
-        if decision.verdict is not Verdict.INCONCLUSIVE:
-            break
-    return decision

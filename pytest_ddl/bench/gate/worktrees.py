@@ -24,6 +24,15 @@ class GateUsageError(ValueError):
     """Raised if the gate cannot run as requested (exit status 2). The message names the argument and the fix."""
 
 
+@contextmanager
+def usage_errors(option: str = "") -> Iterator[None]:
+    """Turn a ValueError in this context into a :class:`GateUsageError`, with a text before its message."""
+    try:
+        yield
+    except ValueError as error:
+        raise GateUsageError(f"{option}{error}") from None
+
+
 @dataclass(frozen=True)
 class Version:
     """Commit to measure."""

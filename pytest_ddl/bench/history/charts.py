@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -118,12 +118,7 @@ def chart(
     places = {commit.hash: index for index, commit in enumerate(commits)}
     by, unit = scale(series.benchmark.unit, room.high, share=is_share(series))
     marks, sizes = _marks(series, found, room, places, accepted)
-    grid = ticks(room.low / by, room.high / by)
-    lines = "".join(f'<path class="grid" d="M0 {room.y(tick * by):.1f}H{WIDTH:.0f}"/>' for tick in grid)
-    words = "".join(
-        f'<span class="tick" style="top:{room.y(tick * by):.1f}%">{text}</span>'
-        for tick, text in zip(grid, labels(grid), strict=True)
-    )
+    lines, words = _grid(ticks(room.low / by, room.high / by), lambda tick: room.y(tick * by))
     ideal = family(series.benchmark).ideal
     if ideal is not None:
         lines += f'<path class="ideal" d="M0 {room.y(ideal):.1f}H{WIDTH:.0f}"/>'
@@ -143,6 +138,22 @@ def chart(
         f'<div class="axis" aria-hidden="true"><span>{commits[0].day}</span><span>{commits[-1].day}</span></div>'
         "</figure>"
     )
+
+
+def _grid(places: list[float], y: Callable[[float], float]) -> tuple[str, str]:
+    """Return the lines of a grid, and their labels."""
+    lines = "".join(f'<path class="grid" d="M0 {y(place):.1f}H{WIDTH:.0f}"/>' for place in places)
+    words = "".join(
+        f'<span class="tick" style="top:{y(place):.1f}%">{text}</span>'
+        for place, text in zip(places, labels(places), strict=True)
+    )
+    return lines, words
+
+
+def _line(spots: Sequence[str], kind: str) -> str:
+    """Draw a line through points, each ``x y``, and the points themselves."""
+    dots = "".join(f"M{spot}h0" for spot in spots)
+    return f'<path class="line {kind}" d="M{"L".join(spots)}"/><path class="dots {kind}" d="{dots}"/>'
 
 
 def _svg(drawing: str) -> str:
@@ -171,9 +182,7 @@ def _drawn(series: Series, room: PlotArea, places: Mapping[str, int], noise: flo
         drawn = f'<path class="whisker" d="M{upper[0]}L{lower[0]}"/>'
     for points, kind in ((series.dropped, "old"), (series.points, "")):
         spots = [f"{room.x(places[point.commit.hash]):.1f} {room.y(point.value):.1f}" for point in points]
-        if spots:
-            drawn += f'<path class="line {kind}" d="M{"L".join(spots)}"/>'
-            drawn += f'<path class="dots {kind}" d="{"".join(f"M{spot}h0" for spot in spots)}"/>'
+        drawn += _line(spots, kind) if spots else ""
     return drawn
 
 
@@ -211,13 +220,12 @@ def _summary(series: Series, title: str, found: Sequence[Change], by: float, uni
         f"{series.points[-1].commit.day}, newest {number(values[-1])} {unit}, "
         f"between {number(min(values))} and {number(max(values))}."
     )
-    said = [first]
-    said += [
+    changes = (
         f"{'Worse' if change.worse else 'Better'} by {percent(change.effect)} after {change.before.short}, "
         f"by {change.after.short}: {change.verdict.status}."
         for change in found
-    ]
-    return " ".join(said)
+    )
+    return " ".join([first, *changes])
 
 
 @dataclass(frozen=True)
@@ -241,13 +249,9 @@ def scaling_chart(curves: Sequence[Curve], single: float, unit: str) -> str:
     def y(value: float) -> float:
         return HEIGHT * (1 - value / top)
 
-    drawn = [f'<path class="grid" d="M0 {y(tick):.1f}H{WIDTH:.0f}"/>' for tick in ticks(0, top, 4)]
+    lines, labels_of_grid = _grid(ticks(0, top, 4), y)
+    drawn, words = [lines], [labels_of_grid]
     drawn.append(f'<path class="ideal" d="M{x(1):.1f} {y(single):.1f}L{x(most):.1f} {y(single * most):.1f}"/>')
-    grid = ticks(0, top, 4)
-    words = [
-        f'<span class="tick" style="top:{y(tick):.1f}%">{text}</span>'
-        for tick, text in zip(grid, labels(grid), strict=True)
-    ]
     ends = [(y(single * most), "ideal", "neutral", x(most))]
     for curve in curves:
         points = sorted(curve.points, key=lambda point: point[0])
@@ -256,9 +260,7 @@ def scaling_chart(curves: Sequence[Curve], single: float, unit: str) -> str:
             edge = [f"{x(replicas):.1f} {y(around.high):.1f}" for replicas, around in bands]
             edge += [f"{x(replicas):.1f} {y(around.low):.1f}" for replicas, around in reversed(bands)]
             drawn.append(f'<path class="band {curve.hue}" d="M{"L".join(edge)}Z"/>')
-        spots = [f"{x(replicas):.1f} {y(value):.1f}" for replicas, value, _ in points]
-        drawn.append(f'<path class="line bold {curve.hue}" d="M{"L".join(spots)}"/>')
-        drawn.append(f'<path class="dots bold {curve.hue}" d="{"".join(f"M{spot}h0" for spot in spots)}"/>')
+        drawn.append(_line([f"{x(replicas):.1f} {y(value):.1f}" for replicas, value, _ in points], f"bold {curve.hue}"))
         last, value, _ = points[-1]
         share = f"{value / (single * last) * 100:.0f}{THIN}%" if last > 1 else ""
         ends.append((y(value), f"<span>{escape(curve.name)} </span>{share}", curve.hue, x(last)))

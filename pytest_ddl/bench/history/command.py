@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from pytest_ddl.bench.exits import FAILED, INTERRUPTED, USAGE, failed, interruptible
-from pytest_ddl.bench.git import GitError, read_log
-from pytest_ddl.bench.github import append_summary, is_github
+from pytest_ddl.bench.git import GitError, commit_url, read_log
 from pytest_ddl.bench.history.confirm import FILE, Confirm, Confirmations, at_most, confirm_all
 from pytest_ddl.bench.history.detect import MARGIN, Change, DetectorMissingError, changes
 from pytest_ddl.bench.history.model import History, Problem
 from pytest_ddl.bench.history.page import write_page
-from pytest_ddl.bench.history.places import ConfigurationError, Places, check_outputs, places_of
 from pytest_ddl.bench.history.read import NoResultsError, read_results
-from pytest_ddl.bench.history.report import Report, explain
-from pytest_ddl.bench.history.words import github_annotations, step_summary, told
-from pytest_ddl.bench.metrics.absent import MissingPackageError
+from pytest_ddl.bench.history.report import Report, explain, github_annotations, step_summary, text_of
+from pytest_ddl.bench.metrics.registry import MissingPackageError
+from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, append_summary, failed, interruptible, is_github
 
+CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json", "benchmarks/asv.conf.json")
 STATUSES = """\
 exit status:
   0    no confirmed regression stands; candidates that were not confirmed are only listed
@@ -34,53 +36,47 @@ exit status:
 """
 
 
+class ConfigurationError(Exception):
+    """Raised if the command line or asv's configuration cannot be used. The message gives the reason and the fix."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Settings that are needed from asv's configuration. Paths are absolute."""
+
+    configuration: Path | None
+    results: Path
+    html: Path
+    repository: Path | None
+    branch: str
+    project: str
+    commit_url: str
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUSES
-    parser.add_argument("--config", type=Path, metavar="FILE", help="asv's configuration (default: asv.conf.json)")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="asv's results_dir (default: as configured)")
-    parser.add_argument("--html", type=Path, metavar="DIR", help="asv's html_dir, for scaling/index.html")
-    parser.add_argument("--repository", type=Path, metavar="PATH", help="the measured repository: commits, links")
-    parser.add_argument("--branch", metavar="NAME", help="branch of the history (default: as configured, or HEAD)")
-    parser.add_argument("--publish", action="store_true", help="run asv publish first")
-    parser.add_argument(
-        "--no-detect", dest="detect", action="store_false", help="do not search for changes, only write the page"
-    )
-    parser.add_argument(
-        "--confirm",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="re-run both commits of each candidate side by side with the gate; each takes minutes",
-    )
-    parser.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="[WORKLOAD=]MODULE:FUNCTION",
-        help="the training function of a workload, for --confirm; repeatable",
-    )
-    parser.add_argument(
-        "--confirm-option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an argument of gate(), such as batch_per_replica=64; repeatable",
-    )
-    parser.add_argument(
-        "--max-reruns", type=int, default=10, metavar="N", help="maximum number of re-runs (default: %(default)s)"
-    )
-    parser.add_argument("--machine", metavar="NAME", help="asv's name of this machine, for --confirm")
-    parser.add_argument(
-        "--margin",
-        type=float,
-        default=MARGIN,
-        metavar="SHARE",
-        help="smallest change to report (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--accept", action="append", default=[], metavar="ID", help="id of a change or gap that is intended; repeatable"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to this file as JSON")
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="asv's configuration (default: asv.conf.json)")
+    add("--results", type=Path, metavar="DIR", help="asv's results_dir (default: as configured)")
+    add("--html", type=Path, metavar="DIR", help="asv's html_dir, for scaling/index.html")
+    add("--repository", type=Path, metavar="PATH", help="the measured repository: commits, links")
+    add("--branch", metavar="NAME", help="branch of the history (default: as configured, or HEAD)")
+    add("--publish", action="store_true", help="run asv publish first")
+    add("--no-detect", dest="detect", action="store_false", help="do not search for changes, only write the page")
+    confirm = "re-run both commits of each candidate side by side with the gate; each takes minutes"
+    add("--confirm", action=argparse.BooleanOptionalAction, default=False, help=confirm)
+    target = "the training function of a workload, for --confirm; repeatable"
+    add("--target", action="append", default=[], metavar="[WORKLOAD=]MODULE:FUNCTION", help=target)
+    argument = "an argument of gate(), such as batch_per_replica=64; repeatable"
+    add("--confirm-option", action="append", default=[], metavar="NAME=VALUE", help=argument)
+    add("--max-reruns", type=int, default=10, metavar="N", help="maximum number of re-runs (default: %(default)s)")
+    add("--machine", metavar="NAME", help="asv's name of this machine, for --confirm")
+    margin = "smallest change to report (default: %(default)s)"
+    add("--margin", type=float, default=MARGIN, metavar="SHARE", help=margin)
+    accepted = "id of a change or gap that is intended; repeatable"
+    add("--accept", action="append", default=[], metavar="ID", help=accepted)
+    add("--json", type=Path, metavar="FILE", help="write the findings to this file as JSON")
 
 
 def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
@@ -117,12 +113,12 @@ def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
         confirm = _gate(options, places)
     report = _judge(history, places, options, confirm)
     page = write_page(report, places.html)
-    print(told(report))  # noqa: T201
+    print(text_of(report))  # noqa: T201
     print(f"page: {page}")  # noqa: T201
     if options.json:
         options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
     if is_github():
-        print(github_annotations(report))  # noqa: T201
+        sys.stdout.write(github_annotations(report))
     append_summary(step_summary(report))
     return report.exit_status
 
@@ -191,3 +187,70 @@ def _gate(options: argparse.Namespace, places: Places) -> Confirm:
         )
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
+
+
+def places_of(options: argparse.Namespace) -> Places:
+    """Return the settings from the options, else from asv's configuration.
+
+    :raises ConfigurationError: if there is no configuration that can be used.
+    """
+    path = options.config or next((Path(name) for name in CONFIGURATIONS if Path(name).is_file()), None)
+    if options.config and not options.config.is_file():
+        raise ConfigurationError(f"--config={options.config} is not a file")
+    data = _configuration(path) if path else {}
+    if path is None and options.results is None:
+        raise ConfigurationError(
+            f"no {', '.join(CONFIGURATIONS)} here: give --config FILE, or --results DIR and --html DIR"
+        )
+    base = path.parent.resolve() if path else Path.cwd()
+
+    def configured(given: Path | None, key: str, default: str) -> Path:
+        return given.resolve() if given else (base / str(data.get(key, default))).resolve()
+
+    results = configured(options.results, "results_dir", "results")
+    html = configured(options.html, "html_dir", "html")
+    repository = options.repository.resolve() if options.repository else None
+    repo = str(data.get("repo", ""))
+    if repository is None and repo and (base / repo).is_dir():
+        repository = (base / repo).resolve()
+    branches = data.get("branches") or ["HEAD"]
+    link = str(data.get("show_commit_url", "")).strip("#") or (commit_url(repository) if repository else "")
+    branch = options.branch or str(branches[0] or "HEAD")
+    return Places(path, results, html, repository, branch, str(data.get("project", "")), link)
+
+
+def check_outputs(html: Path, json_file: Path | None) -> None:
+    """Check that all outputs can be written before minutes are spent on re-runs.
+
+    :raises ConfigurationError: if one cannot be written; the message names it.
+    """
+    try:
+        html.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--html={html} cannot be the folder of the page: {error}") from error
+    if json_file is None:
+        return
+    folder = json_file.absolute().parent
+    if not folder.is_dir():
+        raise ConfigurationError(f"--json={json_file}: there is no folder {folder}")
+    if json_file.is_dir() or not os.access(json_file if json_file.exists() else folder, os.W_OK):
+        raise ConfigurationError(f"--json={json_file} cannot be written: give a file in a folder that is yours")
+
+
+def _configuration(path: Path) -> dict[str, Any]:
+    try:
+        data = _parser()(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read as asv's configuration: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigurationError(f"{path} holds a {type(data).__name__}, not asv's configuration")
+    return data
+
+
+def _parser() -> Callable[[str], Any]:
+    try:
+        json5 = import_module("json5")  # a dependency of asv; without it, comments cannot be read
+    except ImportError:
+        return json.loads
+    parser: Callable[[str], Any] = json5.loads
+    return parser

@@ -24,7 +24,7 @@ SHORTEST = 8
 NOISE_FLOOR = 0.002
 """Minimum relative noise. Without it, a few points that agree by chance would make others look like changes."""
 OUTLIER = 4.0
-"""Noise standard deviations beyond all of four neighbors that make a single result an outlier."""
+"""A result is an outlier if it differs from each of its four neighbors by more standard deviations of the noise."""
 PLACE = 0.99
 """Probability that the change is within the reported range of commits."""
 CREEP_WINDOW = 10
@@ -177,7 +177,7 @@ def _stands(change: float, left: float, margin: float, error: float) -> bool:
 
 
 def _without_outliers(values: Sequence[float], sigma: float) -> list[float]:
-    """Replace single values far above or below all four neighbors by their median, as no commit causes them."""
+    """Replace single outliers by the median of their four neighbors. A commit would change the later values too."""
     kept = list(values)
     for place in range(2, len(values) - 2):
         around = [*values[place - 2 : place], *values[place + 1 : place + 3]]
@@ -283,7 +283,7 @@ def _creep(series: Series, logs: Sequence[float], sigma: float, margin: float) -
 def beyond_steps(creep: Change, steps: Sequence[Change], margin: float = MARGIN) -> bool:
     """Return whether a creep exceeds the steps of its series that were not refuted, by at least ``margin``.
 
-    Steps back count too, so that the rest of a slowdown is reported if it was repaired in part.
+    Steps in the other direction count too, so that the rest of a slowdown is reported if it was repaired in part.
     """
     reported = sum(
         math.log(step.new / step.old)

@@ -96,7 +96,7 @@ _NAMED = {one.name: one for one in FAMILIES}
 NEUTRAL = {"packs", *(name for name, count in COUNTS.items() if not count.judged)}
 """Counters that are reported but not judged, as in the gate: more of them can be better or worse."""
 BY_CHANCE = {name for name, count in COUNTS.items() if not count.exact}
-"""Counters that differ from run to run if batches are ragged. Only zero or not zero is exact."""
+"""Counters that differ from run to run if batches are ragged. Only whether they are zero is exact."""
 STRATEGY, REPLICAS = ("strategy", "variant"), ("replicas", "n_replicas", "num_replicas", "workers")
 
 
@@ -206,7 +206,7 @@ def whole_workload(series: Series) -> str:
     return f"{suite}({others})" if others else suite
 
 
-def told_apart(series: Iterable[Series]) -> tuple[Series, ...]:
+def mark_clashes(series: Iterable[Series]) -> tuple[Series, ...]:
     """Return the same series, and mark those whose workload has the same name as one of another suite."""
     all_of_them = tuple(series)
     called: dict[str, set[str]] = defaultdict(set)

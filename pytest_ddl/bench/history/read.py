@@ -14,9 +14,9 @@ from typing import Any, Literal
 from pytest_ddl.bench.git import GitLog
 from pytest_ddl.bench.history import gaps
 from pytest_ddl.bench.history.files import ResultFile, broken, read_benchmarks, result_files
-from pytest_ddl.bench.history.meaning import told_apart
+from pytest_ddl.bench.history.meaning import mark_clashes
 from pytest_ddl.bench.history.model import AsvMachine, Basis, Benchmark, Commit, History, Point, Problem, Series, plain
-from pytest_ddl.bench.metrics.absent import statistics_package
+from pytest_ddl.bench.metrics.registry import statistics_package
 
 CONFIDENCE = 0.95
 _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
@@ -73,7 +73,7 @@ def read_results(results: Path, log: GitLog | None = None, *, commit_url: str = 
         measured[file.machine.name, file.environment].add(commit)
         for key, kind, item in rows:
             getattr(cells[key], kind).append(item)
-    series = told_apart(
+    series = mark_clashes(
         Series(
             machine, env, benchmarks[name], values, _sorted(cell.points), _sorted(cell.dropped),
             tuple(cell.failed), tuple(cell.skipped),

@@ -1,4 +1,4 @@
-"""Findings in a history, and their consequences: which of them alert, and the exit status."""
+"""Report of a history: its findings, which of them alert, the exit status, and the text for people."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.bench.counters.changes import explained_bytes
-from pytest_ddl.bench.exits import INCOMPLETE, OK, WRONG
 from pytest_ddl.bench.history.detect import Change, ChangeVerdict
-from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, variant, whole_workload
+from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, variant, whole_workload, workload
 from pytest_ddl.bench.history.model import History, Problem, Series
+from pytest_ddl.bench.history.units import percent, quantity
+from pytest_ddl.bench.outcome import INCOMPLETE, OK, WRONG, annotation
 from pytest_ddl.bench.records import Counters
 
+_AT_MOST = 12
+"""Maximum number of changes that are listed for one cause."""
 PRIMARY = ("step", "throughput", "counters")
 STEPS = ("step", "throughput")
 EXPLAINED = ChangeVerdict(
@@ -183,3 +186,84 @@ def _is_larger(change: Change, parameters: Series | None) -> bool:
         for commit, reduced in ((change.before, change.old), (change.after, change.new))
     )
     return after.reduced_bytes <= explained_bytes(before, after)
+
+
+def text_of(report: Report) -> str:
+    """Return the text for a terminal: regressions, candidates, gaps, and what was not done."""
+    history = report.history
+    machines = ", ".join(history.machines)
+    lines = [f"{len(history.commits)} commits, {len(history.series)} series, from {machines}"]
+    for title, found in (("REGRESSION", report.regressions), ("to be confirmed", report.candidates)):
+        lines += _listed(title, found)
+    if not report.regressions:
+        lines.append("no confirmed regression" + (": candidates need a re-run first" if report.candidates else ""))
+    for problem in history.problems:
+        state = "accepted" if problem.id in report.accepted else ("INCOMPLETE" if problem.error else "note")
+        lines.append(f"{state} [{problem.id}] {problem.message}")
+    lines += [f"note: {note}" for note in report.notes]
+    known = {change.id for change in report.changes} | {problem.id for problem in history.problems}
+    unknown = report.accepted - known
+    lines += [f"note: --accept {name} is no longer a change or gap of this history" for name in sorted(unknown)]
+    return "\n".join(lines)
+
+
+def where(change: Change) -> str:
+    """Describe the commits between which a change lies."""
+    if change.kind == "creep":
+        return f"gradually from {change.before.short} to {change.after.short}"
+    return f"after {change.before.short}, by {change.after.short}"
+
+
+def line(change: Change) -> str:
+    """Describe one change in one line."""
+    unit = change.series.benchmark.unit
+    levels = f"{quantity(change.old, unit)} -> {quantity(change.new, unit)}"
+    return f"{change.series.label}: {percent(change.effect)}, {levels} [{change.id}]"
+
+
+def cause(group: Sequence[Change]) -> list[str]:
+    """Describe changes that one commit can have caused: their place, the reason to believe them, and each change."""
+    first = group[0]
+    message = f": {first.verdict.message}" if first.verdict.message else ""
+    head = f"{workload(first.series)} on {first.series.machine}, {where(first)}{message}"
+    left = [f"{len(group) - _AT_MOST} more; --json has all"] if len(group) > _AT_MOST else []
+    return [head, *(line(change) for change in group[:_AT_MOST]), *left]
+
+
+def _listed(title: str, found: Sequence[Change]) -> list[str]:
+    lines = []
+    for group in causes(found):
+        head, *rest = cause(group)
+        lines += [f"{title}: {head}", *(f"  {text}" for text in rest)]
+    return lines
+
+
+def github_annotations(report: Report) -> str:
+    """Return workflow commands of GitHub Actions: errors for what alerts, warnings for gaps, notices for candidates.
+
+    Each of them is one line, with its line feed.
+    """
+    lines = [annotation("error", "Performance regression", "; ".join(cause(one))) for one in causes(report.regressions)]
+    lines += [annotation("warning", "History incomplete", problem.message) for problem in report.errors]
+    lines += [
+        annotation("notice", "Performance candidate, not confirmed", "; ".join(cause(one)))
+        for one in causes(report.candidates)
+    ]
+    return "".join(lines)
+
+
+def step_summary(report: Report) -> str:
+    """Return Markdown for the summary of a GitHub job."""
+    counts = f"{len(report.history.commits)} commits, {len(report.history.series)} series."
+    lines = ["## Performance history", "", counts]
+    for title, found in (("Confirmed regressions", report.regressions), ("To be confirmed", report.candidates)):
+        if found:
+            lines += ["", f"### {title}", ""]
+        for group in causes(found):
+            head, *rest = cause(group)
+            lines += [f"- {head}", *(f"  - `{text}`" for text in rest)]
+    if report.errors:
+        lines += ["", "### The history is incomplete", "", *(f"- {problem.message}" for problem in report.errors)]
+    if not report.regressions:
+        lines += ["", "No confirmed regression."]
+    return "\n".join(lines) + "\n"

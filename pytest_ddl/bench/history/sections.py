@@ -93,19 +93,13 @@ def series_order(series: Series) -> tuple[str, tuple[int, Variant], str]:
 
 def _scaling(series: Sequence[Series]) -> str:
     """Draw real and ideal throughput at the newest commit, if more than one number of replicas was measured."""
-    newest: dict[str, list[Series]] = defaultdict(list)
+    values: dict[str, dict[int, Series]] = defaultdict(dict)
     for one in series:
         found = variant(one)
         if found and found.replicas and one.points:
-            newest[found.strategy.partition("[")[0]].append(one)
-    values = {
-        name: {found.replicas: one for one in several if (found := variant(one))} for name, several in newest.items()
-    }
-    last = max((one.points[-1].commit for several in newest.values() for one in several), default=None)
-    base = next(
-        (values[name][1] for name in ("one_device", *values) if 1 in values.get(name, {})),
-        None,
-    )
+            values[found.strategy.partition("[")[0]][found.replicas] = one
+    last = max((one.points[-1].commit for several in values.values() for one in several.values()), default=None)
+    base = next((values[name][1] for name in ("one_device", *values) if 1 in values.get(name, {})), None)
     sizes = {size for several in values.values() for size in several}
     if base is None or last is None or len(sizes) < 2:
         return ""
@@ -183,6 +177,12 @@ def commit_link(commit: Commit, history: History) -> str:
     return f'<a href="{escape(history.commit_url + commit.hash, quote=True)}"{title}>{name}</a>'
 
 
+def scrollable(label: str, table: str) -> str:
+    """Wrap the content of a table so that it scrolls on narrow screens, also with the keyboard."""
+    label = escape(label, quote=True)
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{table}</div>'
+
+
 def _table(series: Sequence[Series], view: View, history: History) -> str:
     """Return the same numbers as a table, newest first, for screen readers, copying, and use without scripts."""
     largest = max((point.value for one in series for point in one.points), default=0.0)
@@ -196,12 +196,11 @@ def _table(series: Sequence[Series], view: View, history: History) -> str:
         for commit in reversed(view.commits)
     )
     caption = f"{series[0].benchmark.name}{f' in {unit}' if unit else ''} on {view.machine}, newest first"
-    return (
-        f'<details class="table"><summary>Table</summary><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="{escape(caption, quote=True)}"><table><caption>{escape(caption)}</caption><thead><tr>'
-        f'<th scope="col">Commit</th><th scope="col">Date</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-        "</details>"
+    table = (
+        f'<table><caption>{escape(caption)}</caption><thead><tr><th scope="col">Commit</th><th scope="col">Date</th>'
+        f"{head}</tr></thead><tbody>{rows}</tbody></table>"
     )
+    return f'<details class="table"><summary>Table</summary>{scrollable(caption, table)}</details>'
 
 
 def _counters(kind: Family, series: Sequence[Series], report: Report) -> str:
@@ -221,11 +220,13 @@ def _counters(kind: Family, series: Sequence[Series], report: Report) -> str:
         + "</tr>"
         for title, of in rows.items()
     )
+    table = (
+        f'<table class="counters"><thead><tr><th scope="col">Variant</th>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )
     return (
         f'<div class="metric"><h3>{escape(kind.title)}</h3><p class="about">{escape(kind.explanation)} '
-        "Below each value: its last change.</p>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Counters"><table class="counters">'
-        f'<thead><tr><th scope="col">Variant</th>{head}</tr></thead><tbody>{body}</tbody></table></div></div>'
+        f"Below each value: its last change.</p>{scrollable('Counters', table)}</div>"
     )
 
 
@@ -233,10 +234,8 @@ def _counter(series: Series, report: Report) -> str:
     if not series.points:
         return f"<td>{DASH}</td>"
     value = number(series.points[-1].value, 6)
-    if not is_exact(series.benchmark):
-        return f"<td>{value}</td>"
     changed = [one for one in report.changes if one.series.key == series.key]
-    if not changed and len(series.points) < 2:
+    if not is_exact(series.benchmark) or (not changed and len(series.points) < 2):
         return f"<td>{value}</td>"
     if not changed:
         return f"<td>{value}<small>unchanged, {len(series.points)} commits</small></td>"

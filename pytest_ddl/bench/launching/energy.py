@@ -271,10 +271,6 @@ class EnergyMeter:
 
 def default_sources() -> list[EnergySource]:
     """Return the sources for the energy of this process."""
-    # If only the CPU is measured, the energy of an idle GPU does not belong to it.
-    return [Nvml()] if _uses_gpus() else [Rapl()]
-
-
-def _uses_gpus() -> bool:
     tensorflow = sys.modules.get("tensorflow")
-    return bool(tensorflow is not None and tensorflow.config.list_logical_devices("GPU"))
+    # If only the CPU is measured, the energy of an idle GPU does not belong to it.
+    return [Nvml()] if tensorflow is not None and tensorflow.config.list_logical_devices("GPU") else [Rapl()]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +17,8 @@ from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.pinning import thread_environ
 from pytest_ddl.bench.launching.remote import LaunchOrders, RankResult, measure_training
 from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.records import Counters, Launch
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.processes import kill_tagged
+from pytest_ddl.bench.records import BenchSpec, Counters, Launch
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
@@ -89,7 +86,8 @@ def launch(
             cluster.retired = cluster.retired or "it was measured in"
             device = harness.device_for(spec, mark)
     finally:
-        _end_started_by_ranks(folder)
+        # The ranks' process groups have ended, but not processes that ranks started in sessions of their own.
+        kill_tagged(f"{TAG}={folder}")
         shutil.rmtree(folder, ignore_errors=True)
     results: list[RankResult] = all_of(answers, "while it was measured", _ended_early)
     if driver is not None and driver.failure is not None:
@@ -107,13 +105,6 @@ def launch(
         machine=machine_facts(),
         versions=results[0].versions,
     )
-
-
-def _end_started_by_ranks(folder: Path) -> None:
-    """Kill processes that ranks started in sessions of their own; the ranks' process groups have ended already."""
-    for pid in tagged(f"{TAG}={folder}"):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
 
 
 class _Driver(threading.Thread):

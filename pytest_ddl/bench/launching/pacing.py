@@ -23,9 +23,9 @@ LATE_TRACES = 5
 """Maximum number of blocks dropped as warm-up because something was traced in them; later ones are measured."""
 
 
-BREATH_EVERY = 3.0
-"""Interval in seconds at which stopped ranks that wait for the end of a block run for ``BREATH`` seconds."""
-BREATH = 0.1
+RESUME_EVERY = 3.0
+"""Interval in seconds at which stopped ranks are resumed for ``RESUME_SECONDS``, while the other side runs a block."""
+RESUME_SECONDS = 0.1
 _LONGEST_PARENT = 80
 """Maximum bytes of the parent folder's path: the path of a Unix socket contains it and has at most 107 bytes."""
 
@@ -83,36 +83,32 @@ class Lane:
         self._paused = False
         self.traces = traces
         """Functions that all ranks together had traced when the last block ended, or before the first block."""
-        self.dropped = 0
-        """Number of blocks that all ranks dropped because one of them traced in it; at most ``LATE_TRACES``."""
-        self._drop = False
+        self._dropped = 0
+        self.was_dropped = False
+        """True if the last block belongs to the warm-up, because a rank traced in it; the next order informs the ranks.
+        At most ``LATE_TRACES`` blocks are dropped."""
 
     def run_block(self, steps: int, deadline: float, meanwhile: Callable[[], None] = lambda: None) -> list[float]:
         """Have every rank run ``steps`` steps, and return their seconds by rank.
 
         Check ``was_dropped`` before you use them.
 
-        :param meanwhile: called every ``BREATH_EVERY`` seconds of a long block.
+        :param meanwhile: called every ``RESUME_EVERY`` seconds of a long block.
         :raises PacingError: if a rank left or did not finish before ``deadline`` (``time.monotonic``).
         """
         self._order(steps)
         done = []
         for rank in sorted(self._lines):
-            while not self._lines[rank].has_come(min(BREATH_EVERY, deadline - time.monotonic())):
+            while not self._lines[rank].has_come(min(RESUME_EVERY, deadline - time.monotonic())):
                 if time.monotonic() >= deadline:
                     break
                 meanwhile()
             done.append(self._lines[rank].receive(deadline))
         traces = sum(int(one["traces"]) for one in done)
-        self._drop = traces > self.traces and self.dropped < LATE_TRACES
-        self.dropped += self._drop
+        self.was_dropped = traces > self.traces and self._dropped < LATE_TRACES
+        self._dropped += self.was_dropped
         self.traces = traces
         return [float(one["seconds"]) for one in done]
-
-    @property
-    def was_dropped(self) -> bool:
-        """True if the last block belongs to the warm-up; the next order informs the ranks."""
-        return self._drop
 
     def pause(self) -> None:
         """Stop the ranks' processes, because a rank that only waits still fills the buffers of its input pipeline."""
@@ -126,14 +122,14 @@ class Lane:
             self._signal(signal.SIGCONT)
             self._paused = False
 
-    def breathe(self) -> None:
-        """Let paused ranks run for a moment, because peers treat a rank that is silent for ten seconds as dead.
+    def resume_briefly(self) -> None:
+        """Let paused ranks run for a moment. Otherwise their peers treat them as dead after ten seconds of silence.
 
         The coordination service of ``multi_worker_mirrored`` (TF 2.21) would then end all of them.
         """
         if self._paused:
             self._signal(signal.SIGCONT)
-            time.sleep(BREATH)
+            time.sleep(RESUME_SECONDS)
             self._signal(signal.SIGSTOP)
 
     def _signal(self, number: int) -> None:
@@ -147,12 +143,12 @@ class Lane:
         self.resume()
         for line in self._lines.values():
             with contextlib.suppress(OSError):
-                line.send({"steps": 0, "drop": self._drop})
+                line.send({"steps": 0, "drop": self.was_dropped})
 
     def _order(self, steps: int) -> None:
         try:
             for line in self._lines.values():
-                line.send({"steps": steps, "drop": self._drop})
+                line.send({"steps": steps, "drop": self.was_dropped})
         except OSError as error:
             raise PacingError(f"a rank closed its connection: {error}") from None
 

@@ -93,15 +93,16 @@ class Stopwatch(StepListener):
     @property
     def steps_per_call(self) -> int:
         """Steps that Keras runs between two callbacks."""
-        found = (getattr(model, "steps_per_execution", 1) for model in self._watcher.models)
-        return max((int(number) for number in found if isinstance(number, int)), default=1)
+        return self._largest("steps_per_execution")
 
     @property
     def unrolled_steps(self) -> int:
         """Steps that the graph of Keras's training function holds one after the other."""
-        found = (getattr(model, "unrolled_steps_per_execution", 1) for model in self._watcher.models)
-        number = max((int(number) for number in found if isinstance(number, int)), default=1)
-        return min(number, self.steps_per_call)
+        return min(self._largest("unrolled_steps_per_execution"), self.steps_per_call)
+
+    def _largest(self, setting: str) -> int:
+        found = (getattr(model, setting, 1) for model in self._watcher.models)
+        return max((number for number in found if isinstance(number, int)), default=1)
 
     @property
     def traces(self) -> int:

@@ -12,9 +12,8 @@ from __future__ import annotations
 from pytest_ddl.bench.metrics import speed, of_pair, costs, communication, usl, batch_size, convergence  # noqa: F401
 
 # isort: on
-from pytest_ddl.bench.metrics.absent import NoNumberError
 from pytest_ddl.bench.metrics.estimates import Estimate, baseline_of, estimate, interval
-from pytest_ddl.bench.metrics.registry import METRICS, Column, Metric, metric, metric_named
+from pytest_ddl.bench.metrics.registry import METRICS, Column, Metric, NoNumberError, metric, metric_named
 
 __all__ = [
     "METRICS",

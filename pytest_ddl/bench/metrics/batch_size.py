@@ -9,14 +9,13 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any
 
-from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
-from pytest_ddl.bench.metrics.registry import metric
+from pytest_ddl.bench.metrics.registry import NoNumberError, metric, statistics_package
 
 FEWEST_BATCHES = 3
 PERFECT = -0.9
 """Slope ``d log(steps) / d log(batch)`` up to which scaling is perfect: doubling the batch saves 46 % of the steps."""
 USELESS = -0.1
-"""Slope from which data parallelism is maximal: doubling the batch saves 7 % of the steps or less."""
+"""Slope above which a larger batch hardly helps: doubling the batch saves 7 % of the steps or less."""
 
 
 class Regime(str, Enum):

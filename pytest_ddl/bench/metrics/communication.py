@@ -9,8 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_ddl.bench.metrics.absent import NoNumberError
-from pytest_ddl.bench.metrics.registry import metric
+from pytest_ddl.bench.metrics.registry import NoNumberError, metric
 from pytest_ddl.bench.records import Launch
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
-from pytest_ddl.bench.metrics.registry import metric
+from pytest_ddl.bench.metrics.registry import NoNumberError, metric, statistics_package
 
 ALPHA = 0.05
 """Level of each one-sided test, as in MLPerf."""
 FEWEST_RUNS = 3
-"""Fewest runs that may remain after the fastest and the slowest are dropped."""
+"""Minimum number of runs that must remain after the fastest and the slowest are dropped."""
 
 
 class Convergence(str, Enum):
@@ -81,29 +80,23 @@ class ConvergenceResult:
         return f"{self.verdict.value}: {self.message}"
 
 
-def max_speed_up(mean: float, spread: float, reference_runs: int, runs: int, alpha: float = ALPHA) -> float:
-    """Return the largest factor by which epochs may be fewer and still pass as noise.
+def margin_of(mean: float, spread: float, reference_runs: int, runs: int, alpha: float = ALPHA) -> float:
+    """Return by how much the mean epochs of two groups may differ and still pass as noise.
 
-    The formula is ``mean / (mean - t(1-α, n+m-2) s sqrt(1/n + 1/m))``. A one-sided two-sample t test with equal spreads
-    does not reject factors up to this one. MLPerf finds it by bisection. In MLPerf's example it is 1.0353, with mean
-    15.75, s 0.433, and 8 runs against 3 (10 and 5 before the fastest and the slowest were dropped). Source:
-    mlcommons/logging, rcp_checker.py, ``_find_min_acceptable_mean``.
+    A one-sided two-sample t test with equal spreads does not reject up to ``t(1-α, n+m-2) s sqrt(1/n + 1/m)``. MLPerf
+    finds the same by bisection. In MLPerf's example, ``mean / (mean - margin)`` is 1.0353, with mean 15.75, s 0.433
+    and 8 runs against 3 (10 and 5 before the fastest and the slowest were dropped). Source: mlcommons/logging,
+    rcp_checker.py, ``_find_min_acceptable_mean``.
 
     :param spread: standard deviation of both groups.
     :raises ValueError: if a number of runs is below 2, the mean is not positive, or the spread is negative.
     """
-    return mean / (mean - _margin(mean, spread, reference_runs, runs, alpha))
-
-
-def _margin(mean: float, spread: float, reference_runs: int, runs: int, alpha: float) -> float:
     if reference_runs < 2 or runs < 2 or not mean > 0 or not spread >= 0:
         raise ValueError(
             f"mean={mean!r}, spread={spread!r}, reference_runs={reference_runs}, runs={runs}: a test needs 2 runs or "
             "more of each, a positive mean, and a spread of 0 or more"
         )
-    stats = statistics_package("scipy.stats")
-
-    t = float(stats.t.ppf(1 - alpha, reference_runs + runs - 2))
+    t = float(statistics_package("scipy.stats").t.ppf(1 - alpha, reference_runs + runs - 2))
     return t * spread * math.sqrt(1 / reference_runs + 1 / runs)
 
 
@@ -166,7 +159,7 @@ def convergence_guard(
     reference = interpolated(points, batch)
     kept = _olympic(epochs)
     runs, mean = len(kept), statistics.fmean(kept)
-    margin = _margin(reference.mean, reference.spread, reference.runs, runs, alpha)
+    margin = margin_of(reference.mean, reference.spread, reference.runs, runs, alpha)
     low, high = reference.mean - margin, reference.mean + margin
     if not math.isfinite(mean):
         never = sum(not math.isfinite(each) for each in epochs)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.metrics.absent import NoNumberError
-from pytest_ddl.bench.metrics.registry import Column, digits, metric
+from pytest_ddl.bench.metrics.registry import Column, NoNumberError, digits, metric
 from pytest_ddl.bench.metrics.speed import global_batch, step_time
 from pytest_ddl.bench.records import EnergyReading, Launch
 

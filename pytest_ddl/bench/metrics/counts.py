@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_ddl.bench.counters.retraces import SETTLED
-from pytest_ddl.bench.metrics.absent import NoNumberError
+from pytest_ddl.bench.metrics.registry import NoNumberError
 from pytest_ddl.bench.records import Counters
 
 

@@ -13,9 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_ddl.bench.metrics.absent import MissingPackageError, NoNumberError, statistics_package
 from pytest_ddl.bench.metrics.of_pair import UNSCALED
-from pytest_ddl.bench.metrics.registry import METRICS, metric_named
+from pytest_ddl.bench.metrics.registry import (
+    METRICS,
+    MissingPackageError,
+    NoNumberError,
+    metric_named,
+    statistics_package,
+)
 
 if TYPE_CHECKING:
     from pytest_ddl.bench.matrix import Matrix
@@ -125,7 +130,7 @@ def interval(
 
 
 def _scale(samples: list[float], ratio_scale: bool) -> tuple[Callable[[float], float], list[float]]:
-    """Return the samples on the scale on which a mean is computed, after the function that converts the mean back."""
+    """Return the function that converts a mean back, and the samples on the scale on which the mean is computed."""
     if ratio_scale and all(sample > 0 for sample in samples):
         return math.exp, [math.log(sample) for sample in samples]
     return float, samples

@@ -1,10 +1,16 @@
-"""Metrics of a launch against one on a single replica: scaling, and the cost of distribution."""
+"""Metrics of a launch against one on a single replica: scaling, and the cost of distribution.
+
+The scaling efficiency is the share of N replicas' worth of work that is done. Its formula depends on the batch:
+
+* Global batch fixed (strong scaling): a step does the same work on 1 and on N replicas.
+* Batch per replica fixed (weak scaling): a step on N replicas does N times the work.
+* Whole runs over the same data set with the same number of epochs: the work is the same for any batch, so the formula
+  of strong scaling applies to run times.
+"""
 
 from __future__ import annotations
 
-from pytest_ddl.bench.metrics import scaling
-from pytest_ddl.bench.metrics.absent import NoNumberError
-from pytest_ddl.bench.metrics.registry import Column, metric
+from pytest_ddl.bench.metrics.registry import Column, NoNumberError, metric
 from pytest_ddl.bench.metrics.speed import seconds_per_1k_examples, step_time
 from pytest_ddl.bench.records import Launch
 
@@ -33,7 +39,7 @@ def _overhead(rule: str) -> Column:
     family="efficiency",
 )
 def weak_scaling_efficiency(one: Launch, many: Launch) -> float:
-    """Return the share of N replicas' worth of work that is got.
+    """Return the share of N replicas' worth of work that is done.
 
     It is the scaled speed-up ``N * t_1 / t_N`` of the source, divided by N.
 
@@ -70,7 +76,7 @@ def weak_scaling_overhead(one: Launch, many: Launch) -> float:
     family="efficiency",
 )
 def strong_scaling_efficiency(one: Launch, many: Launch) -> float:
-    """Return the share of N replicas' worth of work that is got.
+    """Return the share of N replicas' worth of work that is done.
 
     :formula: t_1 / (N t_N), global batch fixed; or run times over the same data set
     :source: Kumar et al. 1994, section 4.1
@@ -79,7 +85,7 @@ def strong_scaling_efficiency(one: Launch, many: Launch) -> float:
     _check(one, many)
     if not _same_global(one, many):
         raise NoNumberError(f"the global batch was not kept ({_batches(one, many)}): measure with global_batch_size=")
-    return scaling.strong_scaling_efficiency(step_time(one), step_time(many), many.replicas)
+    return step_time(one) / (many.replicas * step_time(many))
 
 
 @metric("", "lower", scope="pair", tracked="strong", column=_overhead("strong"), family="overhead")
@@ -105,14 +111,15 @@ def speed_up(one: Launch, many: Launch) -> float:
     :raises NoNumberError: if one of them has no throughput, or the strategy has no replicas to scale with.
     """
     _check(one, many)
-    return scaling.speed_up(seconds_per_1k_examples(one), seconds_per_1k_examples(many))
+    return seconds_per_1k_examples(one) / seconds_per_1k_examples(many)
 
 
 @metric("", "lower", scope="pair", ratio_scale=False)
 def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
     """Return the share of the work that behaves as if it were serial; 0 is ideal.
 
-    S is the speed-up; see :func:`~pytest_ddl.bench.metrics.scaling.karp_flatt_serial_fraction`.
+    S is the speed-up. The number stays constant over N if a serial part is the only cost, and grows with N if
+    communication grows too. It is negative for a speed-up beyond N.
 
     :formula: (1/S - 1/N) / (1 - 1/N)
     :source: Karp & Flatt 1990, CACM 33(5)
@@ -120,7 +127,12 @@ def karp_flatt_serial_fraction(one: Launch, many: Launch) -> float:
     """
     if many.replicas < 2:
         raise NoNumberError("one replica has no serial fraction: measure 2 or more replicas")
-    return scaling.karp_flatt_serial_fraction(speed_up(one, many), many.replicas)
+    return serial_fraction(speed_up(one, many), many.replicas)
+
+
+def serial_fraction(speed_up: float, replicas: int) -> float:
+    """Return ``(1/S - 1/N) / (1 - 1/N)`` for a speed-up S on N replicas, at least 2."""
+    return (1.0 / speed_up - 1.0 / replicas) / (1.0 - 1.0 / replicas)
 
 
 @metric("seconds", "lower", scope="pair", ratio_scale=False, tracked="weak", family="communication")

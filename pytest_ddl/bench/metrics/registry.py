@@ -1,7 +1,8 @@
 """Registry of metrics: the decorator :func:`metric` adds a function, and everything else reads ``METRICS``.
 
 The table of the documentation, the benchmarks that asv tracks, the table of a measurement, and the sections of the
-history page follow from the decorator's arguments and from the docstring of the function.
+history page follow from the decorator's arguments and from the docstring of the function. A metric that cannot be
+computed raises an error of this module, which gives the user the reason.
 """
 
 from __future__ import annotations
@@ -11,10 +12,31 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal, TypeVar
 
 Suites = Literal["", "always", "weak", "strong", "energy"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class NoNumberError(ValueError):
+    """Error if a metric cannot be computed from the measurement; the message says why, and what would provide it."""
+
+
+class MissingPackageError(ImportError):
+    """Error if a package for statistics is not installed; the message says how to install it."""
+
+
+def statistics_package(name: str) -> Any:
+    """Import a module of an optional statistics package.
+
+    :raises MissingPackageError: if the package is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise MissingPackageError(f"{package} is not installed: pip install 'pytest-ddl[bench]'") from None
 
 
 @dataclass(frozen=True)
@@ -48,8 +70,8 @@ class Metric:
     """Subject of the number: ``launch``; ``pair``, a launch against one on a single replica; ``sizes``, several numbers
     of replicas; ``cluster``; ``profile``; ``training``, runs to a target."""
     dual: str | None
-    """Metric to gate on instead: lower is better, positive, on a ratio scale. ``None`` if the metric itself is one, or
-    has no such dual."""
+    """Metric that a gate compares in place of this one, because it is positive, lower is better, and it is on a ratio
+    scale. ``None`` if this metric has these properties itself, or if there is no such metric."""
     ratio_scale: bool
     """True if it is positive and a factor means the same everywhere; intervals are then computed from logarithms."""
     tracked: Suites

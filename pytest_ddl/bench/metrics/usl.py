@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.metrics.absent import NoNumberError, statistics_package
 from pytest_ddl.bench.metrics.estimates import LEVEL, estimate
-from pytest_ddl.bench.metrics.registry import metric
+from pytest_ddl.bench.metrics.registry import NoNumberError, metric, statistics_package
 
 if TYPE_CHECKING:
     from pytest_ddl.bench.matrix import Matrix

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.asv.process import call
+from pytest_ddl.bench.asv.command import call
 
 _ASV = """
 import os, signal, subprocess, sys
@@ -29,8 +29,8 @@ def main():
 _COMMAND = """
 import os, sys
 from pathlib import Path
-from pytest_ddl.bench.asv.process import call
-from pytest_ddl.bench.exits import interruptible
+from pytest_ddl.bench.asv.command import call
+from pytest_ddl.bench.outcome import interruptible
 
 with interruptible():
     call(["run"], Path(sys.argv[1]), os.environ)

@@ -40,7 +40,7 @@ def module(name: str, file: Path) -> ModuleType:
 
 def strangers(tree: Path, name: str, file: Path) -> dict[str, Path]:
     source = SourceTrees((str(tree),), (str(tree),), str(tree / "benchmarks"))
-    assert SourceTrees.told(source.tell()) == source
+    assert SourceTrees.from_environ(source.as_environ()) == source
     return source.foreign([module(name, file)])
 
 
@@ -74,7 +74,7 @@ def test_benchmarks_may_be_of_another_checkout_than_what_they_measure(tree: Path
 
 
 def test_without_pytest_ddl_asv_nothing_is_checked() -> None:
-    assert SourceTrees.told({}) is None
+    assert SourceTrees.from_environ({}) is None
 
 
 def test_a_function_that_imports_a_stranger_fails_and_tells_the_cure(

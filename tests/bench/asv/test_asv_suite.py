@@ -333,11 +333,19 @@ def test_under_pytest_ddl_asv_run_what_is_measured_is_proven(monkeypatch: pytest
     monkeypatch.setattr("pytest_ddl.bench.matrix.measure", measure)
     measure_cells(print, [("one_device", 1)], BenchSpec())
     source = SourceTrees(("/tree",), ("/tree/src",), "/tree/benchmarks")
-    for name, value in source.tell().items():
+    for name, value in source.as_environ().items():
         monkeypatch.setenv(name, value)
     measure_cells(print, [("one_device", 1)], BenchSpec())
     assert measured[0] is print
     assert (measured[1].func, measured[1].source) == (print, source)
+
+
+def test_a_tpu_has_only_the_cell_of_its_own_number_of_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = Matrix((made.launch("one_device", 0.01), made.launch("tpu", 0.01, replicas=8)), {})
+    monkeypatch.setattr("pytest_ddl.bench.matrix.measure", lambda *_given, **_how: matrix)
+    cells = [("one_device", 1), ("tpu", 1), ("tpu", 8)]
+    data = measure_cells(print, cells, BenchSpec())
+    assert data["cells"] == {"one_device 1": "one_device", "tpu 1": None, "tpu 8": "tpu"}
 
 
 # ----- a real launch -----

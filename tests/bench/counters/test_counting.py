@@ -260,7 +260,7 @@ def test_a_step_of_the_warm_up_that_does_more_than_the_last_is_told(monkeypatch)
     monkeypatch.setattr(counting.graphs, "executed", lambda size: of_graph({size: 1}))
     same, less, more = Warm([4], [4]), Warm([4], [5], [4, 5]), Warm([4, 5], [4, 4, 5], [4], [7])
     for warm in (same, less, more):
-        counting._tell_of_other_steps(warm)
+        counting._note_other_steps(warm)
     assert (same.notes, less.notes) == ([], [])
     (note,) = more.notes
     assert note.startswith("2 of 4 steps of the warm-up had more collectives (3 all_reduce) than the last")

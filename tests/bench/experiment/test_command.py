@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.bench import machine
-from pytest_ddl.bench.experiment import command, measuring, plots
+from pytest_ddl.bench.experiment import command, measuring, page
 from tests.bench.experiment.synthetic import experiment, training
 
 
@@ -148,7 +148,7 @@ def test_what_was_measured_is_told_where_it_cannot_be_written(
     def full(*_given: object) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(plots, "draw", full)
+    monkeypatch.setattr(page, "draw", full)
     assert command.main(options(tmp_path)) == command.WRONG
     told = capsys.readouterr()
     assert "69.66%" in told.out

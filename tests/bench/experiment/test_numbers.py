@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.bench.experiment import numbers
+from pytest_ddl.bench.experiment.results import PUBLISHED, Agreement
 from tests.bench.experiment.synthetic import experiment, training
 
 
 def test_the_published_times_give_the_published_figures() -> None:
-    known = numbers.published()
+    known = PUBLISHED.scaling
     assert known.efficiency.value == pytest.approx(0.6966, abs=5e-5)
     assert known.speed_up == pytest.approx(1.3931, abs=5e-5)
     assert known.overhead == pytest.approx(1.436, abs=5e-4)
@@ -18,15 +18,15 @@ def test_the_published_times_give_the_published_figures() -> None:
 
 def test_the_first_epoch_is_told_apart() -> None:
     found = experiment()
-    assert numbers.all_epochs(found).single.value == pytest.approx(109.5)
-    assert numbers.all_epochs(found).many.value == pytest.approx(78.6)
-    steady = numbers.steady_epochs(found)
+    assert found.all_epochs.single.value == pytest.approx(109.5)
+    assert found.all_epochs.many.value == pytest.approx(78.6)
+    steady = found.steady_epochs
     assert steady is not None
     assert steady.efficiency.value == pytest.approx(99 / 70 / 2)
 
 
 def test_a_single_epoch_has_no_steady_part() -> None:
-    assert numbers.steady_epochs(experiment(training(1, [3.0], [0.9]), training(2, [2.0], [0.9]))) is None
+    assert experiment(training(1, [3.0], [0.9]), training(2, [2.0], [0.9])).steady_epochs is None
 
 
 def test_an_epoch_ends_with_its_slowest_rank() -> None:
@@ -38,7 +38,7 @@ def test_an_epoch_ends_with_its_slowest_rank() -> None:
 
 
 def test_one_run_has_no_interval() -> None:
-    assert numbers.all_epochs(experiment()).efficiency.low is None
+    assert experiment().all_epochs.efficiency.low is None
 
 
 def test_efficiency_is_that_of_pairs_so_that_a_slow_hour_does_not_widen_it() -> None:
@@ -47,16 +47,16 @@ def test_efficiency_is_that_of_pairs_so_that_a_slow_hour_does_not_widen_it() -> 
         for repeat, slow in enumerate((1.0, 3.0, 2.0), 1)
         for replicas, seconds in ((1, 2.0), (2, 1.25))
     ]
-    found = numbers.all_epochs(experiment(*reversed(runs)))
+    found = experiment(*reversed(runs)).all_epochs
     assert found.efficiency.value == pytest.approx(0.8)
     assert (found.efficiency.low, found.efficiency.high) == pytest.approx((0.8, 0.8))
     assert found.single.low is not None
     assert found.single.low < found.single.value / 1.5
 
 
-def accuracies(first: list[float], second: list[float]) -> numbers.Agreement:
+def accuracies(first: list[float], second: list[float]) -> Agreement:
     times = [1.0] * len(first)
-    return numbers.agreement(experiment(training(1, times, first), training(2, times, second)))
+    return experiment(training(1, times, first), training(2, times, second)).agreement
 
 
 def test_accuracies_within_what_the_test_images_show_agree() -> None:
@@ -90,4 +90,4 @@ def test_the_spread_of_seeds_widens_the_bound() -> None:
         for repeat, accuracy in enumerate(spread, 1)
         for n in (1, 2)
     ]
-    assert numbers.agreement(experiment(*runs)).bound > numbers.agreement(experiment(*runs[:2])).bound
+    assert experiment(*runs).agreement.bound > experiment(*runs[:2]).agreement.bound

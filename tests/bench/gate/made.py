@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.gate.cell import Cell
 from pytest_ddl.bench.gate.lockstep import Paired
-from pytest_ddl.bench.gate.overload import Load
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.gate.verdict import Rule
-from pytest_ddl.bench.records import Counters, Launch, RankTiming
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide
+from pytest_ddl.bench.machine import Load
+from pytest_ddl.bench.records import BenchSpec, Counters, Launch, RankTiming
 
 CALM = Load(seconds=2.0, foreign_cores=0.05, cores=2, load_average=0.4)
 BUSY = replace(CALM, foreign_cores=1.2, load_average=4.0)
@@ -61,3 +61,15 @@ def cell(**changed: Any) -> Cell:
         180.0,
     )
     return replace(made, **changed)
+
+
+def replay(log_ratios: Sequence[float], rule: Rule) -> Decision:
+    """Return the gate's decision, look by look, as if these launches had come in this order."""
+    decision = decide(log_ratios[: rule.looks[0]], rule)
+    for look in rule.looks:
+        if look > len(log_ratios):
+            break
+        decision = decide(log_ratios[:look], rule)
+        if decision.verdict is not Verdict.INCONCLUSIVE:
+            break
+    return decision

@@ -9,16 +9,16 @@ from pytest_ddl.config import parse_range
 NOTHING = "*no test called ddl_gate and came to a verdict, so nothing was compared*"
 STANDS_IN = """
 import pytest
-from pytest_ddl.bench.gate import testing
+from pytest_ddl.bench.gate import gating
 from pytest_ddl.bench.gate.verdict import Verdict
 
 def gate_in_test(versions, root, target, strategies, **options):
     verdict = Verdict(target)
     if verdict in (Verdict.PASS, Verdict.IMPROVEMENT):
         return type("Result", (), {"verdict": verdict})
-    raise testing.GateFailedError("the report", verdict)
+    raise gating.GateFailedError("the report", verdict)
 
-testing.gate_in_test = gate_in_test
+gating.gate_in_test = gate_in_test
 """
 """A conftest with a gate that finds at once what it is told to."""
 TEST = "def test_speed(ddl_gate):\n    {body}\n"

@@ -16,7 +16,7 @@ from pytest_ddl.bench.gate.lockstep import VersionPair
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.worktrees import Repository
 from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec
 from pytest_ddl.cli import main
 from tests.bench.gate.repositories import git
 

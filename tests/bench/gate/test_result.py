@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench import github
-from pytest_ddl.bench.gate import GatePlan, report
+from pytest_ddl.bench import outcome
+from pytest_ddl.bench.gate import GatePlan
 from pytest_ddl.bench.gate.cell import measure_cell
+from pytest_ddl.bench.gate.gating import name_of
 from pytest_ddl.bench.gate.result import EXIT_STATUS, CellResult, GateResult
-from pytest_ddl.bench.gate.testing import name_of
 from pytest_ddl.bench.gate.verdict import Verdict
 from pytest_ddl.bench.gate.worktrees import GateUsageError, Version
 from pytest_ddl.cli import main
@@ -59,7 +59,7 @@ def test_a_gate_in_which_nothing_ran_cannot_be_made() -> None:
 
 
 def test_the_table_shows_estimate_interval_and_both_versions() -> None:
-    text = report.text(whole(measured(5)))
+    text = str(whole(measured(5)))
     assert "REGRESSION  +5.0 % (" in text
     assert "-4.8 %" in text
     assert "BASE  main (aaaaaaaaaa); /v/BASE/train.py; tensorflow 2.21.0" in text
@@ -68,7 +68,7 @@ def test_the_table_shows_estimate_interval_and_both_versions() -> None:
 
 
 def test_what_was_not_measured_is_said() -> None:
-    text = report.text(whole(bare(Verdict.INCONCLUSIVE)))
+    text = str(whole(bare(Verdict.INCONCLUSIVE)))
     assert "not measured" in text
     assert "it was not shown that HEAD is as fast as BASE; exit status 3" in text
 
@@ -84,10 +84,10 @@ def test_what_launches_had_to_say_is_shown_once_with_its_versions() -> None:
         for _ in range(2)
     )
     result = whole(replace(bare(Verdict.PASS), launches=launches))
-    told = report.text(result)
+    told = str(result)
     assert told.count(f"  note: BASE and HEAD: {both}\n") == told.count(f"  note: HEAD: {alone}\n") == 1
     assert told.count("note:") == 2
-    assert "  * note: HEAD: only loop 1 \\| of 2 was measured\n" in report.step_summary(result)
+    assert "  * note: HEAD: only loop 1 \\| of 2 was measured\n" in result.step_summary()
 
 
 def test_json_has_everything_and_no_nan(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_json_has_everything_and_no_nan(tmp_path: Path) -> None:
 
 
 def test_annotations_are_escaped() -> None:
-    text = report.github_annotations(whole(bare(Verdict.REGRESSION), bare(Verdict.INCONCLUSIVE), bare(Verdict.PASS)))
+    text = whole(bare(Verdict.REGRESSION), bare(Verdict.INCONCLUSIVE), bare(Verdict.PASS)).annotations()
     error, warning = text.splitlines()
     assert error == "::error title=regression%3A training%3Atrain one_device::because | of%0A50%25 more"
     assert warning.startswith("::warning title=inconclusive")
@@ -111,14 +111,14 @@ def test_annotations_are_escaped() -> None:
 def test_the_step_summary_is_appended(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("before\n")
-    assert github.append_summary(
-        report.step_summary(whole(measured(5), bare(Verdict.ERROR))), {"GITHUB_STEP_SUMMARY": str(path)}
+    assert outcome.append_summary(
+        whole(measured(5), bare(Verdict.ERROR)).step_summary(), {"GITHUB_STEP_SUMMARY": str(path)}
     )
     text = path.read_text()
     assert text.startswith("before\n## Performance gate: regression")
     assert "| REGRESSION | +5.0 % (" in text
     assert "because \\| of 50% more" in text
-    assert not github.append_summary("text", {})
+    assert not outcome.append_summary("text", {})
 
 
 def command(*arguments: str) -> int:

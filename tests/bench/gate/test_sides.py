@@ -19,7 +19,7 @@ from pytest_ddl.bench.gate.sides import MeasurementError, Running, Side, explain
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.processes import Processes
-from pytest_ddl.bench.spec import BenchSpec
+from pytest_ddl.bench.records import BenchSpec
 from pytest_ddl.cli import main
 from tests.bench.gate.made import launch
 

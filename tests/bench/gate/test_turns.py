@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ddl.bench.gate.turns import BLOCK_SECONDS, take_turns
+from pytest_ddl.bench.gate.lockstep import BLOCK_SECONDS, take_turns
 
 
 class Machine:
@@ -32,7 +32,7 @@ class FakeLane:
     def resume(self) -> None:
         self.paused = False
 
-    def breathe(self) -> None:
+    def resume_briefly(self) -> None:
         assert self.paused
         self.breaths += 1
 

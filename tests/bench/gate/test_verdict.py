@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, decide_launches, replay
+from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, decide_launches
+from tests.bench.gate.made import replay
 
 SLOWER = math.log(1.05)
 

@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_ddl.bench.gate.verdict import Rule, replay
+from pytest_ddl.bench.gate.verdict import Rule
 from pytest_ddl.bench.history.confirm import Confirm, Confirmations, confirm_all
 from pytest_ddl.bench.history.detect import ChangeVerdict, changes
 from pytest_ddl.bench.history.model import Benchmark, Commit, Point, Series
 from pytest_ddl.bench.history.rerun import judged
+from tests.bench.gate.made import replay
 
 COMMITS = 50
 LAUNCH_SD = 0.007

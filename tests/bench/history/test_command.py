@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.exits import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG
-from pytest_ddl.bench.github import escaped
 from pytest_ddl.bench.history import command
 from pytest_ddl.bench.history.confirm import Confirm
 from pytest_ddl.bench.history.detect import ChangeVerdict
 from pytest_ddl.bench.history.model import Series
+from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG, annotation
 from tests.bench.history.synthetic import Bench, commit_hashes, noisy, repository, write_results
 
 STEP = "training.Gate.track_step_time"
@@ -129,7 +128,8 @@ def test_github_is_told_what_alerts_and_what_does_not(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     run(*given(tmp_path))
     out = capsys.readouterr().out
-    assert "::notice title=Performance candidate, not confirmed::" in out
+    # A comma would end the title.
+    assert "::notice title=Performance candidate%2C not confirmed::" in out
     assert "::error" not in out
     run(*given(tmp_path), confirm=says("confirmed"))
     assert "::error title=Performance regression::" in capsys.readouterr().out
@@ -137,7 +137,10 @@ def test_github_is_told_what_alerts_and_what_does_not(
 
 
 def test_annotations_are_one_line_each() -> None:
-    assert escaped("5 %\nmore") == "5 %25%0Amore"
+    assert (
+        annotation("notice", "a: 5 %, b", "5 %\nmore, or: less")
+        == "::notice title=a%3A 5 %25%2C b::5 %25%0Amore, or: less\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.history.confirm import Confirmations, NotRerunError, at_most, confirm_all
 from pytest_ddl.bench.history.detect import Change, ChangeVerdict, changes
-from pytest_ddl.bench.history.meaning import told_apart
+from pytest_ddl.bench.history.meaning import mark_clashes
 from pytest_ddl.bench.history.model import Benchmark, Series
 from pytest_ddl.bench.history.report import explain
 from pytest_ddl.bench.history.rerun import gate_confirmation, judged, known_names
@@ -229,7 +229,7 @@ def of(name: str, machine: str = "runner", size: float = 0.08) -> Series:
 
 def test_a_re_run_of_one_suite_says_nothing_about_another_of_its_name() -> None:
     """One re-run, of the module that comes first, used to decide for both."""
-    vision, text = told_apart([of("vision.GateCnn"), of("text.GateCnn")])
+    vision, text = mark_clashes([of("vision.GateCnn"), of("text.GateCnn")])
     found = [*changes(vision), *changes(text)]
 
     def confirm(_before: str, _after: str, series: Series) -> ChangeVerdict:
@@ -255,7 +255,7 @@ def test_targets_are_of_a_suite_by_its_short_or_its_whole_name() -> None:
         asked.append(target)
         return result("pass")
 
-    vision, text = told_apart([of("vision.GateCnn"), of("text.GateCnn")])
+    vision, text = mark_clashes([of("vision.GateCnn"), of("text.GateCnn")])
     targets = ["vision.Cnn=m:vision", "Cnn=m:cnn", "m:other"]
     confirm = gate_confirmation(Path(), targets, machine="runner", gate=gate)
     for one in (vision, text, of("vision.GateCnn"), of("text.GateCnn")):
