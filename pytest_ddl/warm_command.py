@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from pytest_ddl.bench.exits import FAILED, OK, failed
+from pytest_ddl.bench.outcome import FAILED, OK, failed
 from pytest_ddl.cluster import warm
 
 
