@@ -1,0 +1,80 @@
+"""Compare a script with one device, and decide what can be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_ddl.equivalence.report import DivergenceError, Report
+from pytest_ddl.trying.found import FACT, text_of
+from pytest_ddl.trying.program import TriedScript
+
+_OWN_ERRORS = ("NotSeenError", "DownloadRefusedError")
+_UNSEEN = (
+    "no training step was seen. A step is a call of model.fit, or a call of a tf.function or of strategy.run after which "
+    "a Keras optimizer has counted an update. Call the training at the top level of the script, or below "
+    "`if __name__ == '__main__':`"
+)
+
+
+class UndecidedError(Exception):
+    """Error for a script about which nothing can be said. The message has the line to add or to change."""
+
+
+def compare_script(
+    compare: Callable[..., Report],
+    script: TriedScript,
+    arguments: Mapping[str, Any],
+    tell: Callable[[str], None] = lambda _text: None,
+) -> Report:
+    """Compare a script, and again with the other meaning of the number of replicas if that could change the verdict.
+
+    :param compare: the fixture ``ddl_equivalence``.
+    :param tell: called with a text about what was found.
+    :raises DivergenceError: if the script is wrong, whatever the number of replicas means in it.
+    :raises UndecidedError: if the script could not be followed.
+    """
+    __tracebackhide__ = True
+    try:
+        report = compare(script, **arguments)
+    except DivergenceError as error:
+        tell(_summary(error.report))
+        _refuse_unseen(error.report)
+        if not _fact(error.report.reference).get("counted_at"):
+            raise
+        try:
+            report = compare(replace(script, keep_told=True), **arguments)
+        except DivergenceError:
+            raise error from None
+    tell(_summary(report))
+    return report
+
+
+def _refuse_unseen(report: Report) -> None:
+    """Raise an exception for a report that only shows what could not be followed.
+
+    :raises UndecidedError: with the line to add.
+    """
+    reference, distributed = report.reference, report.distributed
+    for record in (reference, distributed):
+        for _rank, error in record.errors if record is not None else ():
+            if error.type.rpartition(".")[2] in _OWN_ERRORS:
+                raise UndecidedError(error.message)
+    if reference is not None and not reference.errors and not reference.num_steps:
+        raise UndecidedError(_UNSEEN)
+    if report.verdict == "inconclusive" and report.comparable:
+        raise UndecidedError("; ".join(report.inconclusive))
+
+
+def _fact(record: Any) -> Mapping[str, Any]:
+    ranks = getattr(record, "ranks", ())
+    return dict(ranks[0].facts.get(FACT, {})) if ranks else {}
+
+
+def _summary(report: Report) -> str:
+    fact = _fact(report.distributed) or _fact(report.reference)
+    if not fact:
+        return ""
+    steps = 0 if report.distributed is None else report.distributed.num_steps
+    return "\n".join([*text_of(fact), f"{'compared:':<12} {steps} step(s)"])
