@@ -30,6 +30,8 @@ class Calls:
     epochs: int
     told: int
     """Number of replicas that the reference tells the script; 1 under a strategy."""
+    joined: int = 1
+    """Number of batches of the script that make a global batch."""
     distributed: int = 0
 
     def install_keras(self, put: Replacements, keras: Any) -> None:
@@ -61,6 +63,10 @@ class Calls:
     def _cut(self, given: dict[str, Any], name: str) -> dict[str, Any]:
         """Return the arguments of a loop of Keras for at most ``batches`` batches of its data."""
         given["verbose"] = 0
+        if self.joined > 1 and hasattr(given.get("x"), "unbatch"):
+            given["x"] = _joined(given["x"], self.joined)
+        elif self.joined > 1:
+            given["batch_size"] = (given.get("batch_size") or KERAS_BATCH) * self.joined
         size = given.get("batch_size") or KERAS_BATCH
         steps = "steps_per_epoch" if name == "fit" else "steps"
         most = min(self.batches, given.get(steps) or self.batches)
@@ -74,7 +80,7 @@ class Calls:
             return {key: value for key, value in given.items() if value is not None}
         epochs = min(given.get("epochs") or 1, self.epochs)
         given["epochs"] = (given.get("initial_epoch") or 0) + epochs
-        if given.get(steps) and hasattr(x, "take"):
+        if given.get(steps) and x is not None and hasattr(x, "take"):
             given["x"] = x.take(most * epochs)
         validation = given.get("validation_data")
         if validation is not None:
@@ -107,7 +113,7 @@ class Calls:
         def of_function(function: Any, *args: Any, **kwargs: Any) -> Any:
             if self.steps.paused:
                 return original(function, *args, **kwargs)
-            prepared = self._prepared(self._of_one_device(function) if self.told > 1 else function)
+            prepared = self._prepared(self._of_one_device(function) if self.told > 1 else function, joined=1)
 
             def cut(context: Any) -> Any:
                 here = 1 if self.told > 1 else context.num_replicas_in_sync // context.num_input_pipelines
@@ -122,19 +128,29 @@ class Calls:
         import tensorflow as tf
 
         def joined(_context: Any) -> Any:
-            made = function(tf.distribute.InputContext(1, 0, self.told))
-            first = tf.nest.flatten(next(iter(made)))[0]
-            return made.unbatch().batch(int(first.shape[0]) * self.told)
+            replicas = self.told if self.joined == 1 else 1
+            return _joined(function(tf.distribute.InputContext(1, 0, replicas)), self.told)
 
         return joined
 
-    def _prepared(self, dataset: Any) -> Any:
+    def _prepared(self, dataset: Any, joined: int | None = None) -> Any:
         """Prepare a dataset. Only the first of a script may be replaced by the batches of another run."""
         settings = self.run._settings
+        dataset = _joined(dataset, self.joined if joined is None else joined)
         self.distributed += 1
         if self.distributed == 1:
             return data.prepare(dataset, settings, self.run._completed)
         return data.prepare(dataset, replace(settings, constant=False, repeat=False))
+
+
+def _joined(dataset: Any, batches: int) -> Any:
+    """Return a dataset whose elements are several batches of another, joined."""
+    import tensorflow as tf
+
+    if batches == 1:
+        return dataset
+    first = tf.nest.flatten(next(iter(dataset)))[0]
+    return dataset.unbatch().batch(int(first.shape[0]) * batches)
 
 
 def _is_cut(given: Any) -> bool:

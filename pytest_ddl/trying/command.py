@@ -70,7 +70,9 @@ def main(options: argparse.Namespace) -> int:
             "data": [str(path.absolute()) for path in options.data],
         },
         "arguments": {
-            name: value for name in ("timeout", "seed", "strict") if (value := getattr(options, name)) not in (None, False)
+            name: value
+            for name in ("timeout", "seed", "strict")
+            if (value := getattr(options, name)) not in (None, False)
         },
     }
     command = [sys.executable, "-m", "pytest", "-p", "pytest_ddl.trying.plugin", f"--ddl-try={json.dumps(plan)}"]

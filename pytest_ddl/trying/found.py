@@ -14,7 +14,7 @@ class NotSeenError(RuntimeError):
     """Error for a script whose training cannot be followed. The message has the line to add or to change."""
 
 
-class EnoughSteps(BaseException):  # noqa: N818 - it ends the script like SystemExit does
+class EnoughSteps(BaseException):
     """Exception that ends a script after its last compared step; a BaseException, so that no script catches it."""
 
 
@@ -23,8 +23,8 @@ class Found:
     """Objects, loops and replacements in the order in which the script used them, each once."""
 
     lines: dict[str, dict[str, None]] = field(default_factory=dict)
-    counted_at: dict[str, None] = field(default_factory=dict)
-    """Places at which a replica function computes with the number of replicas."""
+    counts_replicas: bool = False
+    """True if the script reads the number of replicas."""
 
     def add(self, heading: str, text: str) -> None:
         """Add a line under a heading, unless it is there."""
@@ -33,7 +33,7 @@ class Found:
     def as_fact(self) -> dict[str, Any]:
         """Return everything as plain values."""
         lines = {heading: list(texts) for heading, texts in self.lines.items()}
-        return {"lines": lines, "counted_at": list(self.counted_at)}
+        return {"lines": lines, "counts_replicas": self.counts_replicas}
 
 
 def text_of(fact: Mapping[str, Any]) -> list[str]:

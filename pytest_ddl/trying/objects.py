@@ -75,11 +75,13 @@ def _alive(references: list[weakref.ref[Any]]) -> list[Any]:
 
 def _is_part(model: Any, others: list[Any]) -> bool:
     """Return True for a model whose layers all belong to another, as the functional model in a Sequential model."""
-    layers = {id(layer) for layer in getattr(model, "layers", ())}
-    return any(
-        other is not model and layers and layers <= {id(layer) for layer in getattr(other, "layers", ())}
-        for other in others
-    )
+    layers = _layers(model)
+    return bool(layers) and any(layers <= _layers(other) for other in others if other is not model)
+
+
+def _layers(model: Any) -> set[int]:
+    # The layers of a Sequential model do not include its input.
+    return {id(layer) for layer in getattr(model, "layers", ()) if type(layer).__name__ != "InputLayer"}
 
 
 def _text(item: Any) -> str:

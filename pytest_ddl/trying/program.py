@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ from pytest_ddl.trying.found import FACT, EnoughSteps, Found
 from pytest_ddl.trying.objects import Objects
 from pytest_ddl.trying.source import Source
 from pytest_ddl.trying.steps import Steps, no_strategy_advice
+from pytest_ddl.trying.strategies import Meaning
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class TriedScript:
     """Number of training examples of synthetic datasets; ``None`` for the default."""
     data: tuple[str, ...] = ()
     """Absolute paths that appear in the working directory of the script."""
-    keep_told: bool = False
-    """True if replica functions compute with the told number of replicas."""
+    meaning: Meaning = Meaning.BATCHES
+    """What the number of replicas means in the script."""
 
     def __call__(self, run: Any) -> None:
         """Run the script. What was found in it becomes a fact of the record, also if it raises."""
@@ -48,7 +49,8 @@ class TriedScript:
         objects = Objects(run, found)
         limit = self.steps * self.epochs
         steps = Steps(run, objects, found, limit, not self.source.mentions_strategy)
-        calls = Calls(run, objects, steps, found, self.steps, self.epochs, told)
+        joined = told if self.meaning is Meaning.NOTHING else 1
+        calls = Calls(run, objects, steps, found, self.steps, self.epochs, told, joined)
         for line in self.source.left_out:
             found.add("left out", line)
         try:
@@ -83,7 +85,7 @@ class TriedScript:
 
         strategies.install(put, run.strategy, found)
         if told > 1:
-            strategies.tell_replicas(put, run.strategy, told, self.keep_told, found)
+            strategies.tell_replicas(put, run.strategy, told, self.meaning, found)
             _count_whole_batches(put, told)
         synthetic.install_network(put)
         stack.enter_context(synthetic.tensorflow_datasets(self.examples, replaced))
@@ -107,9 +109,7 @@ def _count_whole_batches(put: Replacements, told: int) -> None:
 
     original = tf.nn.compute_average_loss
 
-    def compute_average_loss(
-        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
-    ) -> Any:
+    def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> Any:
         if type(global_batch_size) is int:
             rows = tf.shape(per_example_loss)[0]
             whole = global_batch_size * told
@@ -120,7 +120,7 @@ def _count_whole_batches(put: Replacements, told: int) -> None:
 
 
 def _refuse_own_updates(put: Replacements) -> None:
-    """Refuse updates outside ``fit`` in a script without a strategy, before they fail in a way that explains nothing."""
+    """Refuse updates outside ``fit`` in a script without a strategy, before they fail without an explanation."""
     import keras
     import tensorflow as tf
 
@@ -143,15 +143,13 @@ def _place(run: Any, source: Source, arguments: tuple[str, ...], data: tuple[str
     for item in data:
         target = run.tmp_path / Path(item).name
         if not target.is_symlink():
-            try:
+            with suppress(FileExistsError):  # another rank made it
                 target.symlink_to(item)
-            except FileExistsError:
-                pass  # another rank made it
     os.chdir(run.tmp_path)
     backend = os.environ.get("MPLBACKEND")
     os.environ["MPLBACKEND"] = "Agg"
     sys.argv = [source.file, *arguments]
-    sys.path.insert(0, str(Path(source.file).parent))
+    sys.path[:0] = [str(Path(source.file).parent), str(run.tmp_path)]  # a notebook may write modules
     try:
         with _flags_kept():
             yield

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAGIC = re.compile(r"\s*[%!?]|.*\?$")
+_WRITTEN = re.compile(r"%%(?:writefile|file)\s+(\S+)")
 _STRATEGY = re.compile(r"\bdistribute\b|Strategy\b")
 
 
@@ -30,6 +31,21 @@ class Source:
     def mentions_strategy(self) -> bool:
         """True if the code uses ``tf.distribute`` itself."""
         return any(_STRATEGY.search(line.partition("#")[0]) for line in self.code.splitlines())
+
+    def line_with_copied_count(self) -> int | None:
+        """Return the first line of a function that uses a global copy of ``num_replicas_in_sync``."""
+        tree = ast.parse(self.code)
+        copies = {
+            target.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and _ends_with(node.value, "num_replicas_in_sync")
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        used = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)]
+        lines = [node.lineno for node in used if node.id in copies and isinstance(node.ctx, ast.Load)]
+        return min(lines, default=None)
 
     @classmethod
     def read(cls, path: Path) -> Source:
@@ -64,7 +80,10 @@ def _code_of_notebook(path: Path, text: str) -> tuple[str, tuple[str, ...]]:
     for number, cell in enumerate(code, start=1):
         kept.append(f"# --- code cell {number}")
         whole = cell.lstrip().startswith("%%")
-        if whole:
+        if whole and (file := _WRITTEN.match(cell.lstrip())):
+            text = cell.lstrip().partition("\n")[2]
+            kept.append(f"__import__('pathlib').Path({file[1]!r}).write_text({text!r})")
+        elif whole:
             left_out.append(f"cell {number}: {cell.lstrip().splitlines()[0]} (the whole cell)")
         for line in cell.splitlines():
             magic = not whole and bool(_MAGIC.fullmatch(line) or _MAGIC.match(line)) and not _is_python(line)
@@ -73,6 +92,13 @@ def _code_of_notebook(path: Path, text: str) -> tuple[str, tuple[str, ...]]:
             indent = line[: len(line) - len(line.lstrip())]
             kept.append(f"{indent}pass  # {line.strip()}" if magic and indent else "#" if whole or magic else line)
     return "\n".join(kept) + "\n", tuple(left_out)
+
+
+def _ends_with(node: ast.expr, attribute: str) -> bool:
+    """Return True for an attribute of this name, also as an argument of ``int`` or ``float``."""
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        node = node.args[0]
+    return isinstance(node, ast.Attribute) and node.attr == attribute
 
 
 def _text(source: str | list[str]) -> str:

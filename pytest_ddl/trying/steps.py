@@ -1,7 +1,7 @@
 """Find the steps of a script's own training loop.
 
-A step is an eager call of a ``tf.function``, or of ``strategy.run``, after which an optimizer has counted an update. It is
-recorded when the next such call begins, so that a ``strategy.reduce`` after it gives its loss.
+A step is an eager call of a ``tf.function``, or of ``strategy.run``, after which an optimizer has counted an update. It
+is recorded when the next such call begins, so that a ``strategy.reduce`` after it gives its loss.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Steps:
         self._loss: Any = None
         self._taken = 0
         self._begun = False
+        self._calls_run = False
         self.paused = 0
         """More than 0 while Keras or TensorFlow runs code of its own that this object must not see."""
 
@@ -103,7 +104,10 @@ class Steps:
         """Handle the begin of a call, and return True if it is an outermost one."""
         import tensorflow as tf
 
-        if self.paused or self._function is not None or threading.get_ident() != self._thread:
+        if self.paused:
+            return False
+        self._calls_run |= function == _CALL_OF_RUN
+        if self._function is not None or threading.get_ident() != self._thread:
             return False
         if not tf.executing_eagerly():
             return False
@@ -125,7 +129,7 @@ class Steps:
         function, self._function = self._function, None
         assert function is not None
         if self._objects.updates() != self._before:
-            if self._needs_run:
+            if self._needs_run and not self._calls_run:
                 raise NotSeenError(no_strategy_advice())
             self._taken += 1
             self._pending, self._loss = True, _scalar(result) if function in self._reduces else None

@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 from pytest_ddl.training import adapter
 from pytest_ddl.training.replacing import Replacements
-from pytest_ddl.trying import counts
 from pytest_ddl.trying.found import Found, NotSeenError
 
 CONSTRUCTORS = (
@@ -34,6 +34,22 @@ _DEVICE_SETTINGS = (
     ("config.threading", "set_inter_op_parallelism_threads"),
     ("config.threading", "set_intra_op_parallelism_threads"),
 )
+
+
+class Meaning(Enum):
+    """Hypothesis about what a script computes with the number of replicas.
+
+    A script computes its global batch size from this number. One device has one replica, so its batches would be
+    smaller than those under the strategy. The reference therefore reads the number of the compared strategy. A loss
+    that is divided by the number needs the opposite. Under the right hypothesis, one device runs an equal program.
+    """
+
+    BATCHES = "batches"
+    """Outside replica functions the number of the compared strategy, and inside them the true number."""
+    EVERYWHERE = "everywhere"
+    """The number of the compared strategy everywhere. A loss that is divided twice also agrees under it."""
+    NOTHING = "nothing"
+    """The true number everywhere. Batches are joined to global batches."""
 
 
 class _Constructor(type):
@@ -69,6 +85,8 @@ def install(put: Replacements, strategy: Any, found: Found) -> None:
         if hasattr(owner, name):
             put.put(owner, name, _ignored(f"tf.{path}.{name}", found))
     put.put(tf.distribute.coordinator, "ClusterCoordinator", _no_coordinator)
+    put.put(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda *_args, **_kwargs: _resolver())
+    put.put(strategy, "experimental_distribute_values_from_function", _no_values)
     if getattr(strategy, "cluster_resolver", None) is None:
         put.put(type(strategy), "cluster_resolver", property(lambda _self: _resolver()))
 
@@ -95,6 +113,13 @@ def _no_coordinator(*_args: Any, **_kwargs: Any) -> Any:
     )
 
 
+def _no_values(*_args: Any, **_kwargs: Any) -> Any:
+    raise NotSeenError(
+        f"{adapter.user_frames(1)}: values from a function are not comparable, because one device has one replica. "
+        "Give the batches with strategy.experimental_distribute_dataset(dataset)"
+    )
+
+
 def _resolver() -> Any:
     """Return the resolver of a single worker, for a script that asks for its task under a strategy without tasks."""
     import tensorflow as tf
@@ -103,20 +128,19 @@ def _resolver() -> Any:
     return tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type="worker", task_id=0)
 
 
-def tell_replicas(put: Replacements, strategy: Any, told: int, keep_told: bool, found: Found) -> None:
-    """Let the script read ``told`` as the number of replicas. TensorFlow and Keras still read the true number.
+def tell_replicas(put: Replacements, strategy: Any, told: int, meaning: Meaning, found: Found) -> None:
+    """Let the script read ``told`` as the number of replicas. TensorFlow and Keras still read the true number."""
+    import tensorflow as tf
 
-    :param keep_told: use ``told`` in replica functions, too; see :mod:`pytest_ddl.trying.counts`.
-    """
     original = type(strategy).num_replicas_in_sync
-
-    def used() -> bool:
-        found.counted_at.setdefault(adapter.user_frames(1))
-        return not keep_told
 
     def num_replicas_in_sync(self: Any) -> Any:
         true = original.fget(self)
-        return counts.count(told, true, used) if _caller_is_program() else true
+        if not _caller_is_program():
+            return true
+        found.counts_replicas = True
+        inside = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        return true if meaning is Meaning.NOTHING or (inside and meaning is Meaning.BATCHES) else told
 
     put.put(type(strategy), "num_replicas_in_sync", property(num_replicas_in_sync))
 

@@ -96,9 +96,7 @@ def tensorflow_datasets(examples: int | None, note: Note) -> Iterator[None]:
     """Offer a module ``tensorflow_datasets`` whose ``load`` returns synthetic data, installed or not."""
     name = "tensorflow_datasets"
     stub = ModuleType(name)
-    stub.__dict__.update(
-        load=_tfds_load(examples, note), disable_progress_bar=lambda: None, __getattr__=_no_attribute
-    )
+    stub.__dict__.update(load=_tfds_load(examples, note), disable_progress_bar=lambda: None, __getattr__=_no_attribute)
     original = sys.modules.get(name)
     sys.modules[name] = stub
     try:

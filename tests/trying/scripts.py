@@ -15,7 +15,8 @@ with strategy.scope():
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(loss=loss, optimizer=tf.keras.optimizers.SGD(0.1))
 
-model.fit(train, epochs=12, callbacks=[tf.keras.callbacks.ModelCheckpoint("at_{epoch}.weights.h5", save_weights_only=True)])
+callback = tf.keras.callbacks.ModelCheckpoint("at_{epoch}.weights.h5", save_weights_only=True)
+model.fit(train, epochs=12, callbacks=[callback])
 model.evaluate(test)
 model.save_weights("last.weights.h5")
 with strategy.scope():
@@ -65,8 +66,10 @@ dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH_SIZE)
 dist_dataset = strategy.experimental_distribute_dataset(dataset)
 # end of data
 with strategy.scope():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(8, activation="tanh"), tf.keras.layers.Dense(1)])
+    dense = tf.keras.layers.Dense
+    model = tf.keras.Sequential([tf.keras.Input((4,)), dense(8, activation="tanh"), dense(1)])
     optimizer = tf.keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
 
 def train_step(inputs):
@@ -124,7 +127,9 @@ workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
     '"training_checkpoints/ckpt"', '"worker%d/ckpt" % strategy.cluster_resolver.task_id'
 )
 
-OWN_ITERATOR = LOOP[: LOOP.index("@tf.function")] + """
+OWN_ITERATOR = (
+    LOOP[: LOOP.index("@tf.function")]
+    + """
 @tf.function
 def distributed_train_step(iterator):
     return strategy.reduce("SUM", strategy.run(train_step, args=(next(iterator),)), axis=None)
@@ -133,5 +138,19 @@ iterator = iter(dist_dataset)
 for step in range(1000):
     distributed_train_step(iterator)
 """
+)
 
 EAGER = LOOP.replace("@tf.function\n", "")
+
+NOT_BUILT = (
+    LOOP.replace("    optimizer.build(model.trainable_variables)\n", "")
+    .replace("tf.keras.Input((4,)), ", "")
+    .replace("SGD(0.1)", "Adam()")
+)
+
+COORDINATOR = """
+import tensorflow as tf
+
+strategy = tf.distribute.experimental.ParameterServerStrategy(None)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+"""

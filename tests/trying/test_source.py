@@ -1,4 +1,4 @@
-"""Reading scripts and notebooks, and numbers that remember what one device would have read. No TensorFlow."""
+"""Reading scripts and notebooks, and synthetic data, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ddl.trying import counts, synthetic
+from pytest_ddl.trying import synthetic
 from pytest_ddl.trying.source import Source, SourceError
 
 
@@ -55,13 +55,23 @@ def test_a_strategy_is_found_in_the_text(code: str, mentions: bool) -> None:
     assert Source("a.py", code).mentions_strategy is mentions
 
 
-def test_numbers_of_replicas_remember_the_true_value() -> None:
-    two = counts.count(2, 1, lambda: True)
-    batch = 16 * two
-    assert (batch, batch.true, type(batch)) == (32, 16, counts.Count)  # type: ignore[attr-defined]
-    scale = 1.0 / two
-    assert (scale, scale.true) == (0.5, 1.0)  # type: ignore[attr-defined]
-    assert (0.1 * two / 2 == 0.1) and list(range(two)) == [0, 1] and f"{batch}" == "32"
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("n = s.num_replicas_in_sync\ndef f(x):\n    return x / n\n", 3),
+        ("n = float(s.num_replicas_in_sync)\ndef f(x):\n    return x / n\n", 3),
+        ("n = 4 * s.num_replicas_in_sync\ndef f(x):\n    return x / n\n", None),
+        ("n = s.num_replicas_in_sync\nb = 4 * n\n", None),
+    ],
+)
+def test_a_copy_of_the_number_of_replicas_is_found_in_functions(code: str, line: int | None) -> None:
+    assert Source("a.py", code).line_with_copied_count() == line
+
+
+def test_a_file_that_a_notebook_writes_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(notebook(tmp_path / "a.ipynb", "%%writefile part.py\nVALUE = 'x'\n").code, {})
+    assert (tmp_path / "part.py").read_text() == "VALUE = 'x'\n"
 
 
 @pytest.mark.parametrize("name", sorted(synthetic.KINDS))
