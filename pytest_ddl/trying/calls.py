@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.training import adapter, data
+from pytest_ddl.training import data
 from pytest_ddl.training.fitting import KERAS_BATCH
 from pytest_ddl.training.replacing import Replacements
-from pytest_ddl.trying.found import Found
+from pytest_ddl.trying.found import Found, place
 from pytest_ddl.trying.objects import Objects
 from pytest_ddl.trying.steps import Steps
 
@@ -35,8 +35,20 @@ class Calls:
     distributed: int = 0
 
     def install_keras(self, put: Replacements, keras: Any) -> None:
+        import tensorflow as tf
+
+        for namespace in (keras, tf.keras):
+            # Its logs would be removed, and the package may not be installed.
+            put.put(namespace.callbacks, "TensorBoard", self._no_tensorboard(namespace.callbacks.Callback))
         for name in ("fit", "evaluate", "predict"):
             put.put(keras.Model, name, self._replaced(name, getattr(keras.Model, name)))
+
+    def _no_tensorboard(self, callback: Any) -> Callable[..., Any]:
+        def tensorboard(*_args: Any, **_kwargs: Any) -> Any:
+            self.found.add("ignored", "callbacks.TensorBoard")
+            return callback()
+
+        return tensorboard
 
     def _replaced(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
@@ -49,7 +61,7 @@ class Calls:
             given |= given.pop("kwargs", {})
             self.steps.flush()
             if name == "fit":
-                self.found.add("loops", f"fit at {adapter.user_frames(1)}")
+                self.found.add("loops", f"fit at {place()}")
                 self.objects.watch_model(model)
             options = self._cut(given, name)
             self.steps.paused += 1

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from pytest_ddl.training import adapter
 
 FACT = "script"
 """Name of the fact of a rank's record that holds what was found."""
@@ -34,6 +37,12 @@ class Found:
         """Return everything as plain values."""
         lines = {heading: list(texts) for heading, texts in self.lines.items()}
         return {"lines": lines, "counts_replicas": self.counts_replicas}
+
+
+def place() -> str:
+    """Return the name of the file and the line of the script that runs now."""
+    path, _, line = adapter.user_frames(1).rpartition(":")
+    return f"{Path(path).name}:{line}"
 
 
 def text_of(fact: Mapping[str, Any]) -> list[str]:

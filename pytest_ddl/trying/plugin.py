@@ -76,7 +76,9 @@ def _test_of(plan: dict[str, Any]) -> Any:
         try:
             compare_script(ddl_equivalence, program, plan["arguments"], tell)
         except UndecidedError as error:
-            pytest.skip(f"inconclusive: {error}")
+            reason = f"inconclusive: {error}"
+            tell("\n".join([*(text for name, text in request.node.user_properties if name == _FOUND), reason]))
+            pytest.skip(reason)
 
     return script
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -62,7 +61,7 @@ class TriedScript:
                     stack.enter_context(run.strategy.scope())
                 stack.enter_context(_place(run, self.source, self.arguments, self.data))
                 try:
-                    _execute(self.source)
+                    _execute(self.source, run.tmp_path)
                 except EnoughSteps:
                     pass
                 except SystemExit as ended:
@@ -176,12 +175,15 @@ def _flags_kept() -> Iterator[None]:
             delattr(flags, name)
 
 
-def _execute(source: Source) -> None:
-    """Run the code as ``__main__``. Its lines are kept for tracebacks and for AutoGraph, which reads them again."""
+def _execute(source: Source, folder: Path) -> None:
+    """Run the code as ``__main__``. The code of a notebook gets a file, because AutoGraph reads the lines again."""
+    file = source.file
+    if not file.endswith(".py"):
+        written = folder / f"{Path(file).stem}_notebook.py"
+        written.write_text(source.code, encoding="utf-8")
+        file = str(written)
     module = ModuleType("__main__")
-    module.__dict__.update(__file__=source.file, __builtins__=__builtins__)
+    module.__dict__.update(__file__=file, __builtins__=__builtins__)
     sys.modules["__main__"] = module
-    lines = source.code.splitlines(keepends=True)
-    linecache.cache[source.file] = (len(source.code), None, lines, source.file)
-    code: Callable[..., Any] = compile(source.code, source.file, "exec", dont_inherit=True)  # type: ignore[assignment]
+    code: Callable[..., Any] = compile(source.code, file, "exec", dont_inherit=True)  # type: ignore[assignment]
     exec(code, module.__dict__)  # type: ignore[arg-type]

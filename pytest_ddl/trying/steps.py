@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_ddl.training import adapter, values
 from pytest_ddl.training.replacing import Replacements
-from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError
+from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError, place
 from pytest_ddl.trying.objects import Objects
 
 _CALL_OF_RUN = 0
@@ -133,7 +133,7 @@ class Steps:
                 raise NotSeenError(no_strategy_advice())
             self._taken += 1
             self._pending, self._loss = True, _scalar(result) if function in self._reduces else None
-            self._found.add("loops", f"a loop of the script's own, around {adapter.user_frames(1)}")
+            self._found.add("loops", f"a loop of the script's own, around {place()}")
         elif function not in self._trains:
             self._run._listener.end_without_step()  # an evaluation
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_ddl.training import adapter
 from pytest_ddl.training.replacing import Replacements
-from pytest_ddl.trying.found import Found, NotSeenError
+from pytest_ddl.trying.found import Found, NotSeenError, place
 
 CONSTRUCTORS = (
     "MirroredStrategy",
@@ -93,7 +93,7 @@ def install(put: Replacements, strategy: Any, found: Found) -> None:
 
 def _constructor(name: str, original: Any, strategy: Any, found: Found) -> Any:
     def give() -> Any:
-        found.add("strategies", f"{name} at {adapter.user_frames(1)}")
+        found.add("strategies", f"{name} at {place()}")
         return strategy
 
     return _Constructor(name, (), {"original": original, "give": staticmethod(give)})

@@ -74,11 +74,14 @@ def load(name: str, examples: int | None, options: dict[str, Any]) -> tuple[Any,
 
 def install(put: Replacements, keras: Any, examples: int | None, note: Note) -> None:
     """Replace the loaders of one flavor of Keras, and everything that downloads."""
-    for name in KINDS:
-        module = getattr(keras.datasets, name, None)
-        if module is not None:
-            put.put(module, "load_data", _loader(f"keras.datasets.{name}", name, examples, note))
-    put.put(keras.utils, "get_file", _refusing("keras.utils.get_file"))
+    import tensorflow as tf
+
+    for namespace in (keras, tf.keras):  # Keras 3 has two modules of each name
+        for name in KINDS:
+            module = getattr(namespace.datasets, name, None)
+            if module is not None:
+                put.put(module, "load_data", _loader(f"keras.datasets.{name}", name, examples, note))
+        put.put(namespace.utils, "get_file", _refusing("keras.utils.get_file"))
 
 
 def install_network(put: Replacements) -> None:
