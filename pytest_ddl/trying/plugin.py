@@ -71,7 +71,9 @@ def _test_of(plan: dict[str, Any]) -> Any:
         registry = harness_of(request.config).registry
         source = Source(plan["file"], plan["code"], tuple(plan["left_out"]))
         replicas = registry[_ddl_spec.name].num_replicas(_ddl_spec) or 1
-        settings = {name: tuple(one) if isinstance(one, list) else one for name, one in plan["script"].items()}
+        settings: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in plan["script"].items()
+        }
         program = TriedScript(source, replicas=replicas, **settings)
         try:
             compare_script(ddl_equivalence, program, plan["arguments"], tell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,5 +185,4 @@ def _execute(source: Source, folder: Path) -> None:
     module = ModuleType("__main__")
     module.__dict__.update(__file__=file, __builtins__=__builtins__)
     sys.modules["__main__"] = module
-    code: Callable[..., Any] = compile(source.code, file, "exec", dont_inherit=True)  # type: ignore[assignment]
-    exec(code, module.__dict__)  # type: ignore[arg-type]
+    exec(compile(source.code, file, "exec", dont_inherit=True), module.__dict__)
