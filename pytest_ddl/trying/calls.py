@@ -60,6 +60,14 @@ class Calls:
             given.pop(next(iter(given)))
             given |= given.pop("kwargs", {})
             self.steps.flush()
+            if not self.objects.is_distributed(model):
+                self.found.add("not compared", f"{name} at {place()}: its model was created outside strategy.scope()")
+                self.objects.leave_out(model)
+                self.steps.paused += 1
+                try:
+                    return original(model, **self._cut(given, name))
+                finally:
+                    self.steps.paused -= 1
             if name == "fit":
                 self.found.add("loops", f"fit at {place()}")
                 self.objects.watch_model(model)

@@ -47,4 +47,4 @@ def place() -> str:
 
 def text_of(fact: Mapping[str, Any]) -> list[str]:
     """Return the lines to print for what was found."""
-    return [f"{heading + ':':<12} {'; '.join(texts)}" for heading, texts in fact["lines"].items()]
+    return [f"{heading + ':':<13} {'; '.join(texts)}" for heading, texts in fact["lines"].items()]

@@ -18,15 +18,20 @@ class Objects:
         self._models: list[weakref.ref[Any]] = []
         self._optimizers: list[weakref.ref[Any]] = []
         self._watched: dict[int, Any] = {}
+        self._unscoped: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def install(self, put: Replacements, keras: Any) -> None:
         """Observe the creation of models and optimizers of one flavor of Keras."""
+        import tensorflow as tf
+
         new = keras.Model.__new__
         init = keras.optimizers.Optimizer.__init__
 
         def created_model(cls: Any, *args: Any, **kwargs: Any) -> Any:
             model = new(cls, *args, **kwargs)
             self._models.append(weakref.ref(model))
+            if not tf.distribute.has_strategy():
+                self._unscoped.add(model)
             return model
 
         def created_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -49,6 +54,15 @@ class Objects:
             if id(optimizer) not in inner:
                 self._found.add("optimizers", _text(optimizer))
                 self._run.watch(optimizer=optimizer)
+
+    def is_distributed(self, model: Any) -> bool:
+        """Return False for a model that the script created outside ``strategy.scope()``, perhaps on purpose."""
+        return model not in self._unscoped or self._run._settings.without_strategy
+
+    def leave_out(self, model: Any) -> None:
+        """Do not compare a model and its optimizer."""
+        for item in (model, getattr(model, "optimizer", None)):
+            self._watched[id(item)] = item
 
     def watch_model(self, model: Any) -> None:
         """Compare a model that ``fit`` trains, and everything else that exists now."""

@@ -83,8 +83,9 @@ def _refuse_unseen(report: Report) -> None:
         if error.type.rpartition(".")[2] in _OWN_ERRORS:
             raise UndecidedError(error.message)
     if reference is not None and not reference.errors and not reference.num_steps:
-        raise UndecidedError(_UNSEEN)
-    if report.verdict == "inconclusive" and report.comparable:
+        left_out = _fact(reference).get("lines", {}).get("not compared", ())
+        raise UndecidedError("; ".join(left_out) if left_out else _UNSEEN)
+    if report.verdict == "inconclusive":
         raise UndecidedError("; ".join(report.inconclusive))
 
 
@@ -106,4 +107,4 @@ def _summary(report: Report) -> str:
     if not fact:
         return ""
     steps = 0 if report.distributed is None else report.distributed.num_steps
-    return "\n".join([*text_of(fact), f"{'compared:':<12} {steps} step(s)"])
+    return "\n".join([*text_of(fact), f"{'compared:':<13} {steps} step(s)"])

@@ -37,8 +37,8 @@ def test_a_script_is_compared_and_described(tmp_path: Path) -> None:
     result = call(tmp_path, "script.py", "--strategy=mirrored", "--steps=2", "--args=--lr 1")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "found in the script (mirrored)" in result.stdout
-    assert "strategies:  none in the script: it runs in strategy.scope()" in result.stdout
-    assert "models:      Sequential 'sequential'\n" in result.stdout
+    assert "strategies:   none in the script: it runs in strategy.scope()" in result.stdout
+    assert "models:       Sequential 'sequential'\n" in result.stdout
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["script.py"]
 
 

@@ -98,7 +98,7 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
     cells = ["!pip install tensorflow\n%matplotlib inline", first, "with strategy.scope():" + second]
     notebook = {"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]}
     found = tried(tmp_path / "notebook.ipynb", json.dumps(notebook), ddl_equivalence)
-    assert found[0] == "left out:    cell 1: !pip install tensorflow; cell 1: %matplotlib inline"
+    assert found[0] == "left out:     cell 1: !pip install tensorflow; cell 1: %matplotlib inline"
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,10 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
         ("import keras\nkeras.utils.get_file('a', 'https://example.org/a')\n", "example.org/a.* is refused"),
         ("import tensorflow as tf\nprint(tf.distribute.MirroredStrategy())\n", "no training step was seen"),
         (scripts.COORDINATOR, "script.py:5: the loop of a ClusterCoordinator is not followed"),
+        (scripts.FIT.replace("with strategy.scope():", "if True:"), "fit at script.py.*outside strategy.scope"),
         (scripts.NOT_BUILT, "call optimizer.build"),
     ],
-    ids=["loop", "download", "nothing", "coordinator", "not built"],
+    ids=["loop", "download", "nothing", "coordinator", "no scope", "not built"],
 )
 def test_a_script_that_cannot_be_followed_gets_advice(
     code: str, advice: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
