@@ -18,6 +18,7 @@ class Objects:
         self._models: list[weakref.ref[Any]] = []
         self._optimizers: list[weakref.ref[Any]] = []
         self._watched: dict[int, Any] = {}
+        self._left_out: list[Any] = []
         self._unscoped: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def install(self, put: Replacements, keras: Any) -> None:
@@ -43,6 +44,9 @@ class Objects:
 
     def watch(self) -> None:
         """Compare every model and optimizer that exists now. One that is part of another adds no variables."""
+        for model in _alive(self._models):
+            if _is_part(model, self._left_out):
+                self._watched[id(model)] = model
         known = [*self._watched.values()]
         for model in self._new(self._models):
             self._run.watch(model=model)
@@ -61,11 +65,14 @@ class Objects:
 
     def leave_out(self, model: Any) -> None:
         """Do not compare a model and its optimizer."""
+        self._left_out.append(model)
         for item in (model, getattr(model, "optimizer", None)):
             self._watched[id(item)] = item
 
     def watch_model(self, model: Any) -> None:
         """Compare a model that ``fit`` trains, and everything else that exists now."""
+        for other in self._unscoped:
+            self._watched.setdefault(id(other), other)
         self.watch()
         if id(model) not in self._watched:
             self._watched[id(model)] = model

@@ -109,9 +109,10 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
         ("import tensorflow as tf\nprint(tf.distribute.MirroredStrategy())\n", "no training step was seen"),
         (scripts.COORDINATOR, "script.py:5: the loop of a ClusterCoordinator is not followed"),
         (scripts.FIT.replace("with strategy.scope():", "if True:"), "fit at script.py.*outside strategy.scope"),
+        (scripts.FIT + "import not_there\n", "the script fails on one device, too: ModuleNotFoundError"),
         (scripts.NOT_BUILT, "call optimizer.build"),
     ],
-    ids=["loop", "download", "nothing", "coordinator", "no scope", "not built"],
+    ids=["loop", "download", "nothing", "coordinator", "no scope", "own error", "not built"],
 )
 def test_a_script_that_cannot_be_followed_gets_advice(
     code: str, advice: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
