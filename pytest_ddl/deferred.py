@@ -7,9 +7,10 @@ pytest asks each global of a test file for names such as ``__test__``, and such 
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
@@ -45,6 +46,10 @@ class _Deferred(ModuleType):
     def __delattr__(self, name: str) -> None:
         _load(self)
         ModuleType.__delattr__(self, name)
+
+    def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+        # cloudpickle knows modules by their exact type. A function that is sent to the ranks may refer to this one.
+        return importlib.import_module, (self.__name__,)
 
     def __dir__(self) -> list[str]:
         _load(self)
