@@ -22,7 +22,7 @@ _REAL = ("__version__", "__path__", "__all__")
 _ASKED = ("_mock_name", "_pytestfixturefunction", "pytest_mock_example_attribute_that_shouldnt_exist")
 """Other names that pytest 8.2 to 9.2 ask each global of a test file for. No module has them."""
 _MADE = "_ddl_deferred"
-"""Entry of a module that Python has made completely and that waits for its import."""
+"""Name of the attribute that marks a deferred module. Python has made the module object, but has not run its code."""
 _lock = threading.RLock()
 
 

@@ -288,7 +288,7 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
 def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Equivalence:
     """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
 
-    Returns the report if the comparison passes, or if the run ends by a crash that ``expect=`` declares. A test with
+    Returns the report if the comparison passes, or if the run ends with a crash that ``expect=`` declares. A test with
     such a crash is reported as an expected failure. Raises ``DivergenceError`` if the comparison fails. If it is
     inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
     is also inconclusive if ``checks=`` names a check that has nothing to judge.

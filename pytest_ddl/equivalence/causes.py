@@ -198,8 +198,8 @@ _VALUES = (
     Cause(
         "layout-wrong",
         "A sharded variable does not have the layout that was asked for.",
-        "Check run.layout_map: the pattern must match the variable's path, and the spec must match its rank and the "
-        "mesh dimensions.",
+        "Check run.layout_map: the pattern must match the variable's path, and the spec must have one entry for each "
+        "dimension of the variable and name only dimensions of the mesh.",
     ),
 )
 

@@ -26,7 +26,8 @@ class CallSites:
     def add(self, method: str, trains: Any, limit: int, may_run: bool) -> None:
         """Add a call, whose place is read from the stack of this thread.
 
-        :param trains: step function or model that was passed. The same line with another one counts as another place.
+        :param trains: step function or model that was passed. The same line counts as another place if it passes a
+            different one.
         :param may_run: true if the limit of steps was not reached before the call.
         """
         site = CallSite(method, _code_of(trains), _frames(), limit)

@@ -67,8 +67,8 @@ def _add_measured(what: argparse._ArgumentGroup) -> None:
     for side in ("base", "head"):
         add(f"--{side}-python", metavar="PYTHON", help=f"interpreter for {side.upper()} (default: this one)")
     instrument = (
-        "pytest-ddl that measures: gate: the running one; version: each version's own; auto (default): each version's "
-        "own if both have one, else the running one"
+        "which pytest-ddl measures the versions: 'gate' is the one that runs this command, 'version' is the one that "
+        "each version contains, and 'auto' (default) is 'version' if both contain a suitable one, else 'gate'"
     )
     add("--instrument", choices=("auto", "gate", "version"), help=instrument)
     add("--a-a", action="store_true", help="measure the gate itself: BASE and HEAD may be the same")
