@@ -83,7 +83,7 @@ class Server:
     """Its environment variable ``PYTHONPATH``."""
 
     def misfit(self, environ: Mapping[str, str]) -> str | None:
-        """Return why a new import in this environment could differ, or ``None`` if it gives the same."""
+        """Return why an import in this environment could give other modules than this server has, or ``None``."""
         changed = self._changed()
         if changed is not None:
             return f"{changed} was changed"
