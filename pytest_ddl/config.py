@@ -5,6 +5,7 @@ Precedence from low to high: ini, environment (``PYTEST_DDL_*``), command line, 
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -195,6 +196,8 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help="List all strategies, show whether each can run here and why not, and exit",
     )
+    # What ``pytest-ddl check`` collects.
+    group.addoption("--ddl-check", metavar="JSON", help=argparse.SUPPRESS)
 
 
 def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> Settings:

@@ -46,6 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ddl.session import prepare
 
         prepare(config)
+    if config.option.ddl_check:
+        from pytest_ddl.checking import plugin
+
+        config.pluginmanager.register(plugin, "ddl-check")
     if settings["gate"]:
         from pytest_ddl.session import watch_gates
 

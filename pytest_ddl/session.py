@@ -307,7 +307,11 @@ def auto_num_workers(harness: Harness) -> int:
     return max(1, (os.cpu_count() or 1) // widest)
 
 
-def _registered_checks(config: pytest.Config) -> list[Check]:
+def registered_checks(config: pytest.Config) -> list[Check]:
+    """Return the checks of this package and of plugins.
+
+    :raises pytest.UsageError: if a plugin registers something else than a check, or a name twice.
+    """
     from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 
     checks = list(CHECKS)
@@ -336,7 +340,7 @@ def assert_equivalence(
     from pytest_ddl.equivalence.runs.comparer import Comparer
 
     if _COMPARER not in item.config.stash:
-        item.config.stash[_COMPARER] = Comparer(harness, _registered_checks(item.config))
+        item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
     strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
     report: Report = item.config.stash[_COMPARER].compare(
         train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments

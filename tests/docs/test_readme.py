@@ -80,3 +80,10 @@ def test_commands_set_everything_up(name: str) -> None:
     command = shlex.split(blocks()[name])
     assert command[:4] == ["python3", "-m", "venv", ".venv"]
     assert {".venv/bin/pip", ".venv/bin/pytest"} <= set(command)
+
+
+def test_check_command_names_the_function_of_the_example() -> None:
+    found = blocks()
+    command, target, *_options = shlex.split(found["command: check"])[1:]
+    assert (command, target) == ("check", "test_train.py:train")
+    assert "def train(run" in found["example: test_train.py"]

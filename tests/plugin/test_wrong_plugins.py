@@ -10,7 +10,7 @@ import pytest
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness
-from pytest_ddl.session import _registered_checks
+from pytest_ddl.session import registered_checks
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 
@@ -45,4 +45,4 @@ def test_a_wrong_check_is_named() -> None:
                 checks.append("hello")
 
     with pytest.raises(pytest.UsageError, match=r"pytest_ddl_register_checks: 'hello' is no pytest_ddl\.Check"):
-        _registered_checks(Config)  # type: ignore[arg-type]
+        registered_checks(Config)  # type: ignore[arg-type]
