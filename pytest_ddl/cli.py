@@ -96,10 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module.add_arguments(sub)
             sub.set_defaults(main=module.main)
             passes_on = command.passes_on
+    options = argparse.Namespace()
+    _, rest = parser.parse_known_args(given, options)
     if passes_on:
-        options, options.rest = parser.parse_known_args(given)
-    else:
-        options = parser.parse_args(given)
+        options.rest = rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     status: int = options.main(options)
     return status
 

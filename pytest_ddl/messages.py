@@ -44,6 +44,18 @@ def did_you_mean(name: object, valid: Iterable[str], similarity: float = 0.6) ->
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def no_such_argument(what: str, name: str, valid: Iterable[str]) -> str:
+    """Return the message about an argument that a function or marker does not have."""
+    names = list(valid)
+    return f"{what} has no argument {name!r}{did_you_mean(name, names)}; valid: {', '.join(names)}"
+
+
+def not_one_of(name: str, value: object, valid: Iterable[str]) -> str:
+    """Return the message about an argument whose value is not among the valid ones."""
+    names = list(valid)
+    return f"{name}={value!r} is not one of {', '.join(names)}{did_you_mean(value, names)}"
+
+
 def shortened(message: str, limit: int = WHOLE) -> str:
     """Return a message without the values of tensors. If it is still too long, also leave out its middle."""
     return _cut(_without_numbers(_COLORS.sub("", message)), limit)

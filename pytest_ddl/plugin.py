@@ -282,19 +282,23 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
     is also inconclusive if ``checks=`` names a check that has nothing to judge.
     """
+    from pytest_ddl.equivalence.runs.arguments import explains_arguments
+    from pytest_ddl.equivalence.runs.comparer import Equivalence
     from pytest_ddl.items.selection import parse_mark
     from pytest_ddl.session import assert_equivalence
 
     harness, mark = _harness(request.config), parse_mark(request.node)
     request.node.stash[_COMPARISONS] = 0
 
+    @explains_arguments("ddl_equivalence", Equivalence.__call__)
     @wraps(assert_equivalence)
     def compare(train: Any, **arguments: Any) -> Report:
         __tracebackhide__ = True
         request.node.stash[_COMPARISONS] += 1
         return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
 
-    return compare
+    compared: Equivalence = compare
+    return compared
 
 
 @pytest.fixture

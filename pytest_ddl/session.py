@@ -12,6 +12,7 @@ import pytest
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
+from pytest_ddl.messages import no_such_argument
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 
 if TYPE_CHECKING:
@@ -287,8 +288,10 @@ def gpus_wanted(mark: pytest.Mark) -> int:
     :raises ValueError: if an argument is wrong. The message is one line.
     """
     unknown = sorted(set(mark.kwargs) - {"min"})
-    if unknown or len(mark.args) + len(mark.kwargs) > 1:
-        raise ValueError(f"@pytest.mark.gpu takes only min=1, not {unknown or mark.args}")
+    if unknown:
+        raise ValueError(no_such_argument("@pytest.mark.gpu", unknown[0], ["min"]))
+    if len(mark.args) + len(mark.kwargs) > 1:
+        raise ValueError(f"@pytest.mark.gpu takes only min=1, not {mark.args}")
     wanted: int = mark.kwargs.get("min", mark.args[0] if mark.args else 1)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
         raise ValueError(f"@pytest.mark.gpu: min={wanted!r} must be a whole number, at least 1")
@@ -341,7 +344,7 @@ def assert_equivalence(
 
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
-    strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
+    strict = arguments.pop("strict", False) or harness.settings["strict"]
     report: Report = item.config.stash[_COMPARER].compare(
         train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
     )

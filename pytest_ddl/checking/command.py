@@ -14,7 +14,6 @@ from typing import Any
 from pytest_ddl.checking.target import Target, TargetError
 from pytest_ddl.messages import did_you_mean
 
-PRECISIONS = ("auto", "float64", "native")
 EPILOG = """\
 All other options are those of pytest, for example -n 2, -x, -v, --junitxml=FILE or --ddl-timeout=60.
 
@@ -22,8 +21,8 @@ exit status, that of pytest:
   0    no difference was found; strategies that cannot run here, and comparisons that decide nothing, are skipped
        (--strict makes the latter fail)
   1    the training differs from one device, or fails
-  2    interrupted, or the module cannot be imported, or a wrong option
-  4    a wrong name: of the function, a strategy, a check or a cause
+  2    interrupted, or an option that does not exist or has a wrong form
+  4    a wrong name of the function, a strategy, a check or a cause; or the module cannot be imported
 
 example:
   pytest-ddl check train.py:train --strategy=mirrored,multi_worker_mirrored --global-batch-size=12 --steps=4
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "gpu", "tpu"), help="device of the replicas")
     parser.add_argument("--global-batch-size", type=_count, metavar="N", help="examples per step over all replicas")
     parser.add_argument("--steps", type=_count, metavar="N", help="maximum number of steps (default: all its data)")
-    parser.add_argument("--precision", choices=PRECISIONS, help="precision of the comparison (default: auto)")
+    parser.add_argument("--precision", metavar="NAME", help="auto, float64 or native (default: auto)")
     parser.add_argument("--checks", metavar="NAMES", help="comma-separated names of the checks to run (default: all)")
     parser.add_argument(
         "--expect",

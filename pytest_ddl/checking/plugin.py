@@ -21,23 +21,20 @@ _PLAN = pytest.StashKey[dict[str, Any]]()
 def pytest_configure(config: pytest.Config) -> None:
     plan = config.stash[_PLAN] = json.loads(config.option.ddl_check)
     if not hasattr(config, "workerinput"):
-        _refuse_unknown_names(config, plan["arguments"])
+        _refuse_wrong_arguments(config, plan["arguments"])
 
 
-def _refuse_unknown_names(config: pytest.Config, arguments: dict[str, Any]) -> None:
-    """Refuse names that no check or cause has, before anything runs. Plugins may have added checks.
+def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any]) -> None:
+    """Refuse wrong arguments of the comparison before anything runs. Plugins may have added checks.
 
-    :raises pytest.UsageError: for the first such name. The message is one line.
+    :raises pytest.UsageError: for the first wrong argument. The message is one line.
     """
-    from pytest_ddl.equivalence.checks.registry import select
-    from pytest_ddl.equivalence.verdict.expectations import expectations_for
+    from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments
     from pytest_ddl.session import harness_of, registered_checks
 
-    registry = harness_of(config).registry
     try:
-        select(arguments.get("checks"), registered_checks(config))
-        expectations_for(registry.default("one_device"), arguments.get("expect", {}), registry)
-    except ValueError as error:
+        check_arguments(registered_checks(config), harness_of(config).registry, **arguments)
+    except ArgumentError as error:
         raise pytest.UsageError(str(error)) from None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.messages import no_such_argument, not_one_of
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import StrategySpec
 
@@ -35,6 +36,11 @@ ISOLATIONS = ("reuse", "fresh")
 DEVICES = ("auto", "cpu", "gpu", "tpu")
 
 
+def is_seconds(value: object) -> bool:
+    """Return whether a value is a positive number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DdlMark:
     """Arguments of ``@pytest.mark.ddl``.
@@ -55,12 +61,12 @@ class DdlMark:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
-        if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
+        if self.timeout is not None and not is_seconds(self.timeout):
             raise ValueError(f"timeout={self.timeout!r} must be a positive number of seconds")
         if self.isolation not in ISOLATIONS:
-            raise ValueError(f"isolation={self.isolation!r} is not one of {', '.join(ISOLATIONS)}")
+            raise ValueError(not_one_of("isolation", self.isolation, ISOLATIONS))
         if self.device is not None and self.device not in DEVICES:
-            raise ValueError(f"device={self.device!r} is not one of {', '.join(DEVICES)}")
+            raise ValueError(not_one_of("device", self.device, DEVICES))
         texts = [self.strategies] if isinstance(self.strategies, str) else self.strategies or []
         if not isinstance(texts, Collection) or not all(isinstance(text, str) for text in texts):
             raise ValueError(f"strategies={self.strategies!r} must be a name or a list of names")
@@ -84,8 +90,7 @@ def parse_mark(node: pytest.Item | Any) -> DdlMark:
         raise ValueError(f"@pytest.mark.ddl takes keyword arguments only, not {mark.args[0]!r}; use strategies=…")
     unknown = [name for name in mark.kwargs if name not in DdlMark.__dataclass_fields__]
     if unknown:
-        valid = ", ".join(DdlMark.__dataclass_fields__)
-        raise ValueError(f"@pytest.mark.ddl has no argument {unknown[0]!r}; valid: {valid}")
+        raise ValueError(no_such_argument("@pytest.mark.ddl", unknown[0], DdlMark.__dataclass_fields__))
     try:
         return DdlMark(**mark.kwargs)
     except ValueError as error:
@@ -138,13 +143,16 @@ def _overridden(mark: DdlMark, specs: list[StrategySpec]) -> list[StrategySpec]:
 
 def _virtual_gpus(node: Any, registry: StrategyRegistry) -> StrategySpec:
     mark = node.get_closest_marker("virtual_gpus") if node is not None else None
-    shape: dict[str, int | str] = dict(registry["virtual_gpus"].defaults)
+    valid = registry["virtual_gpus"].defaults
+    shape: dict[str, int | str] = dict(valid)
     if mark is not None:
         shape.update(zip(shape, mark.args, strict=False))
         unknown = [name for name in mark.kwargs if name not in shape]
         shape.update(mark.kwargs)
-        if unknown or len(mark.args) > len(registry["virtual_gpus"].defaults):
-            raise ValueError(f"@pytest.mark.virtual_gpus takes count and memory_mb, not {unknown or mark.args}")
+        if unknown:
+            raise ValueError(no_such_argument("@pytest.mark.virtual_gpus", unknown[0], valid))
+        if len(mark.args) > len(valid):
+            raise ValueError(f"@pytest.mark.virtual_gpus takes count and memory_mb, not {mark.args}")
     for name, value in shape.items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"@pytest.mark.virtual_gpus: {name}={value!r} must be a whole number, at least 1")

@@ -77,6 +77,7 @@ def test_version_names_all_parts_without_tensorflow(tmp_path: Path) -> None:
         (["train:right", "--strategy=mirored"], "'mirored' is not a strategy (did you mean 'mirrored'?)"),
         (["train:right", "--checks=STEPEQ"], "an unknown check 'STEPEQ' (did you mean 'STEP-EQ'?)"),
         (["train:right", "--expect=metric-wong"], "an unknown cause 'metric-wong' (did you mean 'metric-wrong'?)"),
+        (["train:right", "--precision=flaot64"], "not one of auto, float64, native (did you mean 'float64'?)"),
         (["train:right", "--expect=mirored:metric-wrong"], "'mirored' is not a strategy (did you mean 'mirrored'?)"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
@@ -89,9 +90,7 @@ def test_a_wrong_name_is_one_line_before_anything_runs(project: Any, arguments: 
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize(
-    "option", ["--steps=0", "--global-batch-size=many", "--timeout=-1", "--precision=double", "--expect=a:b:c="]
-)
+@pytest.mark.parametrize("option", ["--steps=0", "--global-batch-size=many", "--timeout=-1", "--expect=a:b:c="])
 def test_a_wrong_value_is_refused(project: Any, option: str) -> None:
     result = call(project.folder, "check", "train:right", option)
     assert result.returncode == 2

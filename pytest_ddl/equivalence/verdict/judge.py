@@ -174,7 +174,7 @@ def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str,
     expected = dict(expect) if isinstance(expect, Mapping) else dict.fromkeys(expect, "no reason given")
     for cause in expected:
         if cause not in CAUSES:
-            hint = did_you_mean(cause, CAUSES) or f"; valid: {', '.join(sorted(CAUSES))}"
+            hint = did_you_mean(cause, CAUSES, 0.7) or f"; valid: {', '.join(sorted(CAUSES))}"
             raise ValueError(f"expect= names an unknown cause {cause!r}{hint}")
     return expected
 
