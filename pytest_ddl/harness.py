@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -59,6 +59,8 @@ class Harness:
         """Environment, working directory and import path at the start of the session."""
         self.items: list[pytest.Item] = []
         """Items of the session, in the order in which they run."""
+        self.show: Callable[[str], None] = lambda _doing: None
+        """Callback that is called with what a comparison does now, whenever that changes."""
 
     @property
     def folder(self) -> Path:

@@ -124,9 +124,10 @@ def pytest_runtest_makereport(
     report = yield
     comparisons = item.stash.get(_COMPARISONS, 0)
     if comparisons:
-        from pytest_ddl.session import report_expected_ends
+        from pytest_ddl.session import report_cause, report_expected_ends
 
         report_expected_ends(item, report, comparisons)
+        report_cause(call, report)
     if "pytest_ddl.items.on_ranks" not in sys.modules:
         return report
     from pytest_ddl.items.on_ranks import ON_RANKS
@@ -184,7 +185,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if "pytest_ddl.session" in sys.modules:
-        sys.modules["pytest_ddl.session"].show_tolerated(terminalreporter)
+        sys.modules["pytest_ddl.session"].show_summary(terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -14,6 +14,7 @@ from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
 from pytest_ddl.messages import no_such_argument
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
+from pytest_ddl.terminal import KEYWORD, begin_with_cause, show_reasons, status_line
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.checks.registry import Check
@@ -188,6 +189,7 @@ def after_collection(harness: Harness, config: pytest.Config, items: list[pytest
                 raise pytest.UsageError(f"{item.nodeid}: parametrize('ddl_strategy', …): {error}") from None
         if spec is not None:
             item.stash[SPEC] = spec
+            item.keywords[KEYWORD] = True
     if not _in_rank() and not config.option.collectonly and not in_process(config):
         from pytest_ddl.cluster import overrides
 
@@ -345,9 +347,10 @@ def assert_equivalence(
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
     strict = arguments.pop("strict", False) or harness.settings["strict"]
-    report: Report = item.config.stash[_COMPARER].compare(
-        train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
-    )
+    with status_line(item.config) as harness.show:
+        report: Report = item.config.stash[_COMPARER].compare(
+            train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
+        )
     item.user_properties.append(("ddl_verdict", report.verdict))
     for finding in report.approximations:
         item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
@@ -375,6 +378,14 @@ def report_expected_ends(item: pytest.Item, report: pytest.TestReport, compariso
         report.wasxfail = "; ".join(dict.fromkeys(ends))
 
 
+def report_cause(call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Make the summary of a test begin with the cause if its comparison failed."""
+    from pytest_ddl.equivalence.report import DivergenceError
+
+    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, DivergenceError):
+        begin_with_cause(report, call.excinfo.value.report)
+
+
 def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
     """Return the id of a test without its strategy, so that all its strategies share the id."""
     return item.nodeid.replace(label(spec, harness.registry), "")
@@ -385,7 +396,13 @@ def _in_rank() -> bool:
     return worker is not None and worker.current_rank() is not None
 
 
-def show_tolerated(terminalreporter: Any) -> None:
+def show_summary(terminalreporter: Any) -> None:
+    """Show the reasons of tests that did not pass, and the approximations and expected crashes of those that did."""
+    show_reasons(terminalreporter)
+    _show_tolerated(terminalreporter)
+
+
+def _show_tolerated(terminalreporter: Any) -> None:
     """List in the summary the approximations and expected crashes of passed tests, for which pytest prints nothing."""
     for title, wanted in (
         ("tolerated approximations (--ddl-strict fails on them)", TOLERATED),
