@@ -16,7 +16,7 @@ def check_checkpoint(reference: TrainingRecord, distributed: TrainingRecord, tol
     restores = [(rank, restore) for rank in distributed.ranks for restore in rank.restores]
     if not restores:
         return not_applicable(
-            CHECK, "the program restores no file that it saved in the same run", "a checkpoint that is restored"
+            CHECK, "the program restores no file that it saved in the same run", "a restored checkpoint"
         )
     for rank, restore in restores:
         # A model that is loaded only for an evaluation needs no optimizer.
