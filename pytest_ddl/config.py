@@ -138,8 +138,8 @@ OPTIONS: tuple[Option, ...] = (
 
 MARKERS = (
     (
-        "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None): "
-        "settings of a test that asks for a strategy; see pytest --ddl-list"
+        "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None, "
+        "keras=None, arguments={}): settings of a test that asks for a strategy; see pytest --ddl-list"
     ),
     "virtual_gpus(count, memory_mb=1024): number and memory of the virtual GPUs that the fixture virtual_gpus makes",
     "gpu(min=1): the test needs at least that many GPUs; without them it is skipped with the reason",

@@ -103,6 +103,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             from pytest_ddl.session import check_accelerator
 
             check_accelerator(_harness(item.config), name, mark)
+    if item.get_closest_marker("ddl") is not None:
+        from pytest_ddl.session import refuse_in_process
+
+        refuse_in_process(item)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -217,8 +221,7 @@ def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
             return rank.spec
         raise pytest.UsageError(
             "ddl_strategy, ddl_cluster and ddl_equivalence must be arguments of the test or of its fixtures: "
-            "request.getfixturevalue() comes too late to choose the strategies. Before pytest 9, a fixture of your own "
-            "that overrides ddl_strategy also comes too late"
+            "request.getfixturevalue() comes too late to choose the strategies"
         )
     spec: StrategySpec = request.param
     return spec

@@ -300,6 +300,13 @@ def gpus_wanted(mark: pytest.Mark) -> int:
     return wanted
 
 
+def refuse_in_process(item: pytest.Item) -> None:
+    """Skip a test in the pytest process if its marker needs a process that is made for it."""
+    mark = parse_mark(item)
+    if in_process(item.config) and not _in_rank() and (mark.keras is not None or mark.arguments):
+        pytest.skip("@pytest.mark.ddl(keras=…, arguments=…) needs other processes; --pdb and --ddl-in-process run none")
+
+
 def auto_num_workers(harness: Harness) -> int:
     """Return the number of xdist workers that ``-n auto`` starts.
 

@@ -6,8 +6,8 @@ A test *asks for a strategy* if the private fixture ``_ddl_spec`` is in its fixt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.messages import no_such_argument, not_one_of
@@ -34,6 +34,7 @@ CONTROLLER_FIXTURES = ("ddl_cluster", "ddl_equivalence")
 """Fixtures that control ranks from the pytest process."""
 ISOLATIONS = ("reuse", "fresh")
 DEVICES = ("auto", "cpu", "gpu", "tpu")
+KERAS = ("keras", "tf_keras")
 
 
 def is_seconds(value: object) -> bool:
@@ -55,6 +56,10 @@ class DdlMark:
     timeout: float | None = None
     isolation: str = "reuse"
     device: str | None = None
+    keras: str | None = None
+    """Package that provides ``tf.keras``; ``None`` for the one of the options."""
+    arguments: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
+    """Strategy -> function that a rank calls to get further arguments of the strategy's constructor."""
 
     def __post_init__(self) -> None:
         for name in ("replicas", "workers", "ps"):
@@ -67,9 +72,22 @@ class DdlMark:
             raise ValueError(not_one_of("isolation", self.isolation, ISOLATIONS))
         if self.device is not None and self.device not in DEVICES:
             raise ValueError(not_one_of("device", self.device, DEVICES))
+        if self.keras is not None and self.keras not in KERAS:
+            raise ValueError(not_one_of("keras", self.keras, KERAS))
+        functions = self.arguments.values() if isinstance(self.arguments, Mapping) else [None]
+        if not all(map(callable, functions)):
+            raise ValueError(
+                f"arguments={self.arguments!r} must map names of strategies to functions that return a dict, because "
+                "objects of TensorFlow can be made only in the ranks"
+            )
         texts = [self.strategies] if isinstance(self.strategies, str) else self.strategies or []
         if not isinstance(texts, Collection) or not all(isinstance(text, str) for text in texts):
             raise ValueError(f"strategies={self.strategies!r} must be a name or a list of names")
+
+    @property
+    def is_alone(self) -> bool:
+        """True if the test shares its clusters with no other test."""
+        return self.isolation == "fresh" or self.keras is not None or bool(self.arguments)
 
     @property
     def overrides(self) -> dict[str, int | str]:
@@ -104,6 +122,7 @@ def select(
 
     :raises ValueError: if marker, fixtures or option are invalid or contradict each other. The message is one line.
     """
+    _check_constructor_arguments(mark, registry)
     if "virtual_gpus" in fixtures:
         return [_virtual_gpus(node, registry)]
     single = [name for fixture, name in SINGLE_STRATEGY_FIXTURES.items() if fixture in fixtures]
@@ -127,6 +146,20 @@ def select(
     except UnknownStrategyError as error:
         origin = "" if mark.strategies is None else "@pytest.mark.ddl(strategies=…): "
         raise ValueError(f"{origin}{error}") from None
+
+
+def _check_constructor_arguments(mark: DdlMark, registry: StrategyRegistry) -> None:
+    """Check that ``arguments=`` names strategies whose constructors take arguments.
+
+    :raises ValueError: for another name. The message is one line.
+    """
+    for name in mark.arguments:
+        try:
+            takes = getattr(registry[name], "arguments", ())
+        except UnknownStrategyError as error:
+            raise ValueError(f"@pytest.mark.ddl(arguments=…): {error}") from None
+        if not takes:
+            raise ValueError(f"@pytest.mark.ddl(arguments=…): {name} takes no arguments of its constructor")
 
 
 def _overridden(mark: DdlMark, specs: list[StrategySpec]) -> list[StrategySpec]:

@@ -231,8 +231,8 @@ class Recorder(StepListener):
         scalar = values.scalar(number)
         if scalar is None:
             raise TypeError(
-                f"run.value({name!r}, ...) takes one number, not a {type(number).__name__}: call it outside tf.function, "
-                "with a number that the step returns"
+                f"run.value({name!r}, ...) takes one number, not a {type(number).__name__}: call it outside "
+                "tf.function, with a number that the step returns"
             )
         if step == "next":
             self._next_values[name] = scalar

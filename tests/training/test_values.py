@@ -103,5 +103,5 @@ def test_a_tensor_of_a_graph_is_refused():
 
         list(run.steps(train_step, numbers()))
 
-    with pytest.raises(TypeError, match="call it outside tf.function"):
+    with pytest.raises(TypeError, match=r"call it outside tf\.function"):
         recorded(program)

@@ -1,4 +1,4 @@
-"""Results of ``fit``, ``evaluate`` and ``predict``, and values after the steps, as named arrays, paired between two runs."""
+"""Results of ``fit``, ``evaluate``, ``predict`` and ``run.value`` as named arrays, paired between two runs."""
 
 from __future__ import annotations
 
