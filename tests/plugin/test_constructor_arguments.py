@@ -139,3 +139,10 @@ def test_markers_reach_the_constructors(new_project: Callable[..., Any]) -> None
     assert outcomes["wrong_argument"] == "error"
     assert "mirrored has no argument 'device' (did you mean 'devices'?); valid: devices, cross_device_ops" in texts
     assert (run.processes, run.files) == ([], [])
+
+
+@pytest.mark.slow
+def test_a_debugger_has_no_process_for_them(new_project: Callable[..., Any]) -> None:
+    run = new_project(PROJECT).pytest("--ddl-in-process", "-k", "tf_keras or devices", timeout=300)
+    assert set(run.outcomes.values()) == {"skipped"}
+    assert all("needs other processes" in case.text for case in run.cases.values())

@@ -123,7 +123,7 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
         result = not_applicable(CHECK, why)
     else:
         why = f"no metric, named value or result was recorded on both sides{skipped}"
-        result = not_applicable(CHECK, why, "run.watch(metrics=...)")
+        result = not_applicable(CHECK, why, "run.watch(metrics=...) or run.value(...)")
     later = _later(reference, distributed, sound)
     return replace(result, unjudged=tuple(dict.fromkeys([*seen.skipped, *later])))
 
