@@ -59,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ddl.session import prepare
 
         prepare(config)
+    if config.option.ddl_check:
+        from pytest_ddl.checking import plugin
+
+        config.pluginmanager.register(plugin, "ddl-check")
     if settings["gate"]:
         from pytest_ddl.session import watch_gates
 
@@ -112,6 +116,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             from pytest_ddl.session import check_accelerator
 
             check_accelerator(_harness(item.config), name, mark)
+    if item.get_closest_marker("ddl") is not None:
+        from pytest_ddl.session import refuse_in_process
+
+        refuse_in_process(item)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -133,9 +141,10 @@ def pytest_runtest_makereport(
     report = yield
     comparisons = item.stash.get(_COMPARISONS, 0)
     if comparisons:
-        from pytest_ddl.session import report_expected_ends
+        from pytest_ddl.session import report_cause, report_expected_ends
 
         report_expected_ends(item, report, comparisons)
+        report_cause(call, report)
     if "pytest_ddl.items.on_ranks" not in sys.modules:
         return report
     from pytest_ddl.items.on_ranks import ON_RANKS
@@ -193,7 +202,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if "pytest_ddl.session" in sys.modules:
-        sys.modules["pytest_ddl.session"].show_tolerated(terminalreporter)
+        sys.modules["pytest_ddl.session"].show_summary(terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -227,8 +236,7 @@ def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
             return rank.spec
         raise pytest.UsageError(
             "ddl_strategy, ddl_cluster and ddl_equivalence must be arguments of the test or of its fixtures: "
-            "request.getfixturevalue() comes too late to choose the strategies. Before pytest 9, a fixture of your own "
-            "that overrides ddl_strategy also comes too late"
+            "request.getfixturevalue() comes too late to choose the strategies"
         )
     spec: StrategySpec = request.param
     return spec
@@ -293,19 +301,23 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
     is also inconclusive if ``checks=`` names a check that has nothing to judge.
     """
+    from pytest_ddl.equivalence.runs.arguments import explains_arguments
+    from pytest_ddl.equivalence.runs.comparer import Equivalence
     from pytest_ddl.items.selection import parse_mark
     from pytest_ddl.session import assert_equivalence
 
     harness, mark = _harness(request.config), parse_mark(request.node)
     request.node.stash[_COMPARISONS] = 0
 
+    @explains_arguments("ddl_equivalence", Equivalence.__call__)
     @wraps(assert_equivalence)
     def compare(train: Any, **arguments: Any) -> Report:
         __tracebackhide__ = True
         request.node.stash[_COMPARISONS] += 1
         return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
 
-    return compare
+    compared: Equivalence = compare
+    return compared
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ import pytest
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
+from pytest_ddl.messages import no_such_argument
 from pytest_ddl.strategies.registry import StrategyDefinitionError, StrategyRegistry, UnknownStrategyError
+from pytest_ddl.terminal import KEYWORD, begin_with_cause, show_reasons, status_line
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.checks.registry import Check
@@ -190,6 +192,7 @@ def after_collection(harness: Harness, config: pytest.Config, items: list[pytest
                 raise pytest.UsageError(f"{item.nodeid}: parametrize('ddl_strategy', …): {error}") from None
         if spec is not None:
             item.stash[SPEC] = spec
+            item.keywords[KEYWORD] = True
     if not _in_rank() and not config.option.collectonly and not in_process(config):
         from pytest_ddl.cluster import overrides
 
@@ -290,12 +293,21 @@ def gpus_wanted(mark: pytest.Mark) -> int:
     :raises ValueError: if an argument is wrong. The message is one line.
     """
     unknown = sorted(set(mark.kwargs) - {"min"})
-    if unknown or len(mark.args) + len(mark.kwargs) > 1:
-        raise ValueError(f"@pytest.mark.gpu takes only min=1, not {unknown or mark.args}")
+    if unknown:
+        raise ValueError(no_such_argument("@pytest.mark.gpu", unknown[0], ["min"]))
+    if len(mark.args) + len(mark.kwargs) > 1:
+        raise ValueError(f"@pytest.mark.gpu takes only min=1, not {mark.args}")
     wanted: int = mark.kwargs.get("min", mark.args[0] if mark.args else 1)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
         raise ValueError(f"@pytest.mark.gpu: min={wanted!r} must be a whole number, at least 1")
     return wanted
+
+
+def refuse_in_process(item: pytest.Item) -> None:
+    """Skip a test in the pytest process if its marker needs a process that is made for it."""
+    mark = parse_mark(item)
+    if in_process(item.config) and not _in_rank() and (mark.keras is not None or mark.arguments):
+        pytest.skip("@pytest.mark.ddl(keras=…, arguments=…) needs other processes; --pdb and --ddl-in-process run none")
 
 
 def auto_num_workers(harness: Harness) -> int:
@@ -310,7 +322,11 @@ def auto_num_workers(harness: Harness) -> int:
     return max(1, (os.cpu_count() or 1) // widest)
 
 
-def _registered_checks(config: pytest.Config) -> list[Check]:
+def registered_checks(config: pytest.Config) -> list[Check]:
+    """Return the checks of this package and of plugins.
+
+    :raises pytest.UsageError: if a plugin registers something else than a check, or a name twice.
+    """
     from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 
     checks = list(CHECKS)
@@ -339,11 +355,12 @@ def assert_equivalence(
     from pytest_ddl.equivalence.runs.comparer import Comparer
 
     if _COMPARER not in item.config.stash:
-        item.config.stash[_COMPARER] = Comparer(harness, _registered_checks(item.config))
-    strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
-    report: Report = item.config.stash[_COMPARER].compare(
-        train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
-    )
+        item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
+    strict = arguments.pop("strict", False) or harness.settings["strict"]
+    with status_line(item.config) as harness.show:
+        report: Report = item.config.stash[_COMPARER].compare(
+            train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
+        )
     item.user_properties.append(("ddl_verdict", report.verdict))
     for finding in report.approximations:
         item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
@@ -371,6 +388,14 @@ def report_expected_ends(item: pytest.Item, report: pytest.TestReport, compariso
         report.wasxfail = "; ".join(dict.fromkeys(ends))
 
 
+def report_cause(call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Make the summary of a test begin with the cause if its comparison failed."""
+    from pytest_ddl.equivalence.report import DivergenceError
+
+    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, DivergenceError):
+        begin_with_cause(report, call.excinfo.value.report)
+
+
 def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
     """Return the id of a test without its strategy, so that all its strategies share the id."""
     return item.nodeid.replace(label(spec, harness.registry), "")
@@ -381,7 +406,13 @@ def _in_rank() -> bool:
     return worker is not None and worker.current_rank() is not None
 
 
-def show_tolerated(terminalreporter: Any) -> None:
+def show_summary(terminalreporter: Any) -> None:
+    """Show the reasons of tests that did not pass, and the approximations and expected crashes of those that did."""
+    show_reasons(terminalreporter)
+    _show_tolerated(terminalreporter)
+
+
+def _show_tolerated(terminalreporter: Any) -> None:
     """List in the summary the approximations and expected crashes of passed tests, for which pytest prints nothing."""
     for title, wanted in (
         ("tolerated approximations (--ddl-strict fails on them)", TOLERATED),

@@ -107,6 +107,8 @@ class CheckResult:
     """Values that were recorded on both sides but not compared, each with the reason. The rest may have passed."""
     in_program: bool = False
     """True if the check could not decide because of the program, so that its author can change this."""
+    needs: str = ""
+    """What the program or the test can do to make the check apply; empty if it cannot."""
 
 
 WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)

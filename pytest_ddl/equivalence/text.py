@@ -148,16 +148,19 @@ def _cause(finding: Finding) -> str:
 
 def _table(report: Report) -> Iterator[str]:
     tolerated = [*(finding for finding, _reason in report.expected), *report.approximations]
-    idle = [result.check for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
+    idle = [result for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
     for result in report.results:
-        if result.check in idle:
+        if result in idle:
             continue
         label = _label(result, report, tolerated)
         reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result)
         yield _shortened(f"{result.check:<11} {label:<13} {reason}")
     if idle:
-        # Most checks do not apply to most programs, so one line names them all.
-        yield from _wrapped(f"not applicable: {', '.join(idle)} (reasons: report.results)")
+        # Most checks do not apply to most programs. Those that the user could make apply are named.
+        named = [f"{result.check} (needs {result.needs})" for result in idle if result.needs]
+        others = len(idle) - len(named)
+        named += [f"{others}{' others' if named else ''} (reasons: report.results)"] if others else []
+        yield from _wrapped(f"not applicable: {', '.join(named)}")
 
 
 def _label(result: CheckResult, report: Report, tolerated: list[Finding]) -> str:

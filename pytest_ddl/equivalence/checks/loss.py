@@ -69,7 +69,7 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
             CHECK, f"a loss was recorded on one side only ({alone}): return one number from the step in both runs"
         )
     if compared == 0:
-        return not_applicable(CHECK, "no loss was recorded on both sides")
+        return not_applicable(CHECK, "no loss was recorded on both sides", "a loss of each step")
     counted = f"{compared} losses" + (f", up to step {last}" if last < steps else "")
     return passed(CHECK, counted + (f"; not finite in both runs at step {not_finite}" if not_finite else ""))
 

@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, 
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "NONFINITE"
+NAMED = f'checks=["{CHECK}"]'
 
 _ALIKE = Bound(0.0, "replicas must decide alike")
 _EXACT = Bound(0.0, "a loss scale changes by exact factors")
@@ -42,7 +43,7 @@ def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tole
         if finding is not None:
             return failed(CHECK, [finding])
         judged.append(step)
-    return passed(CHECK, _decided_alike(judged)) if judged else not_applicable(CHECK, "every gradient is finite")
+    return passed(CHECK, _decided_alike(judged)) if judged else not_applicable(CHECK, "every gradient is finite", NAMED)
 
 
 def not_finite(record: TrainingRecord, step: int) -> dict[int, list[int]]:

@@ -66,7 +66,7 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
     if unread is not None:
         return inconclusive(CHECK, unread)
     if compared == 0:
-        return not_applicable(CHECK, "no optimizer was watched, or it has no state")
+        return not_applicable(CHECK, "no optimizer was watched, or it has no state", "run.watch(optimizer=...)")
     return passed(CHECK, f"{compared} components of slots and counters, up to step {last}")
 
 

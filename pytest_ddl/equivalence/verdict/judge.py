@@ -23,6 +23,7 @@ from pytest_ddl.equivalence.verdict.behind import behind
 from pytest_ddl.equivalence.verdict.later_steps import unlike_before
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
+from pytest_ddl.messages import did_you_mean
 from pytest_ddl.records import TrainingRecord
 
 _NO_STEPS = (
@@ -173,7 +174,8 @@ def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str,
     expected = dict(expect) if isinstance(expect, Mapping) else dict.fromkeys(expect, "no reason given")
     for cause in expected:
         if cause not in CAUSES:
-            raise ValueError(f"expect= names an unknown cause {cause!r}; valid: {', '.join(sorted(CAUSES))}")
+            hint = did_you_mean(cause, CAUSES, 0.7) or f"; valid: {', '.join(sorted(CAUSES))}"
+            raise ValueError(f"expect= names an unknown cause {cause!r}{hint}")
     return expected
 
 

@@ -1,0 +1,108 @@
+"""Show comparisons on the terminal: what runs now, the cause in pytest's summary, and why tests did not pass."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.report import Report
+
+COLUMNS = 80
+"""Width that the line of a failure in pytest's summary fits, if the id of the test leaves room for the cause."""
+KEYWORD = "_ddl_spec"
+"""Keyword of the reports of tests that ask for a strategy."""
+TITLE = "pytest-ddl: skipped and expected to fail"
+_ELSEWHERE = "ddl_known"
+"""Name of a property of reports whose reason another section shows."""
+
+
+# ----- what runs now -----
+
+
+@contextmanager
+def status_line(config: pytest.Config) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a text below the line of the running test, until the next text or the end.
+
+    It shows nothing in a log, in a worker of pytest-xdist, without capturing (``-s``), or beside the display of another
+    plugin.
+    """
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    plain = type(reporter).__module__ == "_pytest.terminal"
+    dumb = os.environ.get("TERM", "dumb") == "dumb"
+    if not plain or not reporter.isatty or dumb or capture is None or config.option.capture == "no":
+        yield lambda _text: None
+        return
+
+    def show(text: str) -> None:
+        writer = config.get_terminal_writer()
+        width = writer.fullwidth
+        column = writer.width_of_current_line % width
+        # The writer would count the text as part of the test's line, so it is written without it.
+        with capture.global_and_fixture_disabled():
+            sys.stdout.write(f"\r\n\x1b[K{text[: width - 1]}\r\x1b[1A\x1b[{column + 1}G")
+            sys.stdout.flush()
+
+    try:
+        yield show
+    finally:
+        show("")
+
+
+# ----- the summary of a failure -----
+
+
+def begin_with_cause(report: pytest.TestReport, compared: Report) -> None:
+    """Make pytest's one-line summary of a failed comparison begin with the cause."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        crash.message = cause_in_one_line(compared, COLUMNS - len(f"FAILED {report.nodeid} - "))
+
+
+def cause_in_one_line(compared: Report, room: int) -> str:
+    """Return the cause with as much of the place as fits into a number of columns, or only the cause."""
+    if not compared.findings:
+        doubt = compared.doubts[0].reason if compared.doubts else "nothing could be compared"
+        return f"inconclusive: {doubt}".partition("\n")[0]
+    finding = compared.findings[0]
+    cause = finding.cause or "cause not known"
+    step = "" if finding.step is None else " before the first step" if finding.step == 0 else f" at step {finding.step}"
+    what = finding.variable or finding.observed or finding.message
+    texts = (f"{cause}{step}: {what}".partition("\n")[0], f"{cause}{step}", cause)
+    return next((text for text in texts if len(text) <= room), cause)
+
+
+# ----- why tests did not pass -----
+
+
+def show_reasons(terminalreporter: Any) -> None:
+    """List the reasons for skips and expected failures of tests that ask for a strategy, each with its number."""
+    counted: Counter[tuple[str, str]] = Counter()
+    for outcome in ("skipped", "xfailed"):
+        for report in terminalreporter.getreports(outcome):
+            elsewhere = any(name == _ELSEWHERE for name, _value in getattr(report, "user_properties", ()))
+            if KEYWORD in getattr(report, "keywords", ()) and not elsewhere:
+                counted[outcome, _reason(report)] += 1
+    if not counted or terminalreporter.no_summary:
+        return
+    terminalreporter.section(TITLE)
+    width = terminalreporter.config.get_terminal_writer().fullwidth
+    for (outcome, reason), count in counted.items():
+        for line in textwrap.wrap(f"{count} {outcome}: {reason}", width, subsequent_indent="    "):
+            terminalreporter.write_line(line)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        reason = report.wasxfail.removeprefix("reason: ") or report.longreprtext
+    else:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    return " ".join(reason.removeprefix("Skipped: ").split()) or "no reason given"
