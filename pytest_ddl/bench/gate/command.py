@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench import github
+from pytest_ddl import github
 from pytest_ddl.bench.exits import FAILED, INTERRUPTED, USAGE, failed, interruptible
 from pytest_ddl.bench.gate import report
 from pytest_ddl.bench.gate.gating import run_gate

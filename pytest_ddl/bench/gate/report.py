@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pytest_ddl.bench.gate.result import CellResult, GateResult
 from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
-from pytest_ddl.bench.github import escaped, escaped_property
+from pytest_ddl.github import escaped, escaped_property
 
 _LEVELS = {Verdict.REGRESSION: "error", Verdict.ERROR: "error", Verdict.INCONCLUSIVE: "warning"}
 HEADER = ("cell", "verdict", "step time, HEAD / BASE", "throughput", "launches", "sd")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pytest_ddl.bench.exits import FAILED, INTERRUPTED, USAGE, failed, interruptible
 from pytest_ddl.bench.git import GitError, read_log
-from pytest_ddl.bench.github import append_summary, is_github
 from pytest_ddl.bench.history.confirm import FILE, Confirm, Confirmations, at_most, confirm_all
 from pytest_ddl.bench.history.detect import MARGIN, Change, DetectorMissingError, changes
 from pytest_ddl.bench.history.model import History, Problem
@@ -21,6 +20,7 @@ from pytest_ddl.bench.history.read import NoResultsError, read_results
 from pytest_ddl.bench.history.report import Report, explain
 from pytest_ddl.bench.history.words import github_annotations, step_summary, told
 from pytest_ddl.bench.metrics.absent import MissingPackageError
+from pytest_ddl.github import append_summary, is_github
 
 STATUSES = """\
 exit status:

@@ -11,7 +11,7 @@ from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, workload
 from pytest_ddl.bench.history.model import History, Problem
 from pytest_ddl.bench.history.report import Report, causes
 from pytest_ddl.bench.history.sections import commit_link, series_order, series_title
-from pytest_ddl.bench.history.units import percent, quantity
+from pytest_ddl.web.units import percent, quantity
 
 WORDS = {
     "confirmed": "confirmed by a re-run",

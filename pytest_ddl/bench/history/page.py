@@ -17,7 +17,8 @@ from pytest_ddl.bench.history.meaning import workload
 from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.history.report import Report
 from pytest_ddl.bench.history.sections import View, view_section
-from pytest_ddl.bench.history.units import scale
+from pytest_ddl.web.look import look
+from pytest_ddl.web.units import scale
 
 PLACE = Path("scaling") / "index.html"
 """Path of the page in asv's ``html_dir``."""
@@ -47,7 +48,7 @@ def render(report: Report, *, asv: bool = False) -> str:
         "project": escape(project),
         "span": escape(f"{count}, {days}"),
         "asv": '<a href="../index.html">All benchmarks in asv</a>' if asv else "",
-        "style": _template("page.css"),
+        "style": look() + _template("page.css"),
         "script": _template("page.js"),
         "notes": notes_section(report),
         "findings": findings_section(report),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ddl.bench.github import escaped
 from pytest_ddl.bench.history.detect import Change
 from pytest_ddl.bench.history.meaning import workload
 from pytest_ddl.bench.history.report import Report, causes
-from pytest_ddl.bench.history.units import percent, quantity
+from pytest_ddl.github import escaped
+from pytest_ddl.web.units import percent, quantity
 
 _AT_MOST = 12
 """Maximum number of changes that are listed for one cause."""

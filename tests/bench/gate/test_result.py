@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench import github
+from pytest_ddl import github
 from pytest_ddl.bench.gate import GatePlan, report
 from pytest_ddl.bench.gate.cell import measure_cell
 from pytest_ddl.bench.gate.result import EXIT_STATUS, CellResult, GateResult
