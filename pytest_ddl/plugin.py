@@ -50,6 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ddl.session import watch_gates
 
         watch_gates(config)
+    if settings["report"]:
+        from pytest_ddl.session import watch_report
+
+        watch_report(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -120,9 +124,10 @@ def pytest_runtest_makereport(
     report = yield
     comparisons = item.stash.get(_COMPARISONS, 0)
     if comparisons:
-        from pytest_ddl.session import report_expected_ends
+        from pytest_ddl.session import attach_comparisons, report_expected_ends
 
         report_expected_ends(item, report, comparisons)
+        attach_comparisons(item, report)
     if "pytest_ddl.items.on_ranks" not in sys.modules:
         return report
     from pytest_ddl.items.on_ranks import ON_RANKS
@@ -168,6 +173,10 @@ def pytest_configure_node(node: Any) -> None:
     harness = _harness(node.config)
     node.workerinput["ddl_folder"] = str(harness.folder)
     node.workerinput["ddl_address"] = harness.address
+    if node.config.stash[SETTINGS]["report"]:
+        from pytest_ddl.pages.watch import FOLDER
+
+        node.workerinput["ddl_report"] = str(node.config.stash[FOLDER])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -181,6 +190,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if "pytest_ddl.session" in sys.modules:
         sys.modules["pytest_ddl.session"].show_tolerated(terminalreporter)
+        sys.modules["pytest_ddl.session"].show_annotations(terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

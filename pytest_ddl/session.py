@@ -69,6 +69,18 @@ def watch_gates(config: pytest.Config) -> None:
         config.pluginmanager.register(GateWatch(config), "ddl-gate-watch")
 
 
+def watch_report(config: pytest.Config) -> None:
+    """Check the folder of ``--ddl-report``, in every process that writes pages.
+
+    :raises pytest.UsageError: if the folder cannot be written. The message is one line.
+    """
+    from pytest_ddl.pages.watch import watch_pages
+
+    option = config.option
+    if not (_in_rank() or option.collectonly or option.ddl_list or option.help):
+        watch_pages(config)
+
+
 def close(config: pytest.Config) -> None:
     """End all processes that the run has started."""
     harness = config.stash.get(HARNESS, None)
@@ -334,6 +346,7 @@ def assert_equivalence(
     __tracebackhide__ = True
     from pytest_ddl.equivalence.report import DivergenceError
     from pytest_ddl.equivalence.runs.comparer import Comparer
+    from pytest_ddl.pages.watch import compared
 
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, _registered_checks(item.config))
@@ -341,15 +354,16 @@ def assert_equivalence(
     report: Report = item.config.stash[_COMPARER].compare(
         train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
     )
-    item.user_properties.append(("ddl_verdict", report.verdict))
+    blamed = strict or not report.comparable or report.program_reasons
+    failed = report.verdict == "fail" or bool(not report.passed and blamed and report.expected_end is None)
+    compared(item, report, failed=failed)
     for finding in report.approximations:
         item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
     if report.expected_end is not None:
         item.stash.setdefault(EXPECTED_ENDS, []).append(report.expected_end)
         item.user_properties.append((EXPECTED_END, report.expected_end))
         return report
-    blamed = strict or not report.comparable or report.program_reasons
-    if report.verdict == "fail" or (not report.passed and blamed):
+    if failed:
         raise DivergenceError(report)
     if not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
@@ -366,6 +380,13 @@ def report_expected_ends(item: pytest.Item, report: pytest.TestReport, compariso
     if report.when == "call" and ends and len(ends) == comparisons and not decided:
         report.outcome = "skipped"
         report.wasxfail = "; ".join(dict.fromkeys(ends))
+
+
+def attach_comparisons(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Give the facts of a test's comparisons to its report, for the process that shows the reports."""
+    from pytest_ddl.pages.watch import attach
+
+    attach(item, report)
 
 
 def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
@@ -394,3 +415,13 @@ def show_tolerated(terminalreporter: Any) -> None:
             terminalreporter.section(title)
             for nodeid, text in noted:
                 terminalreporter.write_line(f"{nodeid}: {text}")
+
+
+def show_annotations(terminalreporter: Any) -> None:
+    """Print an annotation for each failed comparison, in a job of GitHub Actions."""
+    from pytest_ddl.github import is_github
+
+    if is_github():
+        from pytest_ddl.pages.watch import annotate
+
+        annotate(terminalreporter)

@@ -75,7 +75,7 @@ def judge(
     tolerance = Tolerance(reference, perturbed, slices, slice_step, decided)
     hidden = [finding for finding in report.excused if not finding.verified]
     later = unlike_before(reference, distributed, tolerance, hidden, roles)
-    return replace(report, doubts=(*report.doubts, *later))
+    return replace(report, doubts=(*report.doubts, *later), tolerance=tolerance)
 
 
 def conclude(
