@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import count, takewhile
 
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.pages.picture import Picture, svg
@@ -60,16 +59,15 @@ class _Timeline:
 
     lanes: tuple[tuple[RankRecord, tuple[CollectiveRecord, ...]], ...]
     start: int
-    different: int | None
-    """Position of the first difference."""
+    marks: tuple[int, ...]
+    """For each lane, the position of its first collective that differs, or its end; empty if none differs."""
 
     @classmethod
     def of(cls, record: TrainingRecord, *, differs: bool) -> _Timeline:
-        logs = [rank.collectives for rank in record.ranks]
-        different = _first_difference(logs) if differs else None
-        start = max(0, (different or 0) - BEFORE)
+        marks = _first_difference([rank.collectives for rank in record.ranks]) if differs else ()
+        start = max(0, min(marks, default=0) - BEFORE)
         lanes = tuple((rank, rank.collectives[start : start + SHOWN]) for rank in record.ranks)
-        return cls(lanes, start, different)
+        return cls(lanes, start, marks)
 
     @property
     def letters(self) -> dict[tuple[object, ...], str]:
@@ -79,37 +77,32 @@ class _Timeline:
     @property
     def summary(self) -> str:
         ranks = len(self.lanes)
-        if self.different is None:
-            first, *others = [rank.collectives for rank, _items in self.lanes]
-            same = all(list(map(_identity, log)) == list(map(_identity, first)) for log in others)
-            if same:
-                return f"All {ranks} ranks issue the same {len(first)} collectives in the same order."
-            return f"{ranks} ranks, one lane each, in the order in which they issue their collectives."
-        said = []
-        for rank, items in self.lanes:
-            at = self.different - self.start
-            said.append(f"rank {rank.rank} {f'issues {described(items[at])}' if at < len(items) else _ending(rank)}")
-        return f"The ranks differ first at collective {self.different + 1}: {'; '.join(said)}."
+        if self.marks:
+            said = [
+                f"rank {rank.rank} {_does(rank, at)}" for (rank, _items), at in zip(self.lanes, self.marks, strict=True)
+            ]
+            return f"The ranks differ first at collective {min(self.marks) + 1}: {'; '.join(said)}."
+        first, *others = [list(map(_identity, rank.collectives)) for rank, _items in self.lanes]
+        if all(log == first for log in others):
+            return f"All {ranks} ranks issue the same {len(first)} collectives in the same order."
+        return f"{ranks} ranks, one lane each, in the order in which they issue their collectives."
 
     def drawing(self, summary: str) -> str:
         letters = self.letters
-        parts = []
-        for number, (rank, items) in enumerate(self.lanes):
-            parts.append(self._lane(rank, items, _TOP + number * _LANE, letters))
-        if self.different is not None:
-            x = (self.different - self.start) * (_BOX + _GAP)
-            tall = len(self.lanes) * _LANE
-            parts.insert(
-                0, f'<rect class="differs" x="{x}" y="{_TOP - 2}" width="{_BOX + _GAP}" height="{tall}" rx="4"/>'
-            )
+        parts = [self._lane(number, letters) for number in range(len(self.lanes))]
+        for number, at in enumerate(self.marks):
+            x, top = (at - self.start) * (_BOX + _GAP), _TOP + number * _LANE
+            size = f'width="{_BOX + _GAP}" height="{_LANE}"'
+            parts.insert(0, f'<rect class="differs" x="{x}" y="{top - 2}" {size} rx="4"/>')
+        if self.marks:
+            x = (self.marks[0] - self.start) * (_BOX + _GAP)
             parts.append(f'<text class="differs" x="{x}" y="11">▼ first difference</text>')
         longest = max(len(items) for _rank, items in self.lanes)
-        size = (max((longest + 3) * (_BOX + _GAP), 300), _TOP + len(self.lanes) * _LANE)
-        return svg("".join(parts), TITLE, summary, size)
+        room = (max((longest + 3) * (_BOX + _GAP), 300), _TOP + len(self.lanes) * _LANE)
+        return svg("".join(parts), TITLE, summary, room)
 
-    def _lane(
-        self, rank: RankRecord, items: Sequence[CollectiveRecord], top: int, letters: dict[tuple[object, ...], str]
-    ) -> str:
+    def _lane(self, number: int, letters: dict[tuple[object, ...], str]) -> str:
+        (rank, items), top = self.lanes[number], _TOP + number * _LANE
         more = f", after {self.start} equal ones" if self.start else ""
         drawn = [f'<text class="lane" x="3" y="{top + 13}">rank {rank.rank} ({escape(rank.task)}){more}</text>']
         step = None
@@ -117,7 +110,7 @@ class _Timeline:
             x = 3 + at * (_BOX + _GAP)
             key = _identity(item)
             hue = _HUES[list(letters).index(key) % len(_HUES)]
-            marked = " marked" if self.start + at == self.different else ""
+            marked = " marked" if self.start + at in self.marks[number : number + 1] else ""
             drawn.append(
                 f'<g class="{hue}"><title>{escape(described(item))}</title>'
                 f'<rect class="call{marked}" x="{x}" y="{top + 20}" width="{_BOX}" height="26" rx="3"/>'
@@ -128,7 +121,7 @@ class _Timeline:
                 drawn.append(f'<text class="step" x="{x}" y="{top + 60}">step {step + 1}</text>')
         x = 3 + len(items) * (_BOX + _GAP)
         left = len(rank.collectives) - self.start - len(items)
-        end = f"and {left} more" if left > 0 else _ending(rank)
+        end = f"and {left} more" if left > 0 else _end(rank)
         drawn.append(f'<text class="step" x="{x}" y="{top + 37}">{escape(end)}</text>')
         return "".join(drawn)
 
@@ -141,17 +134,29 @@ class _Timeline:
         return f'<ul class="calls">{rows}</ul>'
 
 
-def _first_difference(logs: Sequence[Sequence[CollectiveRecord]]) -> int | None:
-    """Return the first position at which the ranks issue different collectives, or only some issue one."""
-    longest = max(map(len, logs))
-    same = takewhile(
-        lambda at: all(at < len(log) for log in logs) and len({_identity(log[at]) for log in logs}) == 1, count()
-    )
-    place = sum(1 for _ in same)
-    return place if place < longest else None
+def _first_difference(logs: Sequence[Sequence[CollectiveRecord]]) -> tuple[int, ...]:
+    """Return for each rank the position of the first collective that differs from that of the other ranks.
+
+    TensorFlow pairs the k-th collective of a group with the k-th of the other ranks, so each group is compared on its
+    own. The position is the length of the log for a rank that has ended. The result is empty if nothing differs.
+    """
+    found = []
+    for group in sorted({item.group for log in logs for item in log}):
+        places = [[at for at, item in enumerate(log) if item.group == group] for log in logs]
+        for turn in range(max(map(len, places))):
+            now = [own[turn] if turn < len(own) else len(log) for own, log in zip(places, logs, strict=True)]
+            items = {_identity(log[at]) if at < len(log) else () for log, at in zip(logs, now, strict=True)}
+            if len(items) > 1:
+                found.append(tuple(now))
+                break
+    return min(found, key=min, default=())
 
 
-def _ending(rank: RankRecord) -> str:
+def _does(rank: RankRecord, at: int) -> str:
+    return f"issues {described(rank.collectives[at])}" if at < len(rank.collectives) else _end(rank)
+
+
+def _end(rank: RankRecord) -> str:
     """Return what became of a rank after its last collective."""
     if rank.error is None:
         return "ends"

@@ -20,6 +20,8 @@ INDEX = "index.html"
 _WRITER = "pytest-ddl --ddl-report"
 """Mark of the JSON files that this module wrote. Only these, and the pages beside them, are ever removed."""
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
 
 def prepare(folder: Path) -> None:
     """Create the folder, check that it can be written, and remove the pages of an earlier run.
@@ -45,9 +47,8 @@ def write_page(report: Report, folder: Path, test: str, number: int = 1) -> Fact
 
     name = _file_name(test, number)
     facts = replace(Facts.of(report, test, number), page=f"{name}.html")
-    (folder / facts.page).write_text(render(report, test, index=INDEX), encoding="utf-8")
-    text = json.dumps({"written_by": _WRITER, **facts.as_json()}, indent=1)
-    (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    _write(folder / facts.page, render(report, test, index=INDEX))
+    _write(folder / f"{name}.json", json.dumps({"written_by": _WRITER, **facts.as_json()}, indent=1))
     return facts
 
 
@@ -61,8 +62,13 @@ def write_index(folder: Path, passed: Sequence[Facts]) -> tuple[Path, int]:
 
     failed = [Facts.from_json(json.loads(path.read_text(encoding="utf-8"))) for path in _written(folder)]
     path = folder / INDEX
-    path.write_text(render_index(failed, passed), encoding="utf-8")
+    _write(path, render_index(failed, passed))
     return path, len(failed)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file. What a program prints may hold characters that no HTML page may contain."""
+    path.write_text(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), encoding="utf-8", errors="backslashreplace")
 
 
 def _written(folder: Path) -> list[Path]:
@@ -82,4 +88,4 @@ def _file_name(test: str, number: int) -> str:
     """Return a name without special characters that differs for different tests on any file system."""
     whole = f"{test}#{number}"
     words = re.sub(r"[^A-Za-z0-9]+", "-", test).strip("-")[-80:].strip("-").lower()
-    return f"{words}-{hashlib.sha256(whole.encode(errors='replace')).hexdigest()[:8]}"
+    return f"{words or 'test'}-{hashlib.sha256(whole.encode(errors='replace')).hexdigest()[:8]}"

@@ -1,0 +1,190 @@
+"""``--ddl-report`` in whole runs of pytest, with comparisons of hand-made records in place of training."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.pages.made import Element, parsed
+
+CONFTEST = """
+    import pytest
+    from pytest_ddl.equivalence.runs.comparer import Comparer
+    from pytest_ddl.equivalence.verdict.judge import judge
+    from tests.checks.simulated_training import Program, pair
+
+    def compare(self, train, spec, mark, *, strict, test, **sins):
+        return judge(*pair(Program(**sins.pop("program", {})), **{"replicas": 2, **sins}), strict=strict)
+
+    Comparer.compare = compare
+
+"""
+TESTS = """
+    import os
+    import pytest
+    import pytest_ddl
+
+    pytestmark = pytest.mark.ddl(strategies="mirrored", device="cpu")
+
+    def test_right(ddl_equivalence):
+        ddl_equivalence(None)
+
+    def test_scaled(ddl_equivalence, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        ddl_equivalence(None, scale=2.0)
+
+    def test_duplicated(ddl_equivalence):
+        ddl_equivalence(None)
+        ddl_equivalence(None, duplicate=True)
+
+    def test_program_fails(ddl_equivalence):
+        ddl_equivalence(None, program={"nan_at": 1})
+"""
+RIGHT = """
+    import sys
+    import pytest
+
+    @pytest.mark.ddl(strategies="mirrored", device="cpu")
+    def test_right(ddl_equivalence):
+        ddl_equivalence(None)
+
+    def test_nothing_heavy_is_loaded():
+        assert not {"tensorflow", "keras"} & set(sys.modules)
+"""
+ROOT = Path(__file__).parents[2]
+
+
+class Project:
+    """Small project whose tests compare hand-made records."""
+
+    def __init__(self, folder: Path, tests: str) -> None:
+        self.folder = folder
+        for name, text in (("conftest.py", CONFTEST), ("test_it.py", tests), ("pytest.ini", "[pytest]\n")):
+            (folder / name).write_text(dedent(text).lstrip())
+
+    def run(self, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run pytest. No cluster is needed, so none is started."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GITHUB"))}
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=line", "--ddl-in-process", *options]
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env={**kept, "PYTHONPATH": str(ROOT), **environ},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    def page(self, name: str) -> Element:
+        return parsed((self.folder / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", params=["one process", pytest.param("xdist", marks=pytest.mark.slow)])
+def ran(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Project, subprocess.CompletedProcess[str]]:
+    workers: list[str] = []
+    if request.param == "xdist":
+        pytest.importorskip("xdist")
+        workers = ["-n", "2"]
+    project = Project(tmp_path_factory.mktemp("project"), TESTS)
+    done = project.run(*workers, "--ddl-report=some/pages", "--junitxml=junit.xml", GITHUB_ACTIONS="true")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return project, done
+
+
+def test_each_failed_comparison_has_a_page_and_the_index_links_to_it(
+    ran: tuple[Project, subprocess.CompletedProcess[str]],
+) -> None:
+    project, done = ran
+    index = project.page("some/pages/index.html")
+    assert index.one("h1").text == "Comparisons 3 failed, 2 passed"
+    cards = index.one("ul", kind="changes").find("li")
+    titles = {card.one("code").text: card.one("a") for card in cards}
+    assert {test.partition("::")[2]: link.text for test, link in titles.items()} == {
+        "test_scaled[mirrored]": "gradient-scaled-by-replica-count",
+        "test_duplicated[mirrored]": "examples-duplicated",
+        "test_program_fails[mirrored]": "inconclusive",
+    }
+    for test, link in titles.items():
+        page = project.page(f"some/pages/{link.attributes['href']}")
+        assert page.one("p", kind="test").text == test
+    assert len(list((project.folder / "some/pages").iterdir())) == 7
+    assert "ddl report: 3 failed comparisons with a page each: some/pages/index.html" in done.stdout.splitlines()
+
+
+def test_junit_has_the_facts_of_each_comparison(ran: tuple[Project, subprocess.CompletedProcess[str]]) -> None:
+    project, _done = ran
+    found = {
+        case.get("name"): [(one.get("name"), one.get("value")) for one in case.iter("property")]
+        for case in ElementTree.parse(project.folder / "junit.xml").iter("testcase")
+    }
+    right = [("ddl_strategy", "mirrored[replicas=2]"), ("ddl_verdict", "pass")]
+    assert found["test_right[mirrored]"] == right
+    assert found["test_duplicated[mirrored]"][:2] == right
+    scaled = dict(found["test_scaled[mirrored]"])
+    assert (project.folder / "some/pages" / str(scaled.pop("ddl_page"))).is_file()
+    assert scaled == {
+        "ddl_strategy": "mirrored[replicas=2]",
+        "ddl_verdict": "fail",
+        "ddl_cause": "gradient-scaled-by-replica-count",
+        "ddl_step": "1",
+        "ddl_variable": "dense/bias",
+    }
+    assert dict(found["test_program_fails[mirrored]"])["ddl_verdict"] == "inconclusive"
+
+
+def test_github_gets_an_annotation_for_each_failed_comparison(
+    ran: tuple[Project, subprocess.CompletedProcess[str]],
+) -> None:
+    _project, done = ran
+    lines = [line for line in done.stdout.splitlines() if line.startswith("::error ")]
+    assert len(lines) == 3
+    scaled = next(line for line in lines if "gradient-scaled" in line)
+    assert scaled.startswith(
+        "::error file=test_it.py,line=10,title=gradient-scaled-by-replica-count%3A mirrored[replicas=2]::"
+    )
+    assert scaled.endswith("%0Atest_it.py::test_scaled[mirrored]")
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project(tmp_path_factory.mktemp("right"), RIGHT)
+
+
+def test_a_run_without_failures_writes_only_an_index(right: Project) -> None:
+    stale = right.folder / "pages" / "old.json"
+    stale.parent.mkdir()
+    stale.write_text(json.dumps({"written_by": "pytest-ddl --ddl-report"}))
+    (right.folder / "pytest.ini").write_text("[pytest]\nddl_report = pages\n")
+    done = right.run(GITHUB_ACTIONS="true")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in (right.folder / "pages").iterdir()] == ["index.html"]
+    assert right.page("pages/index.html").one("h1").text == "Comparisons the only one passed"
+    assert "ddl report: no comparison of 1 failed: pages/index.html" in done.stdout.splitlines()
+    assert "::error" not in done.stdout
+
+
+def test_without_the_option_nothing_is_written_and_github_still_gets_annotations(tmp_path: Path) -> None:
+    project = Project(tmp_path, TESTS)
+    done = project.run("-k", "scaled", GITHUB_ACTIONS="true")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert not list(tmp_path.glob("**/*.html"))
+    assert done.stdout.count("::error ") == 1
+    assert "ddl report" not in done.stdout
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_before_any_test_runs(right: Project) -> None:
+    done = right.run("--ddl-report=test_it.py/pages")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.strip().splitlines() == [
+        "ERROR: --ddl-report='test_it.py/pages' (from command line): cannot write pages there: Not a directory"
+    ]
+    assert "test_right" not in done.stdout
