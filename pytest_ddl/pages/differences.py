@@ -32,7 +32,8 @@ def differences(found: Distances) -> Picture:
         for track in found.tracks[:MOST_LINES]
     ]
     worst = found.tracks[0]
-    highlighted = Line(worst.variable.name, lines[0].points, "bold", "alarm", named=True)
+    hue = "blue" if found.first_wrong is None else "alarm"
+    highlighted = Line(worst.variable.name, lines[0].points, "bold", hue, named=True)
     others = f"{len(lines) - 1} other variable{'s' if len(lines) > 2 else ''}"
     rest = [Line(others, line.points, named=at == 0) for at, line in enumerate(lines[1:])]
     drawn = [*reversed(rest), highlighted]

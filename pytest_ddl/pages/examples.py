@@ -35,7 +35,7 @@ def examples(report: Report) -> Picture:
     found = coverage(reference, distributed) if reference is not None and distributed is not None else None
     if found is None or reference is None or distributed is None:
         return Picture("examples", TITLE, absent=_why_not(reference, distributed))
-    names = _Names(reference, found.by)
+    names = _Names(reference, found)
     steps = _steps(found)
     marked = _marked(distributed, found)
     missing = _missing(reference, found)
@@ -68,19 +68,18 @@ def _why_not(reference: TrainingRecord | None, distributed: TrainingRecord | Non
 class _Names:
     """Short names of examples: their ids, or their positions in the order in which one device consumed them."""
 
-    def __init__(self, reference: TrainingRecord, by: str) -> None:
+    def __init__(self, reference: TrainingRecord, found: Coverage) -> None:
+        self._by_id = found.by == "ids"
         self._numbers: dict[_Name, int] = {}
-        if by != "ids":
-            for step in range(1, reference.num_steps + 1):
-                for name in _names(reference.batches(step), by):
-                    self._numbers.setdefault(name, len(self._numbers) + 1)
-        self.meaning = (
-            "Numbers are the ids that the program recorded."
-            if by == "ids"
-            else "Examples are numbered by their contents, in the order in which one device consumed them; + is an "
-            "example that one device did not consume."
-        )
-        self._by_id = by == "ids"
+        self.meaning = "Numbers are the ids that the program recorded."
+        if self._by_id:
+            return
+        for step in range(1, reference.num_steps + 1):
+            for name in _names(reference.batches(step), found.by):
+                self._numbers.setdefault(name, len(self._numbers) + 1)
+        self.meaning = "Examples are numbered by their contents, in the order in which one device consumed them."
+        if found.theirs.keys() - self._numbers.keys():
+            self.meaning += " A + is an example that one device did not consume."
 
     def __getitem__(self, name: _Name) -> _Name:
         return name if self._by_id else self._numbers.get(name, "+")

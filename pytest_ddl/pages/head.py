@@ -12,6 +12,8 @@ from pytest_ddl.pages.facts import place_of
 from pytest_ddl.pages.numbers import shown
 from pytest_ddl.web.units import TIMES
 
+_LONG = 60
+"""Length from which a value is a sentence, which is not printed in bold."""
 _SYMPTOMS = {
     "silent": "differs silently",
     "crash": "ends with an error",
@@ -43,7 +45,10 @@ def head(report: Report) -> str:
 def _full(finding: Finding) -> str:
     cause = CAUSES.get(finding.cause or "")
     meaning = f'<p class="meaning">{escape(cause.title)}</p>' if cause else ""
-    facts = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in _facts(finding))
+    facts = "".join(
+        f"<div><dt>{name}</dt><dd{' class=long' if len(value) > _LONG else ''}>{value}</dd></div>"
+        for name, value in _facts(finding)
+    )
     fix = f'<p class="fix"><b>Fix</b> {escape(finding.fix)}</p>' if finding.fix else ""
     return (
         f'{meaning}<p class="message"><code>{escape(finding.check)}</code> {escape(finding.message)}</p>'

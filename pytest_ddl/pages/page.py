@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.equivalence.report import Report
-from pytest_ddl.pages.collectives import collectives
+from pytest_ddl.pages.collectives import CAUSES, collectives
 from pytest_ddl.pages.differences import differences
 from pytest_ddl.pages.distances import measured
 from pytest_ddl.pages.document import document
@@ -37,6 +37,7 @@ def render(report: Report, test: str, *, index: str = "") -> str:
     """
     found = measured(report)
     pictures = [differences(found), heat_map(report, found), collectives(report), examples(report), losses(report)]
+    pictures.sort(key=lambda picture: picture.id != _most_telling(report))
     back = f'<p class="back"><a href="{escape(index, quote=True)}">All comparisons</a></p>' if index else ""
     body = (
         f"<header>{back}<h1>{escape(title(report))} <span>{escape(report.strategy)}</span></h1>"
@@ -45,6 +46,16 @@ def render(report: Report, test: str, *, index: str = "") -> str:
         f"<footer>{_footer(report)}</footer>"
     )
     return document(f"{title(report)}: {test}", body)
+
+
+def _most_telling(report: Report) -> str:
+    """Return the id of the picture that shows the worst finding; empty if none shows it better than the others."""
+    worst = report.findings[0] if report.findings else None
+    if worst is None:
+        return ""
+    if worst.cause in CAUSES:
+        return "collectives"
+    return "examples" if worst.check == "DATA-COVER" else "loss" if worst.variable == "loss" else ""
 
 
 def _pictures(pictures: list[Picture]) -> str:

@@ -111,7 +111,7 @@ class PageWatch:
             self._told = f"ddl report: the index of {self._folder} cannot be written: {error.strerror or error}"
             return
         shown = os.path.relpath(path, self._config.invocation_params.dir)
-        self._told = f"ddl report: {_count(pages, len(self._others))}: {shown}"
+        self._told = f"ddl report: {_count(pages, len(self._others))}, see {shown}"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.ensure_newline()
@@ -120,5 +120,5 @@ class PageWatch:
 
 def _count(pages: int, others: int) -> str:
     if pages:
-        return f"{pages} failed comparison{'s' if pages > 1 else ''} with a page each"
-    return f"no comparison of {others} failed" if others else "nothing was compared"
+        return f"{pages} failed comparison{'s' if pages > 1 else ''}"
+    return f"none of {others} comparison(s) failed" if others else "nothing was compared"

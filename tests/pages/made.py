@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
+from textwrap import dedent
 
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
@@ -17,6 +22,30 @@ def report_of(batches: Sequence[int] = (12, 12, 12, 12), **sins: object) -> Repo
     """Judge the simulated training with these sins."""
     program = Program(batches=batches)
     return judge(*pair(program, **{"replicas": 2, **sins}))
+
+
+class Project:
+    """Small project with tests of its own."""
+
+    def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
+        self.folder = folder
+        for name, text in files.items():
+            (folder / name).write_text(dedent(text).lstrip())
+
+    def run(self, *options: str, timeout: float = 300.0, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run pytest in the folder."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GITHUB"))}
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=line", *options],
+            cwd=self.folder,
+            env={**kept, "PYTHONPATH": str(Path(__file__).parents[2]), **environ},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def page(self, name: str) -> Element:
+        return parsed((self.folder / name).read_text(encoding="utf-8"))
 
 
 @dataclass

@@ -88,6 +88,16 @@ def test_each_picture_has_a_title_and_a_text_alternative(page: Element) -> None:
     assert all(table.find("caption") or table.find("thead") for table in page.find("table"))
 
 
+@pytest.mark.parametrize(
+    ("sins", "first"),
+    [({"scale": 2.0}, "difference"), ({"duplicate": True}, "examples"), ({"loss": "sum"}, "loss")],
+)
+def test_the_picture_that_shows_the_finding_comes_first(sins: dict[str, object], first: str) -> None:
+    pictures = parsed(render(report_of(**sins), TEST)).one("div", kind="pictures").find("section")
+    assert pictures[0].attributes["id"] == first
+    assert len(pictures) == 4
+
+
 def test_a_picture_without_data_is_a_sentence(page: Element) -> None:
     absent = page.one("section", kind="absent")
     assert absent.one("li", id="collectives").text == (

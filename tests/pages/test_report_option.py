@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
-from tests.pages.made import Element, parsed
+from tests.pages.made import Project
 
 CONFTEST = """
     import pytest
@@ -58,32 +55,12 @@ RIGHT = """
     def test_nothing_heavy_is_loaded():
         assert not {"tensorflow", "keras"} & set(sys.modules)
 """
-ROOT = Path(__file__).parents[2]
+NO_CLUSTER = "--ddl-in-process"
 
 
-class Project:
-    """Small project whose tests compare hand-made records."""
-
-    def __init__(self, folder: Path, tests: str) -> None:
-        self.folder = folder
-        for name, text in (("conftest.py", CONFTEST), ("test_it.py", tests), ("pytest.ini", "[pytest]\n")):
-            (folder / name).write_text(dedent(text).lstrip())
-
-    def run(self, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run pytest. No cluster is needed, so none is started."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GITHUB"))}
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=line", "--ddl-in-process", *options]
-        return subprocess.run(
-            command,
-            cwd=self.folder,
-            env={**kept, "PYTHONPATH": str(ROOT), **environ},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-
-    def page(self, name: str) -> Element:
-        return parsed((self.folder / name).read_text(encoding="utf-8"))
+def project_of(folder: Path, tests: str) -> Project:
+    """Make a project whose tests compare hand-made records."""
+    return Project(folder, {"conftest.py": CONFTEST, "pytest.ini": "[pytest]\n", "test_it.py": tests})
 
 
 @pytest.fixture(scope="module", params=["one process", pytest.param("xdist", marks=pytest.mark.slow)])
@@ -94,8 +71,8 @@ def ran(
     if request.param == "xdist":
         pytest.importorskip("xdist")
         workers = ["-n", "2"]
-    project = Project(tmp_path_factory.mktemp("project"), TESTS)
-    done = project.run(*workers, "--ddl-report=some/pages", "--junitxml=junit.xml", GITHUB_ACTIONS="true")
+    project = project_of(tmp_path_factory.mktemp("project"), TESTS)
+    done = project.run(NO_CLUSTER, *workers, "--ddl-report=some/pages", "--junitxml=junit.xml", GITHUB_ACTIONS="true")
     assert done.returncode == 1, done.stdout + done.stderr
     return project, done
 
@@ -117,7 +94,7 @@ def test_each_failed_comparison_has_a_page_and_the_index_links_to_it(
         page = project.page(f"some/pages/{link.attributes['href']}")
         assert page.one("p", kind="test").text == test
     assert len(list((project.folder / "some/pages").iterdir())) == 7
-    assert "ddl report: 3 failed comparisons with a page each: some/pages/index.html" in done.stdout.splitlines()
+    assert "ddl report: 3 failed comparisons, see some/pages/index.html" in done.stdout.splitlines()
 
 
 def test_junit_has_the_facts_of_each_comparison(ran: tuple[Project, subprocess.CompletedProcess[str]]) -> None:
@@ -156,7 +133,7 @@ def test_github_gets_an_annotation_for_each_failed_comparison(
 
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project(tmp_path_factory.mktemp("right"), RIGHT)
+    return project_of(tmp_path_factory.mktemp("right"), RIGHT)
 
 
 def test_a_run_without_failures_writes_only_an_index(right: Project) -> None:
@@ -164,17 +141,17 @@ def test_a_run_without_failures_writes_only_an_index(right: Project) -> None:
     stale.parent.mkdir()
     stale.write_text(json.dumps({"written_by": "pytest-ddl --ddl-report"}))
     (right.folder / "pytest.ini").write_text("[pytest]\nddl_report = pages\n")
-    done = right.run(GITHUB_ACTIONS="true")
+    done = right.run(NO_CLUSTER, GITHUB_ACTIONS="true")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path.name for path in (right.folder / "pages").iterdir()] == ["index.html"]
     assert right.page("pages/index.html").one("h1").text == "Comparisons the only one passed"
-    assert "ddl report: no comparison of 1 failed: pages/index.html" in done.stdout.splitlines()
+    assert "ddl report: none of 1 comparison(s) failed, see pages/index.html" in done.stdout.splitlines()
     assert "::error" not in done.stdout
 
 
 def test_without_the_option_nothing_is_written_and_github_still_gets_annotations(tmp_path: Path) -> None:
-    project = Project(tmp_path, TESTS)
-    done = project.run("-k", "scaled", GITHUB_ACTIONS="true")
+    project = project_of(tmp_path, TESTS)
+    done = project.run(NO_CLUSTER, "-k", "scaled", GITHUB_ACTIONS="true")
     assert done.returncode == 1, done.stdout + done.stderr
     assert not list(tmp_path.glob("**/*.html"))
     assert done.stdout.count("::error ") == 1
@@ -182,7 +159,7 @@ def test_without_the_option_nothing_is_written_and_github_still_gets_annotations
 
 
 def test_a_folder_that_cannot_be_written_is_one_line_before_any_test_runs(right: Project) -> None:
-    done = right.run("--ddl-report=test_it.py/pages")
+    done = right.run(NO_CLUSTER, "--ddl-report=test_it.py/pages")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert done.stderr.strip().splitlines() == [
         "ERROR: --ddl-report='test_it.py/pages' (from command line): cannot write pages there: Not a directory"
