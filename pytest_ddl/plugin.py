@@ -176,7 +176,8 @@ def pytest_configure_node(node: Any) -> None:
     if node.config.stash[SETTINGS]["report"]:
         from pytest_ddl.pages.watch import FOLDER
 
-        node.workerinput["ddl_report"] = str(node.config.stash[FOLDER])
+        if FOLDER in node.config.stash:
+            node.workerinput["ddl_report"] = str(node.config.stash[FOLDER])
 
 
 @pytest.hookimpl(tryfirst=True)

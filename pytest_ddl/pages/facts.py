@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
 
 UNKNOWN = "not known"
+PROPERTIES = ("ddl_strategy", "ddl_verdict", "ddl_cause", "ddl_step", "ddl_variable", "ddl_page")
+"""Names of the properties of a test in the JUnit report."""
 _PLACE = re.compile(r"(?P<file>[^\s:()'\"]+\.py):(?P<line>\d+)")
 
 
@@ -38,6 +40,8 @@ class Facts:
     """File of the program's line that the finding names; empty if it names none."""
     line: int = 0
     findings: int = 0
+    failed: bool = False
+    """True if the test fails because of the comparison."""
     page: str = ""
     """Name of the file of its page; empty if it has none."""
 
@@ -76,10 +80,10 @@ class Facts:
 
     def properties(self) -> Iterator[tuple[str, str]]:
         """Yield properties of the test for JUnit, as far as they are known."""
-        for name in ("strategy", "verdict", "cause", "step", "variable", "page"):
-            value = getattr(self, name)
+        for name in PROPERTIES:
+            value = getattr(self, name.removeprefix("ddl_"))
             if value not in (None, ""):
-                yield f"ddl_{name}", str(value)
+                yield name, str(value)
 
 
 def place_of(finding: Finding) -> tuple[str, int]:

@@ -46,7 +46,7 @@ def write_page(report: Report, folder: Path, test: str, number: int = 1) -> Fact
     from pytest_ddl.pages.page import render
 
     name = _file_name(test, number)
-    facts = replace(Facts.of(report, test, number), page=f"{name}.html")
+    facts = replace(Facts.of(report, test, number), failed=True, page=f"{name}.html")
     _write(folder / facts.page, render(report, test, index=INDEX))
     _write(folder / f"{name}.json", json.dumps({"written_by": _WRITER, **facts.as_json()}, indent=1))
     return facts

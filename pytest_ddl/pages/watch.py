@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.pages.annotations import annotation
-from pytest_ddl.pages.facts import Facts
+from pytest_ddl.pages.facts import PROPERTIES, Facts
 from pytest_ddl.pages.folder import prepare, write_index, write_page
 
 if TYPE_CHECKING:
@@ -55,26 +57,31 @@ def compared(item: pytest.Item, report: Report, *, failed: bool) -> None:
     :param failed: True if the test fails because of the comparison.
     """
     known = item.stash.setdefault(COMPARED, [])
-    # Hypothesis calls the test with many examples, and last with the smallest that fails: one page is enough.
-    number = 1 if hasattr(getattr(item, "obj", None), "hypothesis") else len(known) + 1
-    facts = Facts.of(report, item.nodeid, number)
+    if hasattr(getattr(item, "obj", None), "hypothesis"):
+        # Hypothesis calls the test with many examples, and last with the smallest that fails. Only that one is kept.
+        known.clear()
+        item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in PROPERTIES]
+    number = len(known) + 1
+    facts = replace(Facts.of(report, item.nodeid, number), failed=failed)
     folder = item.config.stash.get(FOLDER, None)
     if failed and folder is not None:
         try:
             facts = write_page(report, folder, item.nodeid, number)
         except Exception as error:
-            # The verdict is worth more than its page.
+            # The verdict is worth more than its page, also if warnings are errors.
             problem = f"the page of {item.nodeid} could not be written: {type(error).__name__}: {error}"
-            item.warn(pytest.PytestWarning(problem))
+            with suppress(pytest.PytestWarning):
+                item.warn(pytest.PytestWarning(problem))
     known.append(facts)
     item.user_properties.extend(facts.properties())
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Give the facts of a test's comparisons to the report of its body."""
+    """Give the facts of a test's comparisons to the report of one of its phases."""
     facts = item.stash.get(COMPARED, [])
-    if report.when == "call" and facts:
-        setattr(report, _ATTRIBUTE, [one.as_json() for one in facts])
+    setattr(report, _ATTRIBUTE, [one.as_json() for one in facts])
+    if report.when == "teardown":
+        facts.clear()  # a plugin may run the test again
 
 
 def _facts_of(report: Any) -> Iterator[Facts]:
@@ -82,12 +89,15 @@ def _facts_of(report: Any) -> Iterator[Facts]:
 
 
 def annotate(terminalreporter: Any) -> None:
-    """Print an annotation for each failed comparison."""
-    for report in terminalreporter.getreports("failed"):
-        for facts in _facts_of(report):
-            if facts.verdict != "pass":
-                terminalreporter.ensure_newline()
-                terminalreporter.write_line(annotation(facts, terminalreporter.config.rootpath, report.location))
+    """Print an annotation for each failed comparison of a test that failed."""
+    root = terminalreporter.config.rootpath
+    reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    lines = [
+        annotation(facts, root, report.location) for report in reports for facts in _facts_of(report) if facts.failed
+    ]
+    for line in dict.fromkeys(lines):
+        terminalreporter.ensure_newline()
+        terminalreporter.write_line(line)
 
 
 class PageWatch:

@@ -87,7 +87,7 @@ def test_a_scaled_loss_is_wrong_on_all_replicas_from_the_first_step(pages: dict[
 
 
 def test_a_worker_that_drifts_is_the_only_wrong_column(pages: dict[str, Element]) -> None:
-    page = pages["test_workers[drift-multi_worker_mirrored]"]
+    page = pages["test_workers[multi_worker_mirrored-drift]"]
     assert page.one("h1").text.startswith("workers-diverged")
     rows = {row[0]: row[1:] for row in page.one("table", kind="heat").rows()}
     kernel = rows["sequential/dense/kernel trainable"]
@@ -96,14 +96,14 @@ def test_a_worker_that_drifts_is_the_only_wrong_column(pages: dict[str, Element]
 
 
 def test_an_unsharded_dataset_shows_the_same_examples_on_both_workers(pages: dict[str, Element]) -> None:
-    page = pages["test_workers[unsharded-multi_worker_mirrored]"]
+    page = pages["test_workers[multi_worker_mirrored-unsharded]"]
     assert page.one("h1").text.startswith("examples-duplicated")
     assert page.one("div", kind="pictures").find("section")[0].attributes["id"] == "examples"
     assert page.one("table", kind="examples").rows()[1][:3] == ["step 1", "1-6", "\N{CLOCKWISE OPEN CIRCLE ARROW} 1-6"]
 
 
 def test_a_collective_of_one_rank_is_marked_with_its_line(pages: dict[str, Element]) -> None:
-    page = pages["test_workers[conditional-multi_worker_mirrored]"]
+    page = pages["test_workers[multi_worker_mirrored-conditional]"]
     assert page.one("h1").text.startswith("rank-conditional-collective")
     timeline = page.one("div", kind="timeline")
     assert len(timeline.find("text", kind="marked")) == 2

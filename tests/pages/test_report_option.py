@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddl.pages.facts import PROPERTIES
 from tests.pages.made import Project
 
 CONFTEST = """
@@ -43,6 +44,17 @@ TESTS = """
 
     def test_program_fails(ddl_equivalence):
         ddl_equivalence(None, program={"nan_at": 1})
+
+    def test_that_wants_a_failure(ddl_equivalence):
+        with pytest.raises(pytest_ddl.DivergenceError):
+            ddl_equivalence(None, drop=True)
+
+    @pytest.fixture
+    def trained(ddl_equivalence):
+        ddl_equivalence(None, initial_shift=0.5)
+
+    def test_with_a_fixture_that_fails(trained):
+        pass
 """
 RIGHT = """
     import sys
@@ -82,19 +94,21 @@ def test_each_failed_comparison_has_a_page_and_the_index_links_to_it(
 ) -> None:
     project, done = ran
     index = project.page("some/pages/index.html")
-    assert index.one("h1").text == "Comparisons 3 failed, 2 passed"
+    assert index.one("h1").text == "Comparisons 5 failed, 2 passed"
     cards = index.one("ul", kind="changes").find("li")
     titles = {card.one("code").text: card.one("a") for card in cards}
     assert {test.partition("::")[2]: link.text for test, link in titles.items()} == {
         "test_scaled[mirrored]": "gradient-scaled-by-replica-count",
         "test_duplicated[mirrored]": "examples-duplicated",
         "test_program_fails[mirrored]": "inconclusive",
+        "test_that_wants_a_failure[mirrored]": "global-batch-wrong",
+        "test_with_a_fixture_that_fails[mirrored]": "initial-weights-differ",
     }
     for test, link in titles.items():
         page = project.page(f"some/pages/{link.attributes['href']}")
         assert page.one("p", kind="test").text == test
-    assert len(list((project.folder / "some/pages").iterdir())) == 7
-    assert "ddl report: 3 failed comparisons, see some/pages/index.html" in done.stdout.splitlines()
+    assert len(list((project.folder / "some/pages").iterdir())) == 11
+    assert "ddl report: 5 failed comparisons, see some/pages/index.html" in done.stdout.splitlines()
 
 
 def test_junit_has_the_facts_of_each_comparison(ran: tuple[Project, subprocess.CompletedProcess[str]]) -> None:
@@ -123,7 +137,7 @@ def test_github_gets_an_annotation_for_each_failed_comparison(
 ) -> None:
     _project, done = ran
     lines = [line for line in done.stdout.splitlines() if line.startswith("::error ")]
-    assert len(lines) == 3
+    assert len(lines) == 4, lines
     scaled = next(line for line in lines if "gradient-scaled" in line)
     assert scaled.startswith(
         "::error file=test_it.py,line=10,title=gradient-scaled-by-replica-count%3A mirrored[replicas=2]::"
@@ -165,3 +179,26 @@ def test_a_folder_that_cannot_be_written_is_one_line_before_any_test_runs(right:
         "ERROR: --ddl-report='test_it.py/pages' (from command line): cannot write pages there: Not a directory"
     ]
     assert "test_right" not in done.stdout
+
+
+GIVEN = """
+    import pytest
+    from hypothesis import HealthCheck, given, settings, strategies
+
+    @pytest.mark.ddl(strategies="mirrored", device="cpu")
+    @settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(scale=strategies.sampled_from([1.0, 2.0, 4.0]))
+    def test_any(ddl_equivalence, scale):
+        ddl_equivalence(None, scale=scale)
+"""
+
+
+def test_hypothesis_leaves_one_page_of_the_smallest_example(tmp_path: Path) -> None:
+    pytest.importorskip("hypothesis")
+    project = project_of(tmp_path, GIVEN)
+    done = project.run(NO_CLUSTER, "--ddl-report=pages", "--junitxml=junit.xml")
+    assert done.returncode == 1, done.stdout + done.stderr
+    (page,) = (tmp_path / "pages").glob("test-*.html")
+    assert "2 x the update of one device" in project.page(f"pages/{page.name}").one("dl", kind="facts").text
+    names = [one.get("name") for one in ElementTree.parse(tmp_path / "junit.xml").iter("property")]
+    assert sorted(name for name in names if name in PROPERTIES) == sorted(PROPERTIES)

@@ -133,7 +133,8 @@ def concluded_from(report: Report, results: Sequence[CheckResult], reference: Tr
     ours, theirs = reference or report.reference, report.distributed
     assert ours is not None
     assert theirs is not None
-    return conclude(results, ours, theirs, report.expectations, strict=report.strict, roles=report.roles)
+    concluded = conclude(results, ours, theirs, report.expectations, strict=report.strict, roles=report.roles)
+    return replace(concluded, tolerance=report.tolerance if reference is None else None)
 
 
 def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
