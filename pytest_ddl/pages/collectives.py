@@ -171,7 +171,8 @@ def described(item: CollectiveRecord) -> str:
     what = f"{len(item.parts)} tensors ({', '.join(item.parts[:4])}{', …' if len(item.parts) > 4 else ''})"
     what = what if item.parts else f"{dims} {item.dtype}".strip() or "a variable"
     name = f" {item.names[0]!r}" if len(item.names) == 1 and item.names[0] else ""
-    called = f", called at {_line(item.called)}" if _line(item.called) else ""
+    called = _line(item.called)
+    called = f", called at {called}" if called and called not in _line(item.where) else ""
     operation = f"{item.kind} {item.op}".strip()
     return f"{operation} of {what}{name} at {_line(item.where) or 'a line that is not known'}{called}"
 

@@ -19,7 +19,7 @@ def render_index(failed: Sequence[Facts], others: Sequence[Facts]) -> str:
     :param others: comparisons without one.
     """
     body = (
-        f'<header><h1>Comparisons <span>{escape(_tally(failed, others))}</span></h1></header><main class="passed">'
+        f"<header><h1>Comparisons with one device <span>{escape(_tally(failed, others))}</span></h1></header><main>"
         f"{_cards(failed)}{_list(others)}</main><footer><p>Written by pytest-ddl.</p></footer>"
     )
     return document("Comparisons with one device", body)
@@ -72,7 +72,7 @@ def _list(others: Sequence[Facts]) -> str:
         for facts in others
     )
     return (
-        '<section aria-labelledby="others-title"><h2 id="others-title">Comparisons without a page</h2>'
+        '<section aria-labelledby="others-title"><h2 id="others-title">Without a page</h2>'
         f'<details class="table"><summary>{len(others)} comparison{"s" if len(others) > 1 else ""}</summary>'
         '<div class="scroll"><table class="checks"><thead><tr><th scope="col">test</th><th scope="col">strategy</th>'
         f'<th scope="col">verdict</th></tr></thead><tbody>{rows}</tbody></table></div></details></section>'

@@ -118,6 +118,11 @@ def test_correct_ranks_may_use_other_lines() -> None:
     assert found.one("desc").text == "2 ranks, one lane each, in the order in which they issue their collectives."
 
 
+def test_a_line_is_named_once() -> None:
+    call = reduced("train.py:3, from train.py:9", called="train.py:9")
+    assert described(call) == "all_reduce SUM of 41 float32 at train.py:3, from train.py:9"
+
+
 def test_files_that_are_not_of_the_program_are_left_out() -> None:
     call = reduced(f"{os.getcwd()}/train.py:3, from /tmp/__autograph_generated_file1x.py:7, from <string>:1", called="")
     assert described(call) == "all_reduce SUM of 41 float32 at train.py:3"

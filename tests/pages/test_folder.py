@@ -70,7 +70,7 @@ def test_the_index_links_to_the_pages(scaled: Report, tmp_path: Path) -> None:
     second = write_page(report_of(duplicate=True), tmp_path, "t.py::<b>", 2)
     passed = Facts("t.py::fine", 1, "mirrored[replicas=2]", "pass", "matches")
     page = index_of(tmp_path, passed, replace(passed, test="t.py::dim", verdict="inconclusive"))
-    assert page.one("h1").text == "Comparisons 2 failed, 1 passed, 1 inconclusive"
+    assert page.one("h1").text == "Comparisons with one device 2 failed, 1 passed, 1 inconclusive"
     cards = page.one("ul", kind="changes").find("li")
     assert [card.one("a").attributes["href"] for card in cards] == [second.page, first.page]
     assert cards[0].text.startswith("examples-duplicated mirrored[replicas=2] t.py::<b> (comparison 2) step 1")
@@ -86,7 +86,7 @@ def test_the_index_links_to_the_pages(scaled: Report, tmp_path: Path) -> None:
 )
 def test_an_index_without_pages_says_what_passed(count: int, title: str, tmp_path: Path) -> None:
     passed = [Facts(f"t.py::{at}", 1, "mirrored", "pass", "matches") for at in range(count)]
-    assert index_of(tmp_path, *passed).one("h1").text == f"Comparisons {title}"
+    assert index_of(tmp_path, *passed).one("h1").text == f"Comparisons with one device {title}"
     assert [path.name for path in tmp_path.iterdir()] == [INDEX]
 
 

@@ -94,7 +94,7 @@ def test_each_failed_comparison_has_a_page_and_the_index_links_to_it(
 ) -> None:
     project, done = ran
     index = project.page("some/pages/index.html")
-    assert index.one("h1").text == "Comparisons 5 failed, 2 passed"
+    assert index.one("h1").text == "Comparisons with one device 5 failed, 2 passed"
     cards = index.one("ul", kind="changes").find("li")
     titles = {card.one("code").text: card.one("a") for card in cards}
     assert {test.partition("::")[2]: link.text for test, link in titles.items()} == {
@@ -158,7 +158,7 @@ def test_a_run_without_failures_writes_only_an_index(right: Project) -> None:
     done = right.run(NO_CLUSTER, GITHUB_ACTIONS="true")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path.name for path in (right.folder / "pages").iterdir()] == ["index.html"]
-    assert right.page("pages/index.html").one("h1").text == "Comparisons the only one passed"
+    assert right.page("pages/index.html").one("h1").text == "Comparisons with one device the only one passed"
     assert "ddl report: none of 1 comparison(s) failed, see pages/index.html" in done.stdout.splitlines()
     assert "::error" not in done.stdout
 
