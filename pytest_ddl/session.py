@@ -346,7 +346,7 @@ def assert_equivalence(
     __tracebackhide__ = True
     from pytest_ddl.equivalence.report import DivergenceError
     from pytest_ddl.equivalence.runs.comparer import Comparer
-    from pytest_ddl.pages.watch import compared
+    from pytest_ddl.pages.watch import compared, failed
 
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, _registered_checks(item.config))
@@ -354,16 +354,16 @@ def assert_equivalence(
     report: Report = item.config.stash[_COMPARER].compare(
         train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
     )
-    blamed = strict or not report.comparable or report.program_reasons
-    failed = report.verdict == "fail" or bool(not report.passed and blamed and report.expected_end is None)
-    compared(item, report, failed=failed)
+    compared(item, report)
     for finding in report.approximations:
         item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
     if report.expected_end is not None:
         item.stash.setdefault(EXPECTED_ENDS, []).append(report.expected_end)
         item.user_properties.append((EXPECTED_END, report.expected_end))
         return report
-    if failed:
+    blamed = strict or not report.comparable or report.program_reasons
+    if report.verdict == "fail" or (not report.passed and blamed):
+        failed(item, report)
         raise DivergenceError(report)
     if not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")

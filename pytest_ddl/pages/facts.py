@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
 
 UNKNOWN = "not known"
-PROPERTIES = ("ddl_strategy", "ddl_verdict", "ddl_cause", "ddl_step", "ddl_variable", "ddl_page")
+PAGE = "ddl_page"
+PROPERTIES = ("ddl_strategy", "ddl_verdict", "ddl_cause", "ddl_step", "ddl_variable", PAGE)
 """Names of the properties of a test in the JUnit report."""
 _PLACE = re.compile(r"(?P<file>[^\s:()'\"]+\.py):(?P<line>\d+)")
 

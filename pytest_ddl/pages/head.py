@@ -8,6 +8,7 @@ from html import escape
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.text import headline
 from pytest_ddl.pages.facts import place_of
 from pytest_ddl.pages.numbers import shown
 from pytest_ddl.web.units import TIMES
@@ -34,10 +35,7 @@ def head(report: Report) -> str:
     """Return the first section: the worst finding in full, or why there is no verdict."""
     if not report.findings:
         reasons = "".join(f"<li>{escape(text)}</li>" for text in report.inconclusive)
-        return (
-            '<section class="notice serious"><h2>The comparison decided nothing</h2>'
-            f"<ul>{reasons or '<li>no check could compare anything</li>'}</ul></section>"
-        )
+        return f'<section class="notice serious"><p>{escape(headline(report))}</p><ul>{reasons}</ul></section>'
     worst = report.findings[0]
     return f'<section class="worst" aria-label="What is wrong">{_full(worst)}</section>'
 

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.pages.annotations import annotation
-from pytest_ddl.pages.facts import PROPERTIES, Facts
+from pytest_ddl.pages.facts import PAGE, PROPERTIES, Facts
 from pytest_ddl.pages.folder import prepare, write_index, write_page
 
 if TYPE_CHECKING:
@@ -51,29 +51,33 @@ def watch_pages(config: pytest.Config) -> None:
     config.pluginmanager.register(PageWatch(config, folder), "ddl-page-watch")
 
 
-def compared(item: pytest.Item, report: Report, *, failed: bool) -> None:
-    """Keep the facts of a comparison for the reports of its test, and write its page if it failed.
-
-    :param failed: True if the test fails because of the comparison.
-    """
+def compared(item: pytest.Item, report: Report) -> None:
+    """Keep the facts of a comparison for the reports of its test."""
     known = item.stash.setdefault(COMPARED, [])
     if hasattr(getattr(item, "obj", None), "hypothesis"):
         # Hypothesis calls the test with many examples, and last with the smallest that fails. Only that one is kept.
         known.clear()
         item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in PROPERTIES]
-    number = len(known) + 1
-    facts = replace(Facts.of(report, item.nodeid, number), failed=failed)
+    known.append(Facts.of(report, item.nodeid, len(known) + 1))
+    item.user_properties.extend(known[-1].properties())
+
+
+def failed(item: pytest.Item, report: Report) -> None:
+    """Write the page of the latest comparison of a test, because the test fails."""
+    known = item.stash[COMPARED]
+    known[-1] = replace(known[-1], failed=True)
     folder = item.config.stash.get(FOLDER, None)
-    if failed and folder is not None:
-        try:
-            facts = write_page(report, folder, item.nodeid, number)
-        except Exception as error:
-            # The verdict is worth more than its page, also if warnings are errors.
-            problem = f"the page of {item.nodeid} could not be written: {type(error).__name__}: {error}"
-            with suppress(pytest.PytestWarning):
-                item.warn(pytest.PytestWarning(problem))
-    known.append(facts)
-    item.user_properties.extend(facts.properties())
+    if folder is None:
+        return
+    try:
+        known[-1] = write_page(report, folder, item.nodeid, known[-1].number)
+    except Exception as error:
+        # The verdict is worth more than its page, also if warnings are errors.
+        problem = f"the page of {item.nodeid} could not be written: {type(error).__name__}: {error}"
+        with suppress(pytest.PytestWarning):
+            item.warn(pytest.PytestWarning(problem))
+    else:
+        item.user_properties.append((PAGE, known[-1].page))
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
