@@ -127,6 +127,12 @@ OPTIONS: tuple[Option, ...] = (
         parse=parse_range,
     ),
     Option(
+        "report",
+        "",
+        "Folder for one HTML page with pictures for each failed comparison, and an index",
+        "FOLDER",
+    ),
+    Option(
         "strict",
         False,
         "Fail on inconclusive verdicts and on named approximations",

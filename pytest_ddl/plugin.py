@@ -67,6 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ddl.session import watch_gates
 
         watch_gates(config)
+    if settings["report"]:
+        from pytest_ddl.session import watch_report
+
+        watch_report(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -141,10 +145,11 @@ def pytest_runtest_makereport(
     report = yield
     comparisons = item.stash.get(_COMPARISONS, 0)
     if comparisons:
-        from pytest_ddl.session import report_cause, report_expected_ends
+        from pytest_ddl.session import attach_comparisons, report_cause, report_expected_ends
 
         report_expected_ends(item, report, comparisons)
         report_cause(call, report)
+        attach_comparisons(item, report)
     if "pytest_ddl.items.on_ranks" not in sys.modules:
         return report
     from pytest_ddl.items.on_ranks import ON_RANKS
@@ -190,6 +195,11 @@ def pytest_configure_node(node: Any) -> None:
     harness = _harness(node.config)
     node.workerinput["ddl_folder"] = str(harness.folder)
     node.workerinput["ddl_address"] = harness.address
+    if node.config.stash[SETTINGS]["report"]:
+        from pytest_ddl.pages.watch import FOLDER
+
+        if FOLDER in node.config.stash:
+            node.workerinput["ddl_report"] = str(node.config.stash[FOLDER])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -201,8 +211,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if "pytest_ddl.session" in sys.modules:
-        sys.modules["pytest_ddl.session"].show_summary(terminalreporter)
+    if "pytest_ddl.terminal" in sys.modules:
+        sys.modules["pytest_ddl.terminal"].show_summary(terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -14,7 +14,7 @@ from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
 from pytest_ddl.messages import no_such_argument
 from pytest_ddl.strategies.registry import StrategyDefinitionError, StrategyRegistry, UnknownStrategyError
-from pytest_ddl.terminal import KEYWORD, begin_with_cause, show_reasons, status_line
+from pytest_ddl.terminal import EXPECTED_END, KEYWORD, TOLERATED, begin_with_cause, status_line
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.checks.registry import Check
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 HARNESS = pytest.StashKey[Harness]()
 _RUNNER = pytest.StashKey[Any]()
-TOLERATED = "ddl_tolerated"
-"""Name of a report property that describes an approximation with which a test passed."""
-EXPECTED_END = "ddl_expected_end"
-"""Name of a report property that describes a comparison that ended in a crash or hang that ``expect=`` declares."""
 EXPECTED_ENDS = pytest.StashKey[list[str]]()
 _COMPARER = pytest.StashKey[Any]()
 
@@ -72,6 +68,18 @@ def watch_gates(config: pytest.Config) -> None:
         from pytest_ddl.items.gated import GateWatch
 
         config.pluginmanager.register(GateWatch(config), "ddl-gate-watch")
+
+
+def watch_report(config: pytest.Config) -> None:
+    """Check the folder of ``--ddl-report``, in every process that writes pages.
+
+    :raises pytest.UsageError: if the folder cannot be written. The message is one line.
+    """
+    from pytest_ddl.pages.watch import watch_pages
+
+    option = config.option
+    if not (_in_rank() or option.collectonly or option.ddl_list or option.help):
+        watch_pages(config)
 
 
 def close(config: pytest.Config) -> None:
@@ -353,15 +361,16 @@ def assert_equivalence(
     __tracebackhide__ = True
     from pytest_ddl.equivalence.report import DivergenceError
     from pytest_ddl.equivalence.runs.comparer import Comparer
+    from pytest_ddl.pages.watch import compared, failed
 
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
-    strict = arguments.pop("strict", False) or harness.settings["strict"]
+    strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
     with status_line(item.config) as harness.show:
         report: Report = item.config.stash[_COMPARER].compare(
             train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
         )
-    item.user_properties.append(("ddl_verdict", report.verdict))
+    compared(item, report)
     for finding in report.approximations:
         item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
     if report.expected_end is not None:
@@ -370,6 +379,7 @@ def assert_equivalence(
         return report
     blamed = strict or not report.comparable or report.program_reasons
     if report.verdict == "fail" or (not report.passed and blamed):
+        failed(item, report)
         raise DivergenceError(report)
     if not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
@@ -396,6 +406,13 @@ def report_cause(call: pytest.CallInfo[None], report: pytest.TestReport) -> None
         begin_with_cause(report, call.excinfo.value.report)
 
 
+def attach_comparisons(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Give the facts of a test's comparisons to its report, for the process that shows the reports."""
+    from pytest_ddl.pages.watch import attach
+
+    attach(item, report)
+
+
 def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
     """Return the id of a test without its strategy, so that all its strategies share the id."""
     return item.nodeid.replace(label(spec, harness.registry), "")
@@ -404,27 +421,3 @@ def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -
 def _in_rank() -> bool:
     worker = sys.modules.get("pytest_ddl.cluster.worker")
     return worker is not None and worker.current_rank() is not None
-
-
-def show_summary(terminalreporter: Any) -> None:
-    """Show the reasons of tests that did not pass, and the approximations and expected crashes of those that did."""
-    show_reasons(terminalreporter)
-    _show_tolerated(terminalreporter)
-
-
-def _show_tolerated(terminalreporter: Any) -> None:
-    """List in the summary the approximations and expected crashes of passed tests, for which pytest prints nothing."""
-    for title, wanted in (
-        ("tolerated approximations (--ddl-strict fails on them)", TOLERATED),
-        ("comparisons that ended in an expected crash, in tests that passed with other comparisons", EXPECTED_END),
-    ):
-        noted = [
-            (report.nodeid, text)
-            for report in terminalreporter.getreports("passed")
-            for name, text in report.user_properties
-            if name == wanted
-        ]
-        if noted:
-            terminalreporter.section(title)
-            for nodeid, text in noted:
-                terminalreporter.write_line(f"{nodeid}: {text}")

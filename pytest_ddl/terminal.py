@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddl.github import is_github
+
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
 
@@ -20,6 +22,10 @@ COLUMNS = 80
 KEYWORD = "_ddl_spec"
 """Keyword of the reports of tests that ask for a strategy."""
 TITLE = "pytest-ddl: skipped and expected to fail"
+TOLERATED = "ddl_tolerated"
+"""Name of a report property that describes an approximation with which a test passed."""
+EXPECTED_END = "ddl_expected_end"
+"""Name of a report property that describes a comparison that ended in a crash or hang that ``expect=`` declares."""
 _ELSEWHERE = "ddl_known"
 """Name of a property of reports whose reason another section shows."""
 
@@ -83,7 +89,20 @@ def cause_in_one_line(compared: Report, room: int) -> str:
 # ----- why tests did not pass -----
 
 
-def show_reasons(terminalreporter: Any) -> None:
+def show_summary(terminalreporter: Any) -> None:
+    """Show why tests did not pass, and the approximations and expected crashes of tests that passed.
+
+    In a job of GitHub Actions, also print an annotation for each failed comparison.
+    """
+    _show_reasons(terminalreporter)
+    _show_tolerated(terminalreporter)
+    if is_github():
+        from pytest_ddl.pages.watch import annotate
+
+        annotate(terminalreporter)
+
+
+def _show_reasons(terminalreporter: Any) -> None:
     """List the reasons for skips and expected failures of tests that ask for a strategy, each with its number."""
     counted: Counter[tuple[str, str]] = Counter()
     for outcome in ("skipped", "xfailed"):
@@ -106,3 +125,21 @@ def _reason(report: pytest.TestReport) -> str:
     else:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
     return " ".join(reason.removeprefix("Skipped: ").split()) or "no reason given"
+
+
+def _show_tolerated(terminalreporter: Any) -> None:
+    """List in the summary the approximations and expected crashes of passed tests, for which pytest prints nothing."""
+    for title, wanted in (
+        ("tolerated approximations (--ddl-strict fails on them)", TOLERATED),
+        ("comparisons that ended in an expected crash, in tests that passed with other comparisons", EXPECTED_END),
+    ):
+        noted = [
+            (report.nodeid, text)
+            for report in terminalreporter.getreports("passed")
+            for name, text in report.user_properties
+            if name == wanted
+        ]
+        if noted:
+            terminalreporter.section(title)
+            for nodeid, text in noted:
+                terminalreporter.write_line(f"{nodeid}: {text}")

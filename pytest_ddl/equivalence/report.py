@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_ddl.equivalence.checks.registry import ROLES
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Doubt, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.roles import Roles
 from pytest_ddl.equivalence.text import headline, render_report
@@ -38,6 +39,8 @@ class Report:
     """Things that were switched off to make the two runs comparable; see :mod:`pytest_ddl.training.neutral`."""
     roles: Roles = field(default_factory=lambda: ROLES, repr=False)
     """Roles of the checks that judged the runs, in the order in which the checks explain each other."""
+    tolerance: Tolerance | None = field(default=None, repr=False, compare=False)
+    """Bounds that judged the differences; ``None`` if the checks did not share one set of bounds."""
 
     @property
     def verdict(self) -> str:

@@ -76,7 +76,7 @@ def judge(
     tolerance = Tolerance(reference, perturbed, slices, slice_step, decided)
     hidden = [finding for finding in report.excused if not finding.verified]
     later = unlike_before(reference, distributed, tolerance, hidden, roles)
-    return replace(report, doubts=(*report.doubts, *later))
+    return replace(report, doubts=(*report.doubts, *later), tolerance=tolerance)
 
 
 def conclude(
@@ -134,7 +134,8 @@ def concluded_from(report: Report, results: Sequence[CheckResult], reference: Tr
     ours, theirs = reference or report.reference, report.distributed
     assert ours is not None
     assert theirs is not None
-    return conclude(results, ours, theirs, report.expectations, strict=report.strict, roles=report.roles)
+    concluded = conclude(results, ours, theirs, report.expectations, strict=report.strict, roles=report.roles)
+    return replace(concluded, tolerance=report.tolerance if reference is None else None)
 
 
 def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
