@@ -203,7 +203,7 @@ def test_unknown_names_are_refused_with_the_valid_ones() -> None:
     records = pair(Program(replicas=2))
     with pytest.raises(ValueError, match=r"unknown cause 'gradient-scald'; valid: .*gradient-not-aggregated"):
         judge(*records, expect={"gradient-scald": "typo"})
-    with pytest.raises(ValueError, match=r"unknown check 'STEP'; valid: RUN, "):
+    with pytest.raises(ValueError, match=r"unknown check 'STEP' \(did you mean 'STEP-EQ'\?\); valid: RUN, "):
         judge(*records, checks=["STEP"])
     with pytest.raises(ValueError, match="must map cause ids to reasons"):
         judge(*records, expect="empty-replica")
