@@ -180,6 +180,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if "pytest_ddl.session" in sys.modules:
+        sys.modules["pytest_ddl.session"].show_known(terminalreporter)
         sys.modules["pytest_ddl.session"].show_tolerated(terminalreporter)
 
 
@@ -274,7 +275,8 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
 
     Returns the report if the comparison passes, or if the run ends by a crash that ``expect=`` declares. A test with
-    such a crash is reported as an expected failure. Raises ``DivergenceError`` if the comparison fails. If it is
+    such a crash is reported as an expected failure, and so is a test with a known behavior of TensorFlow or Keras.
+    Raises ``DivergenceError`` if the comparison fails. If it is
     inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
     is also inconclusive if ``checks=`` names a check that has nothing to judge.
     """

@@ -140,6 +140,8 @@ class DrawRecord:
     """True if the program had changed TensorFlow's global seed from the seed of its run."""
     nested: bool = False
     """True inside a loop, branch or function, where TensorFlow counts operations from 0 to derive their seeds."""
+    generator: str = ""
+    """Name of the ``SeedGenerator`` of Keras that seeded a random function of Keras; empty for any other seed."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +196,7 @@ class GraphRecord:
     collectives: tuple[CollectiveRecord, ...] = ()
     """Collectives that one replica takes part in, in the order of the graph."""
     asked: tuple[CollectiveRecord, ...] = ()
-    """One for each tensor that the program itself, not a framework, reduces or gathers in this graph. The tensors of
-    one call share ``group``, which is the index of the call."""
+    """One for each tensor that the program itself reduces or gathers in this graph. ``group`` is the index of a call."""
     reduced_bytes: int = 0
     """Bytes that one replica puts into reductions in one execution. Tensors without a static shape are not counted."""
     operations: Mapping[str, int] = field(default_factory=dict)
@@ -405,8 +406,7 @@ class TrainingRecord:
     """0 for the unchanged program; p > 0 for noise run p, in which weights and data were moved by one ulp."""
     seconds: float = 0.0
     neutralized: tuple[str, ...] = ()
-    """Subset of ``random`` and ``normalization`` that was switched off, so that it can explain no difference. ``low``
-    says that random numbers were replaced by a low constant."""
+    """Which of ``random`` and ``normalization`` was switched off; ``low`` if random numbers were a low constant."""
     taken_over: tuple[int, ...] = ()
     """Steps after which a reference went on with the values that the run under the strategy had then."""
     capabilities: Capabilities = SYNCHRONOUS

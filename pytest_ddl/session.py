@@ -27,6 +27,9 @@ TOLERATED = "ddl_tolerated"
 EXPECTED_END = "ddl_expected_end"
 """Name of a report property that describes a comparison that ended in a crash or hang that ``expect=`` declares."""
 EXPECTED_ENDS = pytest.StashKey[list[str]]()
+KNOWN_BEHAVIOR = "ddl_known"
+"""Name of a report property that holds the id of a known behavior of a framework, which a comparison met."""
+_KNOWN = pytest.StashKey[list[str]]()
 _COMPARER = pytest.StashKey[Any]()
 
 
@@ -327,6 +330,8 @@ def assert_equivalence(
 ) -> Report:
     """Compare a training function with one device and turn the verdict into an outcome of the test.
 
+    A known behavior of a framework makes the test an expected failure, unless the test is marked as one itself.
+
     :raises DivergenceError: if the comparison fails. It is also raised for an inconclusive comparison in strict mode,
         or if the program is the reason. That is so if the program fails on one device too, records nothing, is not
         finite on one device, or draws other data in each run.
@@ -344,12 +349,18 @@ def assert_equivalence(
     item.user_properties.append(("ddl_verdict", report.verdict))
     for finding in report.approximations:
         item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
+    for behavior in report.known_behaviors:
+        item.user_properties.append((KNOWN_BEHAVIOR, behavior.id))
+    if report.verdict == "known" and not _is_marked_xfail(item):
+        reasons = [f"{behavior.id}: {behavior.explanation}" for behavior in report.known_behaviors]
+        item.stash.setdefault(_KNOWN, []).extend(reasons)
+        return report
     if report.expected_end is not None:
         item.stash.setdefault(EXPECTED_ENDS, []).append(report.expected_end)
         item.user_properties.append((EXPECTED_END, report.expected_end))
         return report
     blamed = strict or not report.comparable or report.program_reasons
-    if report.verdict == "fail" or (not report.passed and blamed):
+    if report.verdict in ("fail", "known") or (not report.passed and blamed):
         raise DivergenceError(report)
     if not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
@@ -357,15 +368,22 @@ def assert_equivalence(
 
 
 def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:
-    """Report a test as an expected failure if all its comparisons ended in a crash that ``expect=`` declares.
+    """Report a test as an expected failure if its comparisons do not let it count as passed.
 
-    Nothing was compared, so the test must not count as passed, although its body ran to the end.
+    This is so if one of them met a known behavior of a framework, or if all of them ended in a crash that ``expect=``
+    declares, so that nothing was compared. The body of the test ran to its end.
     """
+    known = item.stash.get(_KNOWN, [])
     ends = item.stash.get(EXPECTED_ENDS, [])
     decided = not report.passed or hasattr(report, "wasxfail") or item.config.getoption("runxfail", False)
-    if report.when == "call" and ends and len(ends) == comparisons and not decided:
+    if report.when == "call" and (known or (ends and len(ends) == comparisons)) and not decided:
         report.outcome = "skipped"
-        report.wasxfail = "; ".join(dict.fromkeys(ends))
+        report.wasxfail = "; ".join(dict.fromkeys((*known, *ends)))
+
+
+def _is_marked_xfail(item: pytest.Item) -> bool:
+    """Return whether the user decides about failures: by a marker, or by ``--runxfail``."""
+    return bool(item.config.getoption("runxfail", False)) or item.get_closest_marker("xfail") is not None
 
 
 def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
@@ -376,6 +394,25 @@ def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -
 def _in_rank() -> bool:
     worker = sys.modules.get("pytest_ddl.cluster.worker")
     return worker is not None and worker.current_rank() is not None
+
+
+def show_known(terminalreporter: Any) -> None:
+    """List the known behaviors of frameworks that tests met, each with the number of tests."""
+    found: dict[str, set[str]] = {}
+    for outcome in ("passed", "xfailed", "skipped", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, behavior in getattr(report, "user_properties", ()):
+                if name == KNOWN_BEHAVIOR:
+                    found.setdefault(behavior, set()).add(report.nodeid)
+    if not found:
+        return
+    from pytest_ddl.equivalence.known.catalogue import KNOWN
+
+    terminalreporter.section("known behaviors of TensorFlow and Keras (--ddl-strict fails on them)")
+    for name, tests in found.items():
+        behavior = KNOWN[name]
+        terminalreporter.write_line(f"{name}: {len(tests)} test{'s' if len(tests) > 1 else ''}: {behavior.explanation}")
+        terminalreporter.write_line(f"    {behavior.workaround}")
 
 
 def show_tolerated(terminalreporter: Any) -> None:

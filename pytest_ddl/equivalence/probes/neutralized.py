@@ -100,6 +100,7 @@ def probe(
         findings=sorted(concluded.findings, key=lambda finding: report.roles.have(finding, Role.DRAWS)),
         approximations=concluded.approximations,
         expected=concluded.expected,
+        known=concluded.known,
         unused_expectations=concluded.unused_expectations,
         doubts=(*dict.fromkeys(open_still), *open_again),
         notes=(
@@ -125,7 +126,7 @@ def _described(off: tuple[str, ...], random: str) -> str:
 
 def _shows_more(report: Report, again: Report) -> bool:
     """Return whether the repeated runs find something new, or something that no random number explains."""
-    known = {finding.cause for result in report.results for finding in result.findings}
+    known = {finding.cause for result in report.results for finding in result.findings if finding.known is None}
     return any(
         report.roles.have(finding, Role.NUMBERS)
         or (finding.cause not in known and finding.symptom != Symptom.SLOW.value)
@@ -216,6 +217,6 @@ def _result(plain: CheckResult, again: CheckResult | None, roles: Roles) -> Chec
         kept = [f for f in plain.findings if not _is_understood(f, roles)]
         return replace(plain if kept else again, findings=(*kept, *again.findings))
     # The plain runs judge slowness. Everything else that only the repeated runs show is a defect as well.
-    known = {f.cause for f in plain.findings}
+    known = {f.cause for f in plain.findings if f.known is None}
     new = tuple(f for f in again.findings if f.cause not in known and f.symptom != Symptom.SLOW.value)
     return replace(again, findings=(*plain.findings, *new)) if new else plain
