@@ -196,7 +196,7 @@ class GraphRecord:
     collectives: tuple[CollectiveRecord, ...] = ()
     """Collectives that one replica takes part in, in the order of the graph."""
     asked: tuple[CollectiveRecord, ...] = ()
-    """One for each tensor that the program itself reduces or gathers in this graph. ``group`` is the index of a call."""
+    """One for each tensor that the program itself reduces or gathers here. ``group`` is the index of the call."""
     reduced_bytes: int = 0
     """Bytes that one replica puts into reductions in one execution. Tensors without a static shape are not counted."""
     operations: Mapping[str, int] = field(default_factory=dict)
