@@ -62,8 +62,7 @@ class VariableRecord:
     distributed: bool = False
     """True if every replica holds a component of its own."""
     since: int = 0
-    """Steps completed when the variable had its initial value; 0 also if the first step created it. If it was first
-    watched after some steps, or its creation was not seen: steps completed by then."""
+    """Steps completed when it had its initial value (0 also if step 1 created it), or when it was first watched."""
 
     @property
     def is_loss_scale(self) -> bool:
@@ -141,7 +140,7 @@ class DrawRecord:
     nested: bool = False
     """True inside a loop, branch or function, where TensorFlow counts operations from 0 to derive their seeds."""
     generator: str = ""
-    """Name of the ``SeedGenerator`` of Keras that seeded a random function of Keras; empty for any other seed."""
+    """Name of Keras' ``SeedGenerator`` that seeded a random function of Keras; empty for any other seed."""
 
 
 @dataclass(frozen=True)

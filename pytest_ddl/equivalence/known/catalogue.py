@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_ddl.equivalence.diagnosis import limitations as limits
+from pytest_ddl.equivalence.diagnosis.limitations import Limitation
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
+from pytest_ddl.equivalence.known.limits import is_limit
+from pytest_ddl.equivalence.known.moving_statistics import is_moving_statistics
 from pytest_ddl.equivalence.known.random_streams import is_seed_generator
 from pytest_ddl.records import TrainingRecord
 
 _KERAS_3 = ">=3.0,<3.16"
 """Versions in which a recomputation shows the behavior. A newer Keras is not assumed to behave alike."""
+
+_KERAS_3_15 = {"keras": ">=3.15,<3.16"}
+_DTENSOR = {"tensorflow": ">=2.21,<2.22", "keras": ">=3.15,<3.16"}
+_REPLICAS = ("mirrored", "multi_worker_mirrored", "central_storage")
+
+
+def _limit(
+    name: str, limitation: Limitation, versions: Mapping[str, str], workaround: str, *strategies: str
+) -> KnownBehavior:
+    """Return the entry for a limitation, which ends a run."""
+    causes = ("unsupported-by-framework",)
+    title, link = limitation.reason, limitation.link
+    return KnownBehavior(name, title, causes, workaround, link, is_limit(limitation), versions, strategies)
+
 
 _ENTRIES = (
     KnownBehavior(
@@ -23,7 +41,69 @@ _ENTRIES = (
         "https://keras.io/api/random/seed_generator/",
         is_seed_generator,
         {"keras": _KERAS_3},
-        ("mirrored", "multi_worker_mirrored", "central_storage"),
+        _REPLICAS,
+    ),
+    KnownBehavior(
+        "keras-moving-statistics",
+        "Keras 3 gives BatchNormalization moving statistics of its own on every replica, never combines them, and "
+        "saves those of the first replica",
+        ("state-not-aggregated",),
+        "Use keras.layers.BatchNormalization(synchronized=True), which keeps the same statistics on all replicas.",
+        "https://keras.io/api/layers/normalization_layers/batch_normalization/",
+        is_moving_statistics,
+        {"keras": _KERAS_3},
+        ("mirrored", "multi_worker_mirrored"),
+    ),
+    _limit(
+        "keras-fit-multi-worker",
+        limits.FIT_OF_WORKERS,
+        _KERAS_3_15,
+        "Train in a custom loop (run.steps), or with Model.fit of tf_keras.",
+        "multi_worker_mirrored",
+    ),
+    _limit(
+        "keras-fit-parameter-server",
+        limits.FIT_OF_COORDINATOR,
+        _KERAS_3_15,
+        "Train in a ClusterCoordinator loop (run.steps), or with Model.fit of tf_keras.",
+        "parameter_server",
+    ),
+    _limit(
+        "keras-fit-model-parallel",
+        limits.FIT_OF_DTENSOR,
+        _DTENSOR,
+        "Train in a custom loop (run.steps).",
+        "model_parallel",
+    ),
+    _limit(
+        "dtensor-tensor-lists",
+        limits.TENSOR_LISTS,
+        _DTENSOR,
+        "Give the recurrent layer unroll=True.",
+        "model_parallel",
+    ),
+    _limit(
+        "keras-fit-unequal-parts",
+        limits.UNEQUAL_PARTS,
+        _KERAS_3_15,
+        "Let the first batch of fit be divisible by the number of replicas: batch with drop_remainder=True, or put the "
+        "whole batches first.",
+        *_REPLICAS,
+    ),
+    _limit(
+        "keras-fit-strings",
+        limits.STRINGS,
+        _KERAS_3_15,
+        "Turn strings into numbers in the dataset: dataset.map(lambda x, y: (lookup(x), y)) with the same layer.",
+        *_REPLICAS,
+    ),
+    _limit(
+        "xla-variables-of-replicas",
+        limits.XLA_REPLICAS,
+        {"tensorflow": ">=2.16,<2.22"},
+        "Compile with jit_compile=False if there are several replicas in one process.",
+        "mirrored",
+        "central_storage",
     ),
 )
 

@@ -1,0 +1,101 @@
+"""Programs that meet what Keras does by itself under a strategy, and the same programs with a mistake of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES, FEATURES = 24, 8
+LAYERS = keras.layers
+
+
+def _arrays(examples: int = EXAMPLES) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(examples, FEATURES)).astype("float32")
+    return x, x[:, :1] * x[:, 1:2]
+
+
+def _set(run: Any, *arrays: np.ndarray) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(run.global_batch_size)
+
+
+def _fit(run: Any, *layers: Any, data: Any = None, loss: Any = "mse") -> None:
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), *layers, LAYERS.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), loss)
+    run.watch(model=model)
+    run.fit(model, data or _set(run, *_arrays()), epochs=2)
+
+
+def dropout(run: Any) -> None:
+    _fit(run, LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5))
+
+
+def noise(run: Any) -> None:
+    _fit(run, LAYERS.GaussianNoise(0.1), LAYERS.Dense(8, activation="relu"))
+
+
+class OwnNoise(keras.layers.Layer):
+    """Layer with a seed of its own, which is the same on every replica: a mistake of the program."""
+
+    def build(self, _shape: Any) -> None:
+        self.count = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+
+    def call(self, x: Any) -> Any:
+        self.count.assign_add(1)
+        seed = tf.stack([7, tf.convert_to_tensor(self.count)])
+        return x + tf.cast(tf.random.stateless_normal(tf.shape(x), seed=seed), x.dtype)
+
+
+def noise_of_the_program(run: Any) -> None:
+    _fit(run, OwnNoise(), LAYERS.Dense(8, activation="relu"))
+
+
+def dropout_and_noise_of_the_program(run: Any) -> None:
+    _fit(run, OwnNoise(), LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5))
+
+
+def _scalar(y: Any, prediction: Any) -> Any:
+    return keras.ops.mean(keras.ops.square(y - prediction))
+
+
+def dropout_and_a_gradient_that_is_too_large(run: Any) -> None:
+    """Keras scales only losses per example, so this loss is not divided by the number of replicas."""
+    _fit(run, LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5), loss=_scalar)
+
+
+def normalized(run: Any) -> None:
+    _fit(run, LAYERS.Dense(8), LAYERS.BatchNormalization())
+
+
+class OwnStatistics(keras.layers.Layer):
+    """Layer that keeps a statistic of each replica's own examples."""
+
+    def build(self, shape: Any) -> None:
+        self.moving_mean = self.add_weight(shape=shape[-1:], initializer="zeros", trainable=False, name="moving_mean")
+
+    def call(self, x: Any) -> Any:
+        self.moving_mean.assign(0.9 * self.moving_mean + 0.1 * keras.ops.mean(x, axis=0))
+        return x
+
+
+def normalized_and_statistics_of_the_program(run: Any) -> None:
+    _fit(run, OwnStatistics(), LAYERS.Dense(8), LAYERS.BatchNormalization())
+
+
+def strings(run: Any) -> None:
+    words, y = np.array(["a", "b", "c", "d"] * 6)[:, None], np.arange(EXAMPLES, dtype="float32")
+    with run.strategy.scope():
+        given = keras.Input((1,), dtype="string")
+        lookup = LAYERS.StringLookup(vocabulary=["a", "b", "c"], output_mode="one_hot")
+        model = keras.Model(given, LAYERS.Dense(1)(lookup(given)))
+        model.compile("sgd", "mse")
+    run.watch(model=model)
+    run.fit(model, _set(run, words, y))
+
+
+def one_example(run: Any) -> None:
+    _fit(run, data=_set(run, *_arrays(1)))
