@@ -358,6 +358,13 @@ _RUN = (
         accepted=True,
     ),
     Cause(
+        "optimizer-not-built",
+        "An optimizer makes its slots in the step itself, which is not possible for several replicas.",
+        "Call optimizer.build(model.trainable_variables) in strategy.scope() for every optimizer that the program "
+        "applies itself. Model.fit builds only the optimizer that compile() gets as optimizer=.",
+        accepted=True,
+    ),
+    Cause(
         "cluster-misconfigured",
         "The strategy does not span the cluster that was asked for.",
         "Set TF_CONFIG before the strategy is made, and make the strategy before any other TensorFlow operation.",

@@ -151,7 +151,7 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
         cause, symptom = "deadline-exceeded", Symptom.HANG
         message = f"rank {rank.rank} ({rank.task}) did not finish {error.phase} in time, after step {error.step}"
     elif limitation is not None:
-        cause, symptom, message = "unsupported-by-framework", Symptom.CRASH, limitation.reason
+        cause, symptom, message = limitation.cause, Symptom.CRASH, limitation.reason
     else:
         cause, symptom = mistake.cause if mistake else "worker-raised", Symptom.CRASH
         message = f"rank {rank.rank} ({rank.task}) raised {_headline(error)}"

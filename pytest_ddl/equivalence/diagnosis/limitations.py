@@ -26,6 +26,8 @@ class Limitation:
     """Regular expression that must occur somewhere in the traceback."""
     output: str = ""
     """Regular expression for the last output of a process that died. It replaces the other patterns."""
+    cause: str = "unsupported-by-framework"
+    """Another cause if a program can avoid it."""
     in_keras_loop: bool = False
     """True if only the framework's code may run inside fit, evaluate or predict when the exception is raised."""
 
@@ -50,6 +52,20 @@ UNEQUAL_PARTS = Limitation(
     r"Inputs to operation AddN.{0,80}must have the same size and shape",
     "Keras 3 Model.fit adds up the replicas' parts of its first batch to learn the shapes, which fails if the parts "
     "differ in size, for example if the batch has fewer examples than replicas",
+    "https://github.com/keras-team/keras/issues/19246",
+    in_keras_loop=True,
+)
+AVERAGED_INDICES = Limitation(
+    r"Unable to automatically build the model.{0,2000}DataType float\d+ not in list of allowed values: [^\n]{0,80}int",
+    "Keras 3 Model.fit averages the replicas' parts of its first batch to learn the shapes. That turns integers into "
+    "floating point numbers, which this model cannot use as indices",
+    in_keras_loop=True,
+)
+SEVERAL_STEPS = Limitation(
+    # The loop and the condition are those of fit: a placeholder of another loop has another path.
+    r"placeholder tensor 'while/body/_\d+/while/cond/then/_\d+/while/cond/Placeholder",
+    "Keras 3 Model.fit with steps_per_execution above 1 puts the optimizer into a loop, in which TensorFlow cannot "
+    "join the replicas",
     "https://github.com/keras-team/keras/issues/19246",
     in_keras_loop=True,
 )
@@ -104,7 +120,9 @@ LIMITATIONS: tuple[Limitation, ...] = (
     ),
     UNEQUAL_PARTS,
     STRINGS,
+    AVERAGED_INDICES,
     SYMBOLIC_BUILD,
+    SEVERAL_STEPS,
     Limitation(
         # A session raises this if a placeholder is not fed. TensorFlow chooses this name of a conditional when it lifts
         # the creation of variables. So a missing placeholder of the program itself does not match.
@@ -113,6 +131,7 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "TensorFlow cannot trace for several replicas: call optimizer.build(model.trainable_variables) in the "
         "strategy's scope first (seen up to Keras 3.15.1)",
         "https://github.com/keras-team/keras/issues/23085",
+        cause="optimizer-not-built",
     ),
     XLA_REPLICAS,
     FIT_OF_WORKERS,

@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.limits import is_limit
 from pytest_ddl.equivalence.known.moving_statistics import is_moving_statistics
 from pytest_ddl.equivalence.known.random_streams import is_seed_generator
+from pytest_ddl.equivalence.known.sparse_squares import is_squares_of_parts
 from pytest_ddl.records import TrainingRecord
 
 _KERAS_3 = ">=3.0,<3.16"
@@ -51,6 +52,18 @@ _ENTRIES = (
         "Use keras.layers.BatchNormalization(synchronized=True), which keeps the same statistics on all replicas.",
         "https://keras.io/api/layers/normalization_layers/batch_normalization/",
         is_moving_statistics,
+        {"keras": _KERAS_3},
+        ("mirrored", "multi_worker_mirrored"),
+    ),
+    KnownBehavior(
+        "keras-squares-of-parts",
+        "Adam and RMSprop of Keras 3 square the replicas' parts of a sparse gradient one by one, so that rows that all "
+        "replicas use (positional embeddings) move by another step than on one device",
+        ("optimizer-state-mismatch", "sparse-gradient-mismatch"),
+        "Make the gradient dense, for example by multiplying a one-hot matrix with the embeddings, or add positions by "
+        "a weight of the layer (self.add_weight) instead of an Embedding of a range.",
+        "",
+        is_squares_of_parts,
         {"keras": _KERAS_3},
         ("mirrored", "multi_worker_mirrored"),
     ),
@@ -96,6 +109,20 @@ _ENTRIES = (
         _KERAS_3_15,
         "Turn strings into numbers in the dataset: dataset.map(lambda x, y: (lookup(x), y)) with the same layer.",
         *_REPLICAS,
+    ),
+    _limit(
+        "keras-fit-averaged-indices",
+        limits.AVERAGED_INDICES,
+        _KERAS_3_15,
+        "Cast indices in the model's call(): keras.ops.cast(x, 'int32').",
+        *_REPLICAS,
+    ),
+    _limit(
+        "keras-fit-several-steps",
+        limits.SEVERAL_STEPS,
+        _KERAS_3_15,
+        "Compile with steps_per_execution=1 if there are several replicas.",
+        "mirrored",
     ),
     _limit(
         "xla-variables-of-replicas",
