@@ -204,3 +204,18 @@ def test_what_is_right_is_not_recognized() -> None:
     report = judge(_with(reference), _with(distributed))
     assert all(recognized(finding, reference, _with(distributed)) is None for finding in report.findings)
     assert np.all([finding.known is None for finding in report.findings])
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"train_step": True, "loss_function": False}, "in your train_step"),
+        ({"train_step": False, "loss_function": True}, "one loss per example from the loss function"),
+        ({"train_step": False, "loss_function": False}, "tf.nn.compute_average_loss"),
+    ],
+)
+def test_a_program_with_fit_gets_a_fix_for_fit(facts: dict[str, bool], words: str) -> None:
+    distributed = _with(simulate(Program(replicas=REPLICAS, scale=2.0)), facts={"fitted": facts})
+    report = judge(simulate(Program()), distributed)
+    assert report.findings[0].cause == "gradient-scaled-by-replica-count"
+    assert words in str(report.findings[0].fix)

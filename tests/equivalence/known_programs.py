@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,20 +23,20 @@ def _set(run: Any, *arrays: np.ndarray) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(arrays).batch(run.global_batch_size)
 
 
-def _fit(run: Any, *layers: Any, data: Any = None, loss: Any = "mse") -> None:
+def _fit(run: Any, layers: Callable[[], list[Any]] = list, *, data: Any = None, loss: Any = "mse") -> None:
     with run.strategy.scope():
-        model = keras.Sequential([keras.Input((FEATURES,)), *layers, LAYERS.Dense(1)])
+        model = keras.Sequential([keras.Input((FEATURES,)), *layers(), LAYERS.Dense(1)])
         model.compile(keras.optimizers.Adam(0.01), loss)
     run.watch(model=model)
     run.fit(model, data or _set(run, *_arrays()), epochs=2)
 
 
 def dropout(run: Any) -> None:
-    _fit(run, LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5))
+    _fit(run, lambda: [LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5)])
 
 
 def noise(run: Any) -> None:
-    _fit(run, LAYERS.GaussianNoise(0.1), LAYERS.Dense(8, activation="relu"))
+    _fit(run, lambda: [LAYERS.GaussianNoise(0.1), LAYERS.Dense(8, activation="relu")])
 
 
 class OwnNoise(keras.layers.Layer):
@@ -51,11 +52,11 @@ class OwnNoise(keras.layers.Layer):
 
 
 def noise_of_the_program(run: Any) -> None:
-    _fit(run, OwnNoise(), LAYERS.Dense(8, activation="relu"))
+    _fit(run, lambda: [OwnNoise(), LAYERS.Dense(8, activation="relu")])
 
 
 def dropout_and_noise_of_the_program(run: Any) -> None:
-    _fit(run, OwnNoise(), LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5))
+    _fit(run, lambda: [OwnNoise(), LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5)])
 
 
 def _scalar(y: Any, prediction: Any) -> Any:
@@ -64,11 +65,11 @@ def _scalar(y: Any, prediction: Any) -> Any:
 
 def dropout_and_a_gradient_that_is_too_large(run: Any) -> None:
     """Keras scales only losses per example, so this loss is not divided by the number of replicas."""
-    _fit(run, LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5), loss=_scalar)
+    _fit(run, lambda: [LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5)], loss=_scalar)
 
 
 def normalized(run: Any) -> None:
-    _fit(run, LAYERS.Dense(8), LAYERS.BatchNormalization())
+    _fit(run, lambda: [LAYERS.Dense(8), LAYERS.BatchNormalization()])
 
 
 class OwnStatistics(keras.layers.Layer):
@@ -83,7 +84,7 @@ class OwnStatistics(keras.layers.Layer):
 
 
 def normalized_and_statistics_of_the_program(run: Any) -> None:
-    _fit(run, OwnStatistics(), LAYERS.Dense(8), LAYERS.BatchNormalization())
+    _fit(run, lambda: [OwnStatistics(), LAYERS.Dense(8), LAYERS.BatchNormalization()])
 
 
 def strings(run: Any) -> None:

@@ -15,7 +15,7 @@ import understood_programs as loops
 from pytest_ddl import check_training
 
 pytestmark = pytest.mark.slow
-GIVEN = {"global_batch_size": 8, "timeout": 200}
+GIVEN = {"global_batch_size": 8, "timeout": 400}
 DROPOUT, STATISTICS = "keras-seed-generator", "keras-moving-statistics"
 
 

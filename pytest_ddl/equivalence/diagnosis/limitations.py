@@ -53,6 +53,8 @@ UNEQUAL_PARTS = Limitation(
     "Keras 3 Model.fit adds up the replicas' parts of its first batch to learn the shapes, which fails if the parts "
     "differ in size, for example if the batch has fewer examples than replicas",
     "https://github.com/keras-team/keras/issues/19246",
+    # Without its filter of tracebacks, Keras shows the first of these, and with it only the second one.
+    traceback=r"keras/src/(backend/tensorflow/trainer|utils/traceback_utils)\.py",
     in_keras_loop=True,
 )
 AVERAGED_INDICES = Limitation(

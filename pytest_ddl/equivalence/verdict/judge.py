@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
+from pytest_ddl.equivalence.known.advice import fix_in_keras
 from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
@@ -157,7 +158,13 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
     return replace(
         result,
         findings=tuple(
-            replace(finding, verified=False, known=recognized(finding, reference, distributed)) for finding in possible
+            replace(
+                finding,
+                verified=False,
+                known=recognized(finding, reference, distributed),
+                fix=fix_in_keras(finding, distributed) or finding.fix,
+            )
+            for finding in possible
         ),
     )
 
