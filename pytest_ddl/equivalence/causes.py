@@ -162,6 +162,7 @@ _VALUES = (
         "Non-trainable state was updated from each replica's own data and never combined.",
         "Make it with synchronization=tf.VariableSynchronization.ON_READ, "
         "aggregation=tf.VariableAggregation.MEAN, or use BatchNormalization(synchronized=True).",
+        accepted=True,
     ),
     Cause(
         "optimizer-state-mismatch",

@@ -42,7 +42,6 @@ def _settings(layer: Any) -> dict[str, Any]:
         found["synchronized"] = True
     if "BatchNormalization" in type(layer).__name__:
         found.setdefault("synchronized", False)
-        found["of_keras"] = type(layer).__module__.startswith("keras.src.layers.")
     if getattr(layer, "trainable", True) is False:
         found["trainable"] = False
     elif found:

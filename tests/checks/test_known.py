@@ -103,7 +103,7 @@ def test_another_defect_beside_it_fails() -> None:
     assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
 
 
-LAYER = LayerRecord("norm", "BatchNormalization", {"synchronized": False, "trainable": True, "of_keras": True})
+LAYER = LayerRecord("norm", "BatchNormalization", {"synchronized": False, "trainable": True})
 
 
 def _normalized(layer: LayerRecord, name: str = "norm/moving_mean") -> Report:
@@ -122,23 +122,12 @@ def _normalized(layer: LayerRecord, name: str = "norm/moving_mean") -> Report:
     return judge(named(simulate(Program())), named(simulate(Program(replicas=2, state_local=True))))
 
 
-def test_moving_statistics_of_keras_are_recognized() -> None:
+def test_moving_statistics_fail_with_a_fix_for_keras() -> None:
     report = _normalized(LAYER)
-    assert report.verdict == "known", str(report)
-    assert [behavior.id for behavior in report.known_behaviors] == ["keras-moving-statistics"]
-
-
-@pytest.mark.parametrize(
-    ("layer", "name"),
-    [
-        (replace(LAYER, settings={**LAYER.settings, "of_keras": False}), "norm/moving_mean"),
-        (replace(LAYER, settings={**LAYER.settings, "synchronized": True}), "norm/moving_mean"),
-        (LAYER, "norm/seen"),
-        (LAYER, "other/moving_mean"),
-    ],
-)
-def test_state_of_the_program_is_not_recognized(layer: LayerRecord, name: str) -> None:
-    assert _normalized(layer, name).verdict == "fail"
+    assert report.verdict == "fail", str(report)
+    assert "Use keras.layers.BatchNormalization(synchronized=True)" in str(report.findings[0].fix)
+    assert 'expect={"mirrored": {"state-not-aggregated": "the reason"}}' in str(report)
+    assert "Keras 3" not in str(_normalized(LAYER, "norm/seen").findings[0].fix)
 
 
 KERAS = "/venv/site-packages/keras/src/utils/traceback_utils.py"

@@ -68,25 +68,6 @@ def dropout_and_a_gradient_that_is_too_large(run: Any) -> None:
     _fit(run, lambda: [LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5)], loss=_scalar)
 
 
-def normalized(run: Any) -> None:
-    _fit(run, lambda: [LAYERS.Dense(8), LAYERS.BatchNormalization()])
-
-
-class OwnStatistics(keras.layers.Layer):
-    """Layer that keeps a statistic of each replica's own examples."""
-
-    def build(self, shape: Any) -> None:
-        self.moving_mean = self.add_weight(shape=shape[-1:], initializer="zeros", trainable=False, name="moving_mean")
-
-    def call(self, x: Any) -> Any:
-        self.moving_mean.assign(0.9 * self.moving_mean + 0.1 * keras.ops.mean(x, axis=0))
-        return x
-
-
-def normalized_and_statistics_of_the_program(run: Any) -> None:
-    _fit(run, lambda: [OwnStatistics(), LAYERS.Dense(8), LAYERS.BatchNormalization()])
-
-
 def strings(run: Any) -> None:
     words, y = np.array(["a", "b", "c", "d"] * 6)[:, None], np.arange(EXAMPLES, dtype="float32")
     with run.strategy.scope():

@@ -16,7 +16,7 @@ from pytest_ddl import check_training
 
 pytestmark = pytest.mark.slow
 GIVEN = {"global_batch_size": 8, "timeout": 400}
-DROPOUT, STATISTICS = "keras-seed-generator", "keras-moving-statistics"
+DROPOUT = "keras-seed-generator"
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,6 @@ DROPOUT, STATISTICS = "keras-seed-generator", "keras-moving-statistics"
         ("mirrored", programs.dropout, DROPOUT),
         ("mirrored", programs.noise, DROPOUT),
         ("mirrored", loops.keras_dropout, DROPOUT),
-        ("mirrored", programs.normalized, STATISTICS),
-        ("mirrored", loops.keras_batch_normalization, STATISTICS),
         ("mirrored", programs.strings, "keras-fit-strings"),
         ("mirrored", programs.one_example, "keras-fit-unequal-parts"),
         ("multi_worker_mirrored", programs.dropout, "keras-fit-multi-worker"),
@@ -46,7 +44,6 @@ def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
         (programs.noise_of_the_program, "random-stream-repeated-across-replicas"),
         (programs.dropout_and_noise_of_the_program, "random-stream-repeated-across-replicas"),
         (programs.dropout_and_a_gradient_that_is_too_large, "gradient-scaled-by-replica-count"),
-        (programs.normalized_and_statistics_of_the_program, "state-not-aggregated"),
     ],
 )
 def test_a_mistake_of_the_program_fails_beside_it(program, cause):

@@ -47,6 +47,7 @@ def test_right_programs_pass(strategy, program, tolerated):
     [
         (programs.noise_by_step_alone, REPEATED),
         (programs.noise_by_replica_alone, "random-stream-repeated-across-steps"),
+        (programs.keras_batch_normalization, "state-not-aggregated"),
         (programs.noise_of_each_replica_and_a_mean_per_replica, "gradient-scaled-by-replica-count"),
         (programs.tf_keras_dropout_and_a_mean_per_replica, "gradient-scaled-by-replica-count"),
         (programs.tf_keras_batch_normalization_and_a_mean_per_replica, "gradient-scaled-by-replica-count"),

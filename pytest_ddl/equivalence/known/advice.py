@@ -1,4 +1,4 @@
-"""Fixes for programs that train with ``Model.fit``, in which the usual advice for a custom loop cannot be applied."""
+"""Fixes for programs that train with ``Model.fit``, in which the usual advice cannot be applied."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ _LOGS = (
     "self.compute_loss(...) returns a loss that is already divided by the number of replicas. Multiply it for the "
     f"metric: update_state(loss * {_N}). Return {{metric.name: metric.result() for metric in self.metrics}}."
 )
+_STATISTICS = (
+    "Use keras.layers.BatchNormalization(synchronized=True). Without it, Keras 3 gives every replica moving statistics "
+    "of its own, never combines them, and saves those of the first replica."
+)
 _SHARE = 1e-6
 """Relative error of a ratio that is 1 divided by the number of replicas."""
 
 
 def fix_in_keras(finding: Finding, distributed: TrainingRecord) -> str | None:
-    """Return a fix that a program with ``Model.fit`` can apply, or ``None`` if the usual one of the cause fits."""
+    """Return a fix that a program of Keras 3 can apply, or ``None`` if the usual one of the cause fits."""
+    if finding.cause == "state-not-aggregated" and _is_moving_statistic(finding.variable or "", distributed):
+        return _STATISTICS
     fitted = next((rank.facts["fitted"] for rank in distributed.ranks if "fitted" in rank.facts), {})
     if finding.cause == "gradient-scaled-by-replica-count":
         if fitted.get("train_step"):
@@ -35,3 +41,17 @@ def fix_in_keras(finding: Finding, distributed: TrainingRecord) -> str | None:
     divided = finding.ratio is not None and abs(finding.ratio * distributed.num_replicas - 1) <= _SHARE
     wrong = finding.cause in ("reported-loss-wrong", "metric-wrong") or (finding.check == LOSS_EQ and divided)
     return _LOGS if shown and wrong and fitted.get("train_step") else None
+
+
+def _is_moving_statistic(variable: str, record: TrainingRecord) -> bool:
+    """Return whether a variable belongs to a batch normalization of Keras 3 that is not synchronized."""
+    *path, name = variable.split("/")
+    plain = [
+        layer.name
+        for rank in record.ranks[:1]
+        for layer in rank.layers
+        if layer.type == "BatchNormalization"
+        and layer.settings.get("synchronized") is False
+        and "keras" in rank.versions
+    ]
+    return name in ("moving_mean", "moving_variance") and bool(path) and path[-1] in plain

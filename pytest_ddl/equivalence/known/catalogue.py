@@ -9,7 +9,6 @@ from pytest_ddl.equivalence.diagnosis.limitations import Limitation
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.limits import is_limit
-from pytest_ddl.equivalence.known.moving_statistics import is_moving_statistics
 from pytest_ddl.equivalence.known.random_streams import is_seed_generator
 from pytest_ddl.equivalence.known.sparse_squares import is_squares_of_parts
 from pytest_ddl.records import TrainingRecord
@@ -43,17 +42,6 @@ _ENTRIES = (
         is_seed_generator,
         {"keras": _KERAS_3},
         _REPLICAS,
-    ),
-    KnownBehavior(
-        "keras-moving-statistics",
-        "Keras 3 gives BatchNormalization moving statistics of its own on every replica, never combines them, and "
-        "saves those of the first replica",
-        ("state-not-aggregated",),
-        "Use keras.layers.BatchNormalization(synchronized=True), which keeps the same statistics on all replicas.",
-        "https://keras.io/api/layers/normalization_layers/batch_normalization/",
-        is_moving_statistics,
-        {"keras": _KERAS_3},
-        ("mirrored", "multi_worker_mirrored"),
     ),
     KnownBehavior(
         "keras-squares-of-parts",
