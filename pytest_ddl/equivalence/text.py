@@ -145,7 +145,7 @@ def _declaration(finding: Finding, strategy: str) -> Iterator[str]:
         yield from _field("known as", f"{behavior.id}: {behavior.explanation}")
         yield from _field("meanwhile", behavior.workaround)
         yield f"  to accept:   {declaration(finding.cause, strategy, behavior.id)}"
-    elif finding.cause in CAUSES and CAUSES[finding.cause].declarable:
+    elif finding.cause is not None and finding.cause in CAUSES and CAUSES[finding.cause].declarable:
         yield f"  to accept:   {declaration(finding.cause, strategy)}"
 
 

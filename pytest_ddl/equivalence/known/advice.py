@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.findings import Finding
@@ -32,7 +34,9 @@ def fix_in_keras(finding: Finding, distributed: TrainingRecord) -> str | None:
     """Return a fix that a program of Keras 3 can apply, or ``None`` if the usual one of the cause fits."""
     if finding.cause == "state-not-aggregated" and _is_moving_statistic(finding.variable or "", distributed):
         return _STATISTICS
-    fitted = next((rank.facts["fitted"] for rank in distributed.ranks if "fitted" in rank.facts), {})
+    fitted: Mapping[str, bool] = next(
+        (rank.facts["fitted"] for rank in distributed.ranks if "fitted" in rank.facts), {}
+    )
     if finding.cause == "gradient-scaled-by-replica-count":
         if fitted.get("train_step"):
             return _TRAIN_STEP
