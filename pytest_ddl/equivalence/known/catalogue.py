@@ -10,6 +10,7 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.limits import is_limit
 from pytest_ddl.equivalence.known.random_streams import is_seed_generator
+from pytest_ddl.equivalence.known.shared_metrics import is_summed_again
 from pytest_ddl.equivalence.known.sparse_squares import is_squares_of_parts
 from pytest_ddl.records import TrainingRecord
 
@@ -54,6 +55,17 @@ _ENTRIES = (
         is_squares_of_parts,
         {"keras": _KERAS_3},
         ("mirrored", "multi_worker_mirrored"),
+    ),
+    KnownBehavior(
+        "keras-metrics-central-storage",
+        "Keras 3 lets the replicas share the state of a metric under central storage, and sums it over them again in "
+        "every update",
+        ("reported-loss-wrong", "metric-wrong"),
+        "Compute the metrics with model.evaluate outside of the strategy. The weights are right.",
+        "",
+        is_summed_again,
+        _KERAS_3_15,
+        ("central_storage",),
     ),
     _limit(
         "keras-fit-multi-worker",

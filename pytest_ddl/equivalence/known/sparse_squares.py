@@ -38,9 +38,12 @@ def is_squares_of_parts(finding: Finding, reference: TrainingRecord, distributed
         return False
     explained: set[int] = set()
     for weight in _sparse(distributed, step):
-        slots = _slots(distributed, weight)
-        if _is_of_squares(distributed, weight, slots, step, settings[_DECAY[kind]]) and (
-            _follows(distributed, weight, slots, step, kind, settings)
+        slots, decay = _slots(distributed, weight), settings[_DECAY[kind]]
+        # Later steps begin with other weights, but they must use the same rule.
+        if all(
+            _is_of_squares(distributed, weight, slots, at, decay)
+            and _follows(distributed, weight, slots, at, kind, settings)
+            for at in range(step, distributed.num_steps + 1)
         ):
             explained |= {weight.index, slots["velocity"].index}
     watched = (*of_kind(distributed, VariableKind.TRAINABLE), *of_kind(distributed, VariableKind.SLOT))
