@@ -68,6 +68,43 @@ def dropout_and_a_gradient_that_is_too_large(run: Any) -> None:
     _fit(run, lambda: [LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5)], loss=_scalar)
 
 
+class Positions(keras.layers.Layer):
+    """Embedding of tokens plus embedding of their positions, as in many tutorials."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = LAYERS.Embedding(20, 4), LAYERS.Embedding(FEATURES, 4)
+
+    def call(self, x: Any) -> Any:
+        return self.tokens(x) + self.positions(keras.ops.arange(FEATURES))
+
+
+def _fit_text(run: Any, loss: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 20, (EXAMPLES, FEATURES)).astype("int32")
+    with run.strategy.scope():
+        layers = [keras.Input((FEATURES,), dtype="int32"), Positions(), LAYERS.Flatten(), LAYERS.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.Adam(0.01), loss)
+    run.watch(model=model)
+    run.fit(model, _set(run, x, x[:, :1] / 10), epochs=2)
+
+
+def positions(run: Any) -> None:
+    _fit_text(run, "mse")
+
+
+def positions_and_a_gradient_that_is_too_large(run: Any) -> None:
+    _fit_text(run, _scalar)
+
+
+def shared_metrics(run: Any) -> None:
+    _fit(run)
+
+
+def shared_metrics_and_a_gradient_that_is_too_large(run: Any) -> None:
+    _fit(run, loss=_scalar)
+
+
 def strings(run: Any) -> None:
     words, y = np.array(["a", "b", "c", "d"] * 6)[:, None], np.arange(EXAMPLES, dtype="float32")
     with run.strategy.scope():

@@ -13,10 +13,10 @@ PROJECT = {
     "programs.py": """
         import keras, numpy as np, tensorflow as tf
 
-        def fit(run, *layers, loss="mse"):
+        def fit(run, layers=list, loss="mse"):
             x = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
             with run.strategy.scope():
-                model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+                model = keras.Sequential([keras.Input((3,)), *layers(), keras.layers.Dense(1)])
                 model.compile("sgd", loss)
             run.watch(model=model)
             run.fit(model, tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(run.global_batch_size))
@@ -24,11 +24,14 @@ PROJECT = {
         def right(run):
             fit(run)
 
+        def drop():
+            return [keras.layers.Dropout(0.5)]
+
         def dropout(run):
-            fit(run, keras.layers.Dropout(0.5))
+            fit(run, drop)
 
         def dropout_and_a_mistake(run):
-            fit(run, keras.layers.Dropout(0.5), loss=lambda y, p: keras.ops.mean(keras.ops.square(y - p)))
+            fit(run, drop, loss=lambda y, p: keras.ops.mean(keras.ops.square(y - p)))
     """,
     "conftest.py": "import sys, pathlib; sys.path.insert(0, str(pathlib.Path(__file__).parent))",
     "test_known.py": """
@@ -37,7 +40,7 @@ PROJECT = {
         from pytest_ddl import DivergenceError
 
         pytestmark = pytest.mark.ddl(strategies="mirrored")
-        SIZES = dict(global_batch_size=12, steps=2)
+        SIZES = dict(global_batch_size=12, steps=2, precision="native")
 
         def test_dropout(ddl_equivalence):
             report = ddl_equivalence(dropout, **SIZES)
@@ -74,7 +77,7 @@ def project(new_project: Callable[..., Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def run(project: Any) -> Any:
-    return project.pytest("-rx")
+    return project.pytest("-rx", timeout=400.0)
 
 
 @pytest.mark.parametrize(

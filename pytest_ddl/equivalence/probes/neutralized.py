@@ -161,9 +161,12 @@ def _left_open(report: Report, off: tuple[str, ...], why: str) -> Report:
     """Keep only the findings that no random number explains, and report that the rest was not decided."""
     differs = [r.check for r in report.results if report.roles.have(r, Role.NUMBERS) and r.findings]
     doubts = (Doubt(differs[0], f"{why}; whether anything else differs is not known"),) if differs else ()
+    known = {finding.cause for finding in report.known}
+    # Numbers may differ only by a known behavior of a framework, as by a declared cause.
+    guessed = [f for f in report.findings if f.cause in known and not f.exact and _is_understood(f, report.roles)]
     return replace(
         report,
-        findings=[finding for finding in report.findings if not _may_be_random(finding, off, report.roles)],
+        findings=[f for f in report.findings if f not in guessed and not _may_be_random(f, off, report.roles)],
         notes=(*report.notes, why),
         doubts=(*report.doubts, *doubts),
     )
