@@ -149,6 +149,15 @@ ENDS = {
         "Value for attr 'T' of string is not in the list of allowed values: float\n\t; NodeDef: {{node AddN}}",
     ),
 }
+INDICES = (
+    "Unable to automatically build the model. RuntimeError: Value passed to parameter 'indices' has DataType float32 "
+    "not in list of allowed values: int16, int32, int64"
+)
+ENDS["keras-fit-averaged-indices"] = ("mirrored[replicas=2]", INDICES)
+ENDS["keras-fit-several-steps"] = (
+    "mirrored[replicas=2]",
+    "You must feed a value for placeholder tensor 'while/body/_10/while/cond/then/_232/while/cond/Placeholder'",
+)
 
 
 def _ended(strategy: str, message: str, *calls: str) -> Report:
@@ -172,6 +181,16 @@ def test_a_run_that_a_framework_ends_is_recognized(name: str) -> None:
 def test_the_same_exception_in_code_of_the_program_is_not_recognized(name: str) -> None:
     assert _ended(*ENDS[name], "model.fit(data)", "tf.reduce_mean(losses)").verdict == "fail"
     assert _ended(*ENDS[name], "tf.reduce_mean(losses)").verdict == "fail"
+
+
+def test_what_one_device_refuses_too_is_not_recognized() -> None:
+    strategy, message = ENDS["keras-fit-averaged-indices"]
+    report = _ended(strategy, message, "model.fit(data)")
+    assert report.reference is not None
+    assert report.distributed is not None
+    (_rank, error) = report.distributed.errors[0]
+    again = judge(replace(report.reference, refused=error), report.distributed)
+    assert again.verdict == "fail", str(again)
 
 
 @pytest.mark.parametrize("name", ENDS)
