@@ -135,7 +135,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "strict",
         False,
-        "Fail on inconclusive verdicts and on named approximations",
+        "Fail on inconclusive verdicts, on named approximations and on known behaviors of TensorFlow and Keras",
         is_flag=True,
         parse=parse_switch,
     ),

@@ -145,7 +145,7 @@ def pytest_runtest_makereport(
     report = yield
     comparisons = item.stash.get(_COMPARISONS, 0)
     if comparisons:
-        from pytest_ddl.session import attach_comparisons, report_cause, report_expected_ends
+        from pytest_ddl.comparisons import attach_comparisons, report_cause, report_expected_ends
 
         report_expected_ends(item, report, comparisons)
         report_cause(call, report)
@@ -307,14 +307,15 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
 
     Returns the report if the comparison passes, or if the run ends with a crash that ``expect=`` declares. A test with
-    such a crash is reported as an expected failure. Raises ``DivergenceError`` if the comparison fails. If it is
+    such a crash is reported as an expected failure, and so is a test with a known behavior of TensorFlow or Keras.
+    Raises ``DivergenceError`` if the comparison fails. If it is
     inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
     is also inconclusive if ``checks=`` names a check that has nothing to judge.
     """
+    from pytest_ddl.comparisons import assert_equivalence
     from pytest_ddl.equivalence.runs.arguments import explains_arguments
     from pytest_ddl.equivalence.runs.comparer import Equivalence
     from pytest_ddl.items.selection import parse_mark
-    from pytest_ddl.session import assert_equivalence
 
     harness, mark = _harness(request.config), parse_mark(request.node)
     request.node.stash[_COMPARISONS] = 0

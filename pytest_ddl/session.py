@@ -14,18 +14,13 @@ from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
 from pytest_ddl.messages import no_such_argument
 from pytest_ddl.strategies.registry import StrategyDefinitionError, StrategyRegistry, UnknownStrategyError
-from pytest_ddl.terminal import EXPECTED_END, KEYWORD, TOLERATED, begin_with_cause, status_line
+from pytest_ddl.terminal import KEYWORD
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.checks.registry import Check
-    from pytest_ddl.equivalence.report import Report
-    from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
 
 HARNESS = pytest.StashKey[Harness]()
 _RUNNER = pytest.StashKey[Any]()
-EXPECTED_ENDS = pytest.StashKey[list[str]]()
-_COMPARER = pytest.StashKey[Any]()
 
 
 def harness_of(config: pytest.Config) -> Harness:
@@ -328,94 +323,6 @@ def auto_num_workers(harness: Harness) -> int:
     runnable = [spec for spec in specs if harness.registry[spec.name].topology(spec).ranks]
     widest = max(len(harness.registry[spec.name].topology(spec).ranks) for spec in runnable)
     return max(1, (os.cpu_count() or 1) // widest)
-
-
-def registered_checks(config: pytest.Config) -> list[Check]:
-    """Return the checks of this package and of plugins.
-
-    :raises pytest.UsageError: if a plugin registers something else than a check, or a name twice.
-    """
-    from pytest_ddl.equivalence.checks.registry import CHECKS, Check
-
-    checks = list(CHECKS)
-    config.hook.pytest_ddl_register_checks(checks=checks)
-    for check in checks:
-        if not isinstance(check, Check):
-            raise pytest.UsageError(f"pytest_ddl_register_checks: {check!r} is no pytest_ddl.Check")
-    names = [check.name for check in checks]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise pytest.UsageError(f"pytest_ddl_register_checks: the check {twice.pop()!r} is registered twice")
-    return checks
-
-
-def assert_equivalence(
-    harness: Harness, item: pytest.Item, spec: StrategySpec, mark: DdlMark, train: Any, **arguments: Any
-) -> Report:
-    """Compare a training function with one device and turn the verdict into an outcome of the test.
-
-    :raises DivergenceError: if the comparison fails. It is also raised for an inconclusive comparison in strict mode,
-        or if the program is the reason. That is so if the program fails on one device too, records nothing, is not
-        finite on one device, or draws other data in each run.
-    """
-    __tracebackhide__ = True
-    from pytest_ddl.equivalence.report import DivergenceError
-    from pytest_ddl.equivalence.runs.comparer import Comparer
-    from pytest_ddl.pages.watch import compared, failed
-
-    if _COMPARER not in item.config.stash:
-        item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
-    strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
-    with status_line(item.config) as harness.show:
-        report: Report = item.config.stash[_COMPARER].compare(
-            train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
-        )
-    compared(item, report)
-    for finding in report.approximations:
-        item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
-    if report.expected_end is not None:
-        item.stash.setdefault(EXPECTED_ENDS, []).append(report.expected_end)
-        item.user_properties.append((EXPECTED_END, report.expected_end))
-        return report
-    blamed = strict or not report.comparable or report.program_reasons
-    if report.verdict == "fail" or (not report.passed and blamed):
-        failed(item, report)
-        raise DivergenceError(report)
-    if not report.passed:
-        pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
-    return report
-
-
-def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:
-    """Report a test as an expected failure if all its comparisons ended in a crash that ``expect=`` declares.
-
-    Nothing was compared, so the test must not count as passed, although its body ran to the end.
-    """
-    ends = item.stash.get(EXPECTED_ENDS, [])
-    decided = not report.passed or hasattr(report, "wasxfail") or item.config.getoption("runxfail", False)
-    if report.when == "call" and ends and len(ends) == comparisons and not decided:
-        report.outcome = "skipped"
-        report.wasxfail = "; ".join(dict.fromkeys(ends))
-
-
-def report_cause(call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Make the summary of a test begin with the cause if its comparison failed."""
-    from pytest_ddl.equivalence.report import DivergenceError
-
-    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, DivergenceError):
-        begin_with_cause(report, call.excinfo.value.report)
-
-
-def attach_comparisons(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Give the facts of a test's comparisons to its report, for the process that shows the reports."""
-    from pytest_ddl.pages.watch import attach
-
-    attach(item, report)
-
-
-def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
-    """Return the id of a test without its strategy, so that all its strategies share the id."""
-    return item.nodeid.replace(label(spec, harness.registry), "")
 
 
 def _in_rank() -> bool:

@@ -26,8 +26,8 @@ TOLERATED = "ddl_tolerated"
 """Name of a report property that describes an approximation with which a test passed."""
 EXPECTED_END = "ddl_expected_end"
 """Name of a report property that describes a comparison that ended in a crash or hang that ``expect=`` declares."""
-_ELSEWHERE = "ddl_known"
-"""Name of a property of reports whose reason another section shows."""
+KNOWN_BEHAVIOR = "ddl_known"
+"""Name of a report property that holds the id of a known behavior of a framework, which a comparison met."""
 
 
 # ----- what runs now -----
@@ -95,6 +95,7 @@ def show_summary(terminalreporter: Any) -> None:
     In a job of GitHub Actions, also print an annotation for each failed comparison.
     """
     _show_reasons(terminalreporter)
+    _show_known(terminalreporter)
     _show_tolerated(terminalreporter)
     if is_github():
         from pytest_ddl.pages.watch import annotate
@@ -107,7 +108,7 @@ def _show_reasons(terminalreporter: Any) -> None:
     counted: Counter[tuple[str, str]] = Counter()
     for outcome in ("skipped", "xfailed"):
         for report in terminalreporter.getreports(outcome):
-            elsewhere = any(name == _ELSEWHERE for name, _value in getattr(report, "user_properties", ()))
+            elsewhere = any(name == KNOWN_BEHAVIOR for name, _value in getattr(report, "user_properties", ()))
             if KEYWORD in getattr(report, "keywords", ()) and not elsewhere:
                 counted[outcome, _reason(report)] += 1
     if not counted or terminalreporter.no_summary:
@@ -125,6 +126,25 @@ def _reason(report: pytest.TestReport) -> str:
     else:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
     return " ".join(reason.removeprefix("Skipped: ").split()) or "no reason given"
+
+
+def _show_known(terminalreporter: Any) -> None:
+    """List the known behaviors of frameworks that tests met, each with the number of tests."""
+    found: dict[str, set[str]] = {}
+    for outcome in ("passed", "xfailed", "skipped", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, behavior in getattr(report, "user_properties", ()):
+                if name == KNOWN_BEHAVIOR:
+                    found.setdefault(behavior, set()).add(report.nodeid)
+    if not found:
+        return
+    from pytest_ddl.equivalence.known.catalogue import KNOWN
+
+    terminalreporter.section("known behaviors of TensorFlow and Keras (--ddl-strict fails on them)")
+    for name, tests in found.items():
+        behavior = KNOWN[name]
+        terminalreporter.write_line(f"{name}: {len(tests)} test{'s' if len(tests) > 1 else ''}: {behavior.explanation}")
+        terminalreporter.write_line(f"    {behavior.workaround}")
 
 
 def _show_tolerated(terminalreporter: Any) -> None:

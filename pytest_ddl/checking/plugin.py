@@ -29,8 +29,9 @@ def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any]) ->
 
     :raises pytest.UsageError: for the first wrong argument. The message is one line.
     """
+    from pytest_ddl.comparisons import registered_checks
     from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments
-    from pytest_ddl.session import harness_of, registered_checks
+    from pytest_ddl.session import harness_of
 
     try:
         check_arguments(registered_checks(config), harness_of(config).registry, **arguments)

@@ -20,9 +20,16 @@ class Cause:
     """One or two sentences that say what to do, with the concrete API."""
     legitimate: bool = False
     """True if a correct program may do this and declares it with ``expect=``."""
+    accepted: bool = False
+    """True if a user who cannot change it declares it with ``expect=``."""
     gone_without: str = ""
     """Part of a program that this cause needs: ``random`` or ``normalization``. Runs without it cannot show the cause.
     """
+
+    @property
+    def declarable(self) -> bool:
+        """True if a failure shows the line that declares the cause."""
+        return self.legitimate or self.accepted
 
 
 _GRADIENTS = (
@@ -155,6 +162,7 @@ _VALUES = (
         "Non-trainable state was updated from each replica's own data and never combined.",
         "Make it with synchronization=tf.VariableSynchronization.ON_READ, "
         "aggregation=tf.VariableAggregation.MEAN, or use BatchNormalization(synchronized=True).",
+        accepted=True,
     ),
     Cause(
         "optimizer-state-mismatch",
@@ -348,6 +356,14 @@ _RUN = (
         "unsupported-by-framework",
         "The installed TensorFlow or Keras cannot do this under the strategy.",
         "Declare it with expect= and a reason, or use the alternative named in the message.",
+        accepted=True,
+    ),
+    Cause(
+        "optimizer-not-built",
+        "An optimizer makes its slots in the step itself, which is not possible for several replicas.",
+        "Call optimizer.build(model.trainable_variables) in strategy.scope() for every optimizer that the program "
+        "applies itself. Model.fit builds only the optimizer that compile() gets as optimizer=.",
+        accepted=True,
     ),
     Cause(
         "cluster-misconfigured",

@@ -75,6 +75,12 @@ class Finding:
     """False if the cause was not recomputed. The records are then only consistent with it."""
     verified: bool = False
     """True if both runs are equal once the tolerated cause is removed, so that no other defect is hidden behind it."""
+    known: str | None = None
+    """Id of the known behavior of a framework that explains the finding by itself; see
+    :mod:`pytest_ddl.equivalence.known.catalogue`."""
+    operations: tuple[int, ...] = ()
+    """Positions of the random operations of the replica function that repeat; see
+    :attr:`~pytest_ddl.records.DrawRecord.position`."""
     ratio: float | None = None
     """|change under the strategy| / |change on one device| of the variable in this step."""
 

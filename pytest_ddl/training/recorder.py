@@ -147,6 +147,8 @@ class Recorder(StepListener):
         limit = self._settings.steps
         if limit is not None and not self._settings.constant:
             self._call_sites.add(method, trains, limit, not self.reached_limit)
+        if method == "run.fit":
+            self._call_sites.fitted(trains)
 
     def end_update(self) -> None:
         """Record the values after the update of a step, before callbacks of the program run.

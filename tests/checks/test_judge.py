@@ -242,7 +242,8 @@ def test_reference_that_is_not_finite_is_inconclusive_unless_the_kind_differs() 
 
 
 def _error(kind: str, message: str, last: str = "user.py") -> ErrorRecord:
-    return ErrorRecord(kind, message, f'Traceback\n  File "{last}", line 1, in f\n{kind}: {message}', step=1)
+    trace = f'Traceback\n  File "user.py", line 1, in f\n    model.fit(x)\n  File "{last}", line 1, in f\n    code\n'
+    return ErrorRecord(kind, message, f"{trace}{kind}: {message}", step=1)
 
 
 MERGE = "`merge_call` called while defining a new graph or a tf.function."

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.comparisons import registered_checks
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness
-from pytest_ddl.session import harness_of, registered_checks
+from pytest_ddl.session import harness_of
 from pytest_ddl.strategies.mirrored import Mirrored
 from pytest_ddl.strategies.registry import StrategyRegistry
 

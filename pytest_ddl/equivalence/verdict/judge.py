@@ -16,6 +16,8 @@ from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
+from pytest_ddl.equivalence.known.advice import fix_in_keras
+from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
@@ -92,16 +94,19 @@ def conclude(
     found = [finding for result in results for finding in result.findings]
 
     def is_excused(finding: Finding) -> bool:
-        return finding.cause in expected or (finding.approximation and not strict)
+        return finding.cause in expected or ((finding.approximation or finding.known is not None) and not strict)
 
     roots = root_causes(found, is_excused, roles)
     declared = tuple((f, expected[f.cause]) for f in roots if f.cause is not None and f.cause in expected)
     left = [f for f in roots if f.cause not in expected]
     approximations = tuple(f for f in left if f.approximation and not strict)
-    findings = [f for f in left if f not in approximations]
-    excused = [*(f for f, _ in declared), *approximations]
+    of_frameworks = tuple(f for f in left if f.known is not None and f not in approximations and not strict)
+    findings = [f for f in left if f not in approximations and f not in of_frameworks]
+    excused = [*(f for f, _ in declared), *approximations, *of_frameworks]
     unverified = [f for f in excused if not f.verified]
-    hiding = [f for f in found if f.cause in expected and not f.verified]
+    # A known behavior of a framework excuses only itself, like a declared cause.
+    by_framework = [f for f in found if f.known is not None and not f.approximation and not strict]
+    hiding = [f for f in found if (f.cause in expected or f in by_framework) and not f.verified]
     used = {f.cause for f in found}
     return Report(
         strategy=distributed.strategy,
@@ -112,6 +117,7 @@ def conclude(
         expected=declared,
         expectations=expected,
         approximations=approximations,
+        known=of_frameworks,
         unused_expectations={cause: reason for cause, reason in expected.items() if cause not in used},
         doubts=(
             *_undecided(results, unverified, distributed, roles),
@@ -151,7 +157,18 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
     # A part of the program that was switched off in both runs explains no difference between them.
     possible = [f if is_possible(f.cause, distributed.neutralized) else _without_cause(f) for f in result.findings]
     # Only a repeated comparison verifies a finding. A check that says so itself would hide other defects behind it.
-    return replace(result, findings=tuple(replace(finding, verified=False) for finding in possible))
+    return replace(
+        result,
+        findings=tuple(
+            replace(
+                finding,
+                verified=False,
+                known=recognized(finding, reference, distributed),
+                fix=fix_in_keras(finding, distributed) or finding.fix,
+            )
+            for finding in possible
+        ),
+    )
 
 
 def _without_cause(finding: Finding) -> Finding:
