@@ -21,7 +21,8 @@ _LOSS_FUNCTION = (
 )
 _LOGS = (
     "self.compute_loss(...) and objects of keras.losses give a loss that is already divided by the number of replicas. "
-    f"Multiply it for the metric: update_state(loss * {_N}). Return {{metric.name: metric.result() for metric in self.metrics}}."
+    f"Multiply it for the metric: update_state(loss * {_N}). "
+    "Return {metric.name: metric.result() for metric in self.metrics}."
 )
 _STATISTICS = (
     "Use keras.layers.BatchNormalization(synchronized=True). Without it, Keras 3 gives every replica moving statistics "
