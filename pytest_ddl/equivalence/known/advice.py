@@ -12,15 +12,17 @@ from pytest_ddl.records import TrainingRecord
 _N = "tf.distribute.get_strategy().num_replicas_in_sync"
 _TRAIN_STEP = (
     "Model.fit of Keras 3 adds up the gradients of the replicas. Divide the loss in your train_step before "
-    f"tape.gradient: loss / {_N}. What self.compute_loss(...) returns is already divided."
+    f"tape.gradient: loss / {_N}. self.compute_loss(...) and objects of keras.losses give a loss that is "
+    "already divided."
 )
 _LOSS_FUNCTION = (
     "Return one loss per example from the loss function of compile(), for example keras.ops.mean(..., axis=-1). Keras "
     "divides only losses per example by the number of replicas, and adds up the gradients."
 )
 _LOGS = (
-    "self.compute_loss(...) returns a loss that is already divided by the number of replicas. Multiply it for the "
-    f"metric: update_state(loss * {_N}). Return {{metric.name: metric.result() for metric in self.metrics}}."
+    "self.compute_loss(...) and objects of keras.losses give a loss that is already divided by the number of replicas. "
+    f"Multiply it for the metric: update_state(loss * {_N}). "
+    "Return {metric.name: metric.result() for metric in self.metrics}."
 )
 _STATISTICS = (
     "Use keras.layers.BatchNormalization(synchronized=True). Without it, Keras 3 gives every replica moving statistics "

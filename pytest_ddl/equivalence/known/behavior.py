@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
 
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import TrainingRecord
 
-Recognize = Callable[[Finding, TrainingRecord, TrainingRecord], bool]
-"""Function of a finding, the reference and the distributed run that returns whether the framework alone caused it."""
+Recognize = Callable[[Finding, TrainingRecord, TrainingRecord, Tolerance], bool]
+"""Function of a finding, the reference, the distributed run and the bounds: whether only the framework caused it."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pytest_ddl.equivalence.diagnosis import limitations as limits
 from pytest_ddl.equivalence.diagnosis.limitations import Limitation
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.limits import is_limit
@@ -138,12 +139,14 @@ KNOWN: Mapping[str, KnownBehavior] = {entry.id: entry for entry in _ENTRIES}
 """All known behaviors by id, in the order of the documentation."""
 
 
-def recognized(finding: Finding, reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
+def recognized(
+    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
+) -> str | None:
     """Return the id of the known behavior that explains a finding by itself, or ``None``."""
     strategy = distributed.strategy.partition("[")[0]
     versions = next((rank.versions for rank in distributed.ranks if rank.versions), {})
     for entry in KNOWN.values():
         fits = finding.cause in entry.causes and entry.applies(strategy, versions)
-        if fits and entry.recognize(finding, reference, distributed):
+        if fits and entry.recognize(finding, reference, distributed, tolerance):
             return entry.id
     return None

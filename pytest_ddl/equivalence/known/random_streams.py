@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pytest_ddl.equivalence.checks.seed import ACROSS_REPLICAS
 from pytest_ddl.equivalence.checks.seed import CHECK as SEED
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import TrainingRecord
 
 
-def is_seed_generator(finding: Finding, _reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+def is_seed_generator(
+    finding: Finding, _reference: TrainingRecord, distributed: TrainingRecord, _tolerance: Tolerance
+) -> bool:
     """Return whether all operations that repeat are random functions of Keras that draw from its ``SeedGenerator``.
 
     A seed that the program gives as a number, and any random function of TensorFlow itself, is the program's own. What

@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.evidence.arrays import Float, all_finite
 from pytest_ddl.equivalence.evidence.metric_state import combined, growth, means, pairs
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.results import returned
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import TrainingRecord
 
@@ -19,7 +20,9 @@ _CLOSE = {"float64": 1e-9, "float32": 1e-3}
 """Dtype -> relative error of a state that was multiplied in every step. A defect changes it by much more."""
 
 
-def is_summed_again(finding: Finding, reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+def is_summed_again(
+    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, _tolerance: Tolerance
+) -> bool:
     """Return whether all state of metrics grows as if it was summed again, and gives the value that was found."""
     if finding.check not in (LOSS_EQ, METRIC_EQ) or not finding.step or distributed.num_replicas < 2:
         return False

@@ -16,7 +16,7 @@ from pytest_ddl.equivalence.evidence.arrays import Float, difference, magnitude
 from pytest_ddl.equivalence.evidence.effective import rate_of, settings_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica
 from pytest_ddl.equivalence.evidence.observe import of_kind
-from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
+from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance, unit_roundoff
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
@@ -28,7 +28,9 @@ _ROUNDINGS = 1e3
 """Number of roundings in one update, at most. A defect is many orders of magnitude larger."""
 
 
-def is_squares_of_parts(finding: Finding, reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+def is_squares_of_parts(
+    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
+) -> bool:
     """Return whether all weights and slots that differ in a step are those that sums of squares give."""
     step = finding.step
     kind, settings = settings_of(distributed)
@@ -47,7 +49,7 @@ def is_squares_of_parts(finding: Finding, reference: TrainingRecord, distributed
         ):
             explained |= {weight.index, slots["velocity"].index}
     watched = (*of_kind(distributed, VariableKind.TRAINABLE), *of_kind(distributed, VariableKind.SLOT))
-    apart = {variable.index for variable in watched if not _agrees(reference, distributed, variable, step)}
+    apart = {variable.index for variable in watched if _is_beyond(reference, distributed, variable, step, tolerance)}
     return bool(apart) and apart <= explained
 
 
@@ -112,10 +114,13 @@ def _follows(
     return difference(change, -moved).error <= slack
 
 
-def _agrees(reference: TrainingRecord, distributed: TrainingRecord, variable: VariableRecord, step: int) -> bool:
-    desired = reference.value(variable.index, step)
-    values = [value for _rank, _replica, value in distributed.components(variable.index, step)]
-    return desired is not None and all(_is_close(value, desired, variable.dtype) for value in values)
+def _is_beyond(
+    reference: TrainingRecord, distributed: TrainingRecord, variable: VariableRecord, step: int, tolerance: Tolerance
+) -> bool:
+    """Return whether a variable differs from one device by more than rounding explains, as STEP-EQ judges it."""
+    desired, bound = reference.value(variable.index, step), tolerance.variable(variable.index, step)
+    values = [np.asarray(value) for _rank, _replica, value in distributed.components(variable.index, step)]
+    return desired is None or any(bound.judge(difference(value, desired).error) is Decision.BEYOND for value in values)
 
 
 def _is_close(actual: Float, desired: Float, dtype: str) -> bool:

@@ -163,7 +163,7 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
             replace(
                 finding,
                 verified=False,
-                known=recognized(finding, reference, distributed),
+                known=recognized(finding, reference, distributed, tolerance),
                 fix=fix_in_keras(finding, distributed) or finding.fix,
             )
             for finding in possible
