@@ -40,8 +40,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = posixpath.normpath(posixpath.join(posixpath.dirname(written_in), match["target"]))
         site = PAGES.get(target) or (target.removeprefix("docs/") if target.startswith("docs/") else "")
         if site:
-            path = posixpath.relpath(site, posixpath.dirname(uri))
-            return f"{match['image']}[{match['text']}]({path}{match['anchor'] or ''})"
+            address = posixpath.relpath(site, posixpath.dirname(uri))
+            return f"{match['image']}[{match['text']}]({address}{match['anchor'] or ''})"
         # A link that leads nowhere stays, so that the strict build fails.
         return match["text"] if (_root(config) / target).exists() else match[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,10 +17,12 @@ from pytest_ddl.equivalence.evidence.observe import (
 )
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.report import Report
-from pytest_ddl.records import TrainingRecord, VariableRecord
+from pytest_ddl.records import Array, TrainingRecord, VariableRecord
 
-MOST_STEPS = 200
-"""Maximum number of steps that are measured; of longer runs, the steps are spread evenly."""
+MOST_STEPS, LEAST_STEPS = 200, 6
+"""Number of steps that are measured of longer runs. They are spread evenly."""
+MOST_ELEMENTS = 30_000_000
+"""Number of elements after which fewer steps are measured: a page must not take longer than the comparison."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,13 @@ def measured(report: Report) -> Distances:
     reason = why_not(reference, distributed)
     if reason or reference is None or distributed is None:
         return Distances((), (), reason)
-    steps = _chosen(shared_steps(reference, distributed), report)
+    variables = comparable(reference, distributed)
+    elements = distributed.num_replicas * sum(math.prod(variable.shape) for variable in variables)
+    most = max(LEAST_STEPS, min(MOST_STEPS, MOST_ELEMENTS // max(elements, 1)))
+    steps = _chosen(shared_steps(reference, distributed), report, most)
     bounds = bounds_of(report)
     tracks = []
-    for variable in comparable(reference, distributed):
+    for variable in variables:
         found = (list(at_step(reference, distributed, bounds, variable, step)) for step in steps)
         worst = tuple(max(places, key=lambda one: one.excess, default=None) for places in found)
         if any(worst):
@@ -134,14 +140,22 @@ def at_step(
     if step == 0 and (variable.since or distributed.variables[variable.index].since):
         return
     for rank, replica, actual, desired in compared_with_reference(reference, distributed, variable, step):
-        error = difference(actual, desired).error
-        yield Distance(rank.rank, replica, error, bounds.variable(variable.index, step).value)
+        yield Distance(rank.rank, replica, _error(actual, desired), bounds.variable(variable.index, step).value)
 
 
-def _chosen(last: int, report: Report) -> tuple[int, ...]:
+def _error(actual: Array, desired: Array) -> float:
+    """Return the largest absolute difference. The short way is for finite numbers, the usual case."""
+    if actual.shape == desired.shape and actual.size and {actual.dtype.kind, desired.dtype.kind} == {"f"}:
+        error = float(np.max(np.abs(actual.astype(np.float64) - desired)))
+        if np.isfinite(error):
+            return error
+    return difference(actual, desired).error
+
+
+def _chosen(last: int, report: Report, most: int) -> tuple[int, ...]:
     """Return the steps to measure: all, or those around the first finding and others that are spread evenly."""
-    if last <= MOST_STEPS:
+    if last < most:
         return tuple(range(last + 1))
     first = next((finding.step for finding in report.findings if finding.step is not None), 0)
-    spread = {round(at) for at in np.linspace(0, last, MOST_STEPS - 4)}
+    spread = {round(at) for at in np.linspace(0, last, most - 3)}
     return tuple(sorted(spread | {step for step in range(first - 1, first + 2) if 0 <= step <= last}))

@@ -117,6 +117,14 @@ def test_long_runs_show_some_steps_and_the_first_wrong_one() -> None:
     assert (found.steps[0], found.steps[-1]) == (0, 450)
 
 
+def test_large_models_show_few_steps_and_the_first_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ddl.pages.distances.MOST_ELEMENTS", 1)
+    found = measured(report_of((4,) * 30, worker_shift_at=13, **WORKERS))
+    assert found.steps == (0, 12, 13, 14, 15, 30)
+    assert found.first_wrong == 13
+    assert [tick.text for tick in step_ticks(found.steps)] == ["0", "12", "13", "14", "15", "30"]
+
+
 def test_the_heat_map_shows_which_replicas_are_wrong() -> None:
     cells = heat(report_of(worker_shift_at=3, **WORKERS))
     assert cells["dense/kernel"][:2] in (["✓", "✓"], ["=", "="])
