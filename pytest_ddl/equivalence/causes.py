@@ -40,7 +40,7 @@ _GRADIENTS = (
     ),
     Cause(
         "gradient-not-aggregated",
-        "Every replica applied its own gradient; no all-reduce took place and the replicas drift apart.",
+        "Gradients were not summed over all replicas: an update contains only the own part of a replica or worker.",
         "Call optimizer.apply_gradients inside strategy.run with a model and optimizer made in "
         "strategy.scope(), or reduce first with tf.distribute.get_replica_context().all_reduce('sum', "
         "gradients).",

@@ -13,7 +13,7 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, is_uneven, of_kind
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance
-from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import (
     failed,
     finding_at,
@@ -135,7 +135,8 @@ def _finding(comparison: Comparison, place: Place, theirs: VariableRecord, diver
     how = f" (read as {theirs.aggregation} of the replicas)" if _is_reduced(theirs) else ""
     message = f"{place.variable.name}{how} differs from one device {when}"
     tolerated = cause == "mean-of-replica-means"
-    diagnosis = Diagnosis(cause, evidence, approximation=tolerated, exact=exact) if evidence else None
+    grounds = Grounds.RECOMPUTED if exact else Grounds.PATTERN
+    diagnosis = Diagnosis(cause, evidence, approximation=tolerated, grounds=grounds) if evidence else None
     return finding_at(CHECK, place, message, cause, diagnosis)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pytest_ddl.equivalence.diagnosis.candidates.parts import coupled
 from pytest_ddl.equivalence.diagnosis.candidates.shared import CLIPS, plain_normalization, random_sources, tell_apart
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, mean
@@ -183,7 +184,8 @@ def from_slices(case: Case) -> Fit | None:
             return Fit(CAUSE, evidence)
     if reproduces(case.weights, _combination(parts, [one / number] * number)):
         return _of_parts(case, "the mean of the updates of each replica's examples alone reproduces the change")
-    if reproduces(case.weights, _combination(parts, [one] * number), number):
+    # A sum is N times the mean only if the update of one device is a mean of its parts. That of a coupled loss is not.
+    if reproduces(case.weights, _combination(parts, [one] * number), number) and coupled(case) is None:
         evidence = "the sum of the updates of each replica's examples alone reproduces the change"
         if any(case.setting(kind) for kind in CLIPS):
             return Fit("gradient-clipped-before-aggregation", evidence)

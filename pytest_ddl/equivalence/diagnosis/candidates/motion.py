@@ -9,6 +9,7 @@ from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, reproduces
 from pytest_ddl.equivalence.evidence.arrays import coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.effective import rate_of
 from pytest_ddl.equivalence.evidence.observe import component_updates
+from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 
@@ -65,6 +66,7 @@ def applied_again(case: Case) -> Fit | None:
                 "duplicate-update",
                 f"the change of every weight is {times} times that of one device, and was right in the "
                 f"{case.step - 1} step(s) before: the update was applied {times} times",
+                grounds=Grounds.RATIO,
             )
     return None
 
@@ -92,6 +94,7 @@ def another_rate(case: Case) -> Fit | None:
         "learning-rate-differs",
         f"the learning rate is {theirs:.6g}, on one device {ours:.6g}, and {factor:.4g} x the single-device update "
         "reproduces the change",
+        grounds=Grounds.RATIO,
     )
 
 
@@ -114,7 +117,7 @@ def optimizer_itself(case: Case) -> Fit | None:
     return Fit(
         "optimizer-state-mismatch",
         f"the {source} the replicas add up to those of one device; the result of the optimizer{where} differs",
-        exact=right,
+        grounds=Grounds.RECOMPUTED if right else Grounds.PATTERN,
     )
 
 
@@ -139,7 +142,7 @@ def state_of_the_update(case: Case) -> Fit | None:
         "optimizer-state-mismatch",
         f"the {source} the replicas add up to those of one device, but the change of {names}, which has the shape of "
         "a weight, differs from one device",
-        exact=False,
+        grounds=Grounds.PATTERN,
     )
 
 

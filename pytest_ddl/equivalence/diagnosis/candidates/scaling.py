@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import solve
+from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 CAUSES = {1: "gradient-scaled-by-replica-count", -1: "gradient-scaled-by-inverse-replica-count"}
@@ -35,7 +36,7 @@ def scaled(case: Case) -> Fit | None:
     for factor, cause in _factors(case):
         evidence = _in_update(case, factor) or _in_moments(case, factor) or _in_gradients(case, factor)
         if evidence:
-            return Fit(cause, evidence)
+            return Fit(cause, evidence, grounds=Grounds.RATIO)
     return None
 
 
@@ -57,6 +58,7 @@ def unscaled(case: Case) -> Fit | None:
         "gradient-unscaled-without-scale",
         f"{factor:.6g} x the single-device {motions[0].label} reproduces the change of every weight: it is {did} "
         f"{max(factor, 1 / factor):.6g}",
+        grounds=Grounds.RATIO,
     )
 
 
@@ -153,11 +155,11 @@ def scaled_variables(case: Case) -> Fit | None:
         evidence = f"{factor:.4g} x the single-device {fitting[0].label} reproduces {names}"
         others = len(case.effective) - len(wrong)
         if len(fitting) == len(wrong):
-            return Fit(cause, f"{evidence}; the other {others} weight(s) are right")
+            return Fit(cause, f"{evidence}; the other {others} weight(s) are right", grounds=Grounds.RATIO)
         return Fit(
             cause,
             f"{evidence}; other weights differ in another way, as if only one of several terms were wrong",
-            exact=False,
+            grounds=Grounds.PATTERN,
         )
     return None
 
@@ -221,7 +223,7 @@ def penalised_variables(case: Case) -> Fit | None:
     return Fit(
         "regularization-scaled-by-replica-count",
         f"of {len(motions)} weights only those with a regularizer differ: {differing}",
-        exact=False,
+        grounds=Grounds.PATTERN,
     )
 
 
@@ -261,5 +263,5 @@ def scaled_beside_randomness(case: Case) -> Fit | None:
             reason = (
                 f"the update is {theirs / ours:.3g}x, the sum of the replicas' losses {by_loss:.3g}x that of one device"
             )
-            return Fit(cause, f"consistent with it: {reason}", exact=False)
+            return Fit(cause, f"consistent with it: {reason}", grounds=Grounds.PATTERN)
     return None
