@@ -157,6 +157,12 @@ _VALUES = (
         "aggregation=tf.VariableAggregation.MEAN, or use BatchNormalization(synchronized=True).",
     ),
     Cause(
+        "state-scaled-by-replica-count",
+        "Non-trainable state grows N times as fast: every replica adds the value of the whole step.",
+        "Make it with aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, or let every replica add only its own "
+        "share.",
+    ),
+    Cause(
         "optimizer-state-mismatch",
         "Slots of the optimizer differ from those of one device.",
         "Build the optimizer in strategy.scope() (optimizer.build(model.trainable_variables)) and let "
@@ -247,6 +253,12 @@ _DATA = (
         "Examples were counted more often than on one device.",
         "Shard the dataset over the input pipelines (dataset.shard(context.num_input_pipelines, "
         "context.input_pipeline_id)) with the same seed on every worker.",
+    ),
+    Cause(
+        "examples-altered",
+        "The same examples have other values than on one device.",
+        "Derive augmentation from the example (stateless random operations with its id as the seed), not from the "
+        "worker, the replica or the order of examples.",
     ),
     Cause(
         "global-batch-wrong",

@@ -101,10 +101,11 @@ class Case(Comparison):
 
     @property
     def parallel(self) -> list[int]:
-        """Factors by which a gradient may be wrong: the number of replicas, or of devices along the axes of a mesh."""
+        """Factors by which a gradient may be wrong: the number of replicas, workers, or devices along a mesh."""
         meshes = [dict(v.layout.mesh) for v in self.distributed.variables if v.layout is not None][:1]
         axes = [size for mesh in meshes for size in (*mesh.values(), math.prod(mesh.values()))]
-        return list(dict.fromkeys(number for number in (self.replicas, *axes) if number > 1))
+        workers = [int(rank.facts.get("workers", 0)) for rank in self.distributed.ranks[:1]]  # of a parameter server
+        return list(dict.fromkeys(number for number in (self.replicas, *axes, *workers) if number > 1))
 
     @property
     def sizes(self) -> list[int]:
@@ -316,6 +317,8 @@ class Case(Comparison):
 
 def _examples(record: TrainingRecord, step: int) -> list[int | str] | None:
     found: list[int | str] = []
+    if not record.batches(step):
+        return None
     for batch in record.batches(step):
         known = batch.fingerprints or batch.example_ids
         if batch.size and not known:

@@ -74,7 +74,11 @@ def _in_update(case: Case, factor: float) -> str | None:
 
 
 def _in_moments(case: Case, factor: float) -> str | None:
-    slots = [motion for motion in case.slots if magnitude(motion.ours) > motion.slack]
+    shapes = {motion.ours.shape for motion in case.weights}
+    # An optimizer by hand keeps its moments beside the weights, where they count as state.
+    by_hand = [motion for motion in case.state if motion.ours.shape in shapes and not motion.is_right]
+    kept = case.slots or (by_hand if len(by_hand) >= len(case.weights) else [])
+    slots = [motion for motion in kept if magnitude(motion.ours) > motion.slack]
 
     def first_or_second_moment(motion: Motion) -> Float:
         errors = {power: difference(motion.theirs[0], factor**power * motion.ours).error for power in (1, 2)}
@@ -141,6 +145,25 @@ def scaled_parts(case: Case) -> Fit | None:
                         f"one device's gradient is the sum of the {source} the replicas weighted by ({shares}); the "
                         f"update weights each by {share:.3g}: {ratio:.4g}x together",
                     )
+    return None
+
+
+def scaled_sum(case: Case) -> Fit | None:
+    """Test as :func:`scaled_parts` if an optimizer, whose rule is not known, gets the replicas' gradients to sum."""
+    source = next((s for s in case.sources if s.stage is GradientStage.APPLIED), None)
+    if source is None or case.pulls or case.replicas == 1 or not tell_apart(case, source):
+        return None
+    weights = solve(source.own, source.parts, case.gradient_slack)
+    if weights is None or min(weights.values) <= 0:
+        return None
+    for factor, cause in _factors(case):
+        if weights.total_is(case.replicas / factor) and not weights.are([1 / factor] * case.replicas):
+            shares = ", ".join(f"{weight:.3g}" for weight in weights.values)
+            return Fit(
+                cause,
+                f"one device's gradient is the sum of the {source} the replicas weighted by ({shares}), and the "
+                f"optimizer adds them up: {factor:.4g}x together",
+            )
     return None
 
 
