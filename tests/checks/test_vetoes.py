@@ -34,11 +34,15 @@ EVEN, UNEVEN = Program(replicas=2), Program(replicas=2, batches=(5, 12))
         ("empty-replica", UNEVEN),
         ("replicas-diverged", EVEN),
         ("gradient-not-aggregated", EVEN),
+        ("optimizer-state-mismatch", EVEN),
+        ("variable-did-not-move", EVEN),
+        ("clipping-lost", EVEN),
     ],
 )
 def test_a_contradicted_cause_is_taken_back(cause: str, program: Program) -> None:
     finding = Finding("STEP-EQ", "differs", cause=cause, step=2, also=(cause,), exact=False, grounds=Grounds.PATTERN)
-    left = _vetoed(finding, [AGREE], program)
+    others = [CheckResult(check, Outcome.PASS) for check in ("OPT-STATE", "MOVES", "CLIP")]
+    left = _vetoed(finding, [AGREE, *others], program)
     assert (left.cause, left.also) == (None, ())
     assert f"not {cause}: " in (left.evidence or "")
     assert _vetoed(finding, [AGREE], program, declared=(cause,)) == finding

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.checks.clip import CHECK as CLIP
 from pytest_ddl.equivalence.evidence.observe import is_uneven, sizes
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds, Outcome
 from pytest_ddl.equivalence.roles import Role, Roles
@@ -60,6 +61,21 @@ def _guess_although_replicas_agree(finding: Finding, evidence: Evidence) -> str 
     return None if finding.exact else _replicas_agree(finding, evidence)
 
 
+def _slots_agree(finding: Finding, evidence: Evidence) -> str | None:
+    check = evidence.passed(Role.SLOTS) if evidence.roles.have(finding, Role.UPDATES) else None
+    return f"{check} passes: counters and slots of the optimizer are those of one device" if check else None
+
+
+def _everything_moves(finding: Finding, evidence: Evidence) -> str | None:
+    check = evidence.passed(Role.MOTION)
+    return f"{check} passes: the variable moves in other steps" if check else None
+
+
+def _limits_are_obeyed(finding: Finding, evidence: Evidence) -> str | None:
+    passes = any(result.check == CLIP and result.outcome is Outcome.PASS for result in evidence.results)
+    return f"{CLIP} passes: the limit acts on the whole gradient" if passes and not finding.exact else None
+
+
 def _nothing_was_drawn(finding: Finding, evidence: Evidence) -> str | None:
     ranks = (*evidence.reference.ranks, *evidence.distributed.ranks)
     if not ranks or not all(rank.draws_observed for rank in ranks):
@@ -74,6 +90,9 @@ VETOES: tuple[tuple[tuple[str, ...], Veto], ...] = (
     (("empty-replica",), _no_replica_is_empty),
     (("gradient-not-aggregated", "non-finite-not-synchronised"), _guess_although_replicas_agree),
     (("replicas-diverged", "workers-diverged"), _replicas_agree),
+    (("optimizer-state-mismatch",), _slots_agree),
+    (("variable-did-not-move",), _everything_moves),
+    (("gradient-clipped-before-aggregation", "clipping-lost"), _limits_are_obeyed),
     (("random-stream-differs-across-replicas", "random-stream-repeated-across-replicas"), _nothing_was_drawn),
 )
 """Causes, and the function that says which observation contradicts them."""
