@@ -305,8 +305,9 @@ _CHECKPOINTS = (
 _PARAMETER_SERVER = (
     Cause(
         "lost-update",
-        "Updates of a parameter server variable were lost.",
-        "Use assign_add, assign_sub or the optimizer; never assign(v + x) from several workers.",
+        "Updates were lost: a step changes no weight, or concurrent steps overwrite each other's changes.",
+        "Use assign_add, assign_sub or the optimizer; never assign(v + x) from several workers. If a whole step "
+        "changes nothing, look for the condition that skips it.",
     ),
     Cause(
         "duplicate-update",

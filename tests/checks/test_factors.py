@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_gradients import Way, added, apart, clipped_globally, scaled, summed, train
+from simulated_gradients import (
+    Way,
+    added,
+    apart,
+    clipped_globally,
+    global_mean,
+    judged_with_slices,
+    scaled,
+    summed,
+    train,
+)
 
 from pytest_ddl.equivalence.findings import Finding, Grounds
 from pytest_ddl.equivalence.verdict.judge import judge
@@ -145,3 +155,23 @@ def test_a_counter_that_falls_began_anew() -> None:
     again = replace(record, ranks=tuple(replace(r, steps=tuple(map(of, r.steps))) for r in record.ranks))
     findings = judge(train(Way(rule="Adam"), 1), again, checks=["OPT-STATE"]).findings
     assert [finding.cause for finding in findings] == ["resume-lost-state"]
+
+
+def test_a_step_that_moves_nothing_lost_its_update() -> None:
+    wrong = Way(updates=lambda step: step != 2)
+    finding = first(Way(), wrong)
+    assert (finding.cause, finding.step) == ("lost-update", 2)
+
+
+def test_the_replica_that_computes_something_else_is_named() -> None:
+    def of_the_second(weights: Any, batch: Any) -> Any:
+        factor = 1.3 if 0 not in batch.ids and len(batch.ids) < 12 else 1.0
+        kept = np.arange(len(batch.ids)) > (0 if factor > 1 else -1)
+        part = replace(batch, ids=tuple(np.asarray(batch.ids)[kept]), x=batch.x[kept], y=batch.y[kept],
+                       words=batch.words[kept], valid=batch.valid[kept])  # fmt: skip
+        return global_mean(weights, part)
+
+    report = judged_with_slices(Way(), Way(computed=of_the_second), 2, checks=NUMERIC)
+    assert report.findings[0].cause is None, str(report)
+    assert "only replica 1 computes another gradient" in (report.findings[0].evidence or "")
+    assert "replica 1" in report.findings[0].look_at[0]

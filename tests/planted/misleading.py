@@ -236,6 +236,45 @@ def embedding_loss_is_multiplied_by_the_workers(run, sin):
     loops.train(run, replica_step, tf.data.Dataset.from_tensor_slices(words).batch(run.global_batch_size))
 
 
+def equal_parts_are_never_reduced(run, sin):
+    """All examples are equal, and so are the replicas' gradients: half of the whole, as if it were divided twice."""
+    model = loops.linear_program(run)
+
+    def replica_step(batch):
+        loss, gradients = _gradients(run, model, batch)
+        loops.descend(model.trainable_variables, gradients if sin else loops.all_reduce(gradients))
+        return loss
+
+    examples = np.ones((24, loops.FEATURES), "float32"), np.full((24, 1), 2.0, "float32")
+    loops.train(run, replica_step, tf.data.Dataset.from_tensor_slices(examples).batch(run.global_batch_size))
+
+
+def evaluation_pads_its_last_batch(run, sin):
+    """Recorded after the loop, so that it is a step of its own."""
+    model, optimizer = loops.keras_program(run)
+    data = loops.numbered_dataset(run).batch(run.global_batch_size)
+    for _ in _with_the_optimizer(run, model, optimizer, data):
+        pass
+    rows = np.arange(21)
+    if sin and run.num_replicas > 1:
+        rows = np.append(rows, [20] * 3)
+    x, y = (values[rows] for values in loops.regression())
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
+
+    @tf.function
+    def evaluate(batch):
+        def errors(batch):
+            found = loops.squared_errors(model, *(tf.cast(part, model.compute_dtype) for part in batch))
+            return tf.reduce_sum(found), tf.cast(tf.size(found), found.dtype)
+
+        results = run.strategy.run(errors, args=(batch,))
+        return [run.strategy.reduce("SUM", result, axis=None) for result in results]
+
+    sums = [evaluate(batch) for batch in run.strategy.experimental_distribute_dataset(batches)]
+    total, count = (sum(map(float, column)) for column in zip(*sums, strict=True))
+    run.record(validation_loss=total / count)
+
+
 SCALED = "gradient-scaled-by-replica-count"
 WORKERS = ("multi_worker_mirrored",)
 PLANTED = (
@@ -251,5 +290,7 @@ PLANTED = (
     planted("", numbered_examples_are_flipped_by_the_worker, "examples-altered", strategies=WORKERS),
     planted("", optimizer_begins_anew_when_weights_are_reloaded, "resume-lost-state", steps=4),
     planted("", data_ends_early_because_batches_are_too_large, "global-batch-wrong"),
+    planted("", equal_parts_are_never_reduced, "gradient-not-aggregated"),
+    planted("", evaluation_pads_its_last_batch, "examples-duplicated", "metric-wrong", strategies=("mirrored",)),
     planted("", embedding_loss_is_multiplied_by_the_workers, SCALED, strategies=("parameter_server",)),
 )

@@ -41,8 +41,11 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
     also = [c for fit in chosen for c in (fit.cause, *fit.also) if c != first.cause]
     # An approximation excuses a difference only if no other cause explains it equally well by recomputation.
     excused = first.approximation and len({fit.cause for fit in fits if fit.exact}) <= 1
-    look_at = places_of(case) if first.grounds is Grounds.EXCLUSION else ()
-    return Diagnosis(first.cause, first.evidence, tuple(dict.fromkeys(also)), excused, first.grounds, look_at)
+    evidence = first.evidence
+    look_at: tuple[str, ...] = ()
+    if first.grounds is Grounds.EXCLUSION:
+        evidence, look_at = "; ".join((evidence, *facts_of(case), ratios(case))), places_of(case)
+    return Diagnosis(first.cause, evidence, tuple(dict.fromkeys(also)), excused, first.grounds, look_at)
 
 
 def ratios(case: Case, limit: int = 4) -> str:

@@ -24,6 +24,7 @@ CANDIDATES: list[Candidate] = [
     values.overflow,
     values.not_finite,
     motion.applied_late,
+    motion.skipped,
     motion.standing_still,
     parts.empty_replica,
     data.other_values,

@@ -123,7 +123,8 @@ def without_reduction(case: Case) -> Fit | None:
     """
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
     apart = [motion for motion in case.weights if motion.components_differ]
-    if source is None or not apart or case.in_gradient_units or not tell_apart(case, source):
+    by_hand = GradientStage.APPLIED not in case.parts  # the reductions of an optimizer are not recorded
+    if source is None or not apart or not by_hand or case.in_gradient_units or not tell_apart(case, source):
         return None
     summed = total_of(source)
     if any(_is_reduced(case, summed[m.variable.index]) for m in apart if m.variable.index in summed):

@@ -34,6 +34,26 @@ def standing_still(case: Case) -> Fit | None:
     return Fit("variable-did-not-move", evidence)
 
 
+def skipped(case: Case) -> Fit | None:
+    """Test for a step that moves no variable at all, although other steps do."""
+    moving = [m for m in case.weights if magnitude(m.ours) > m.slack]
+    if not moving or any(np.any(theirs) for m in case.weights for theirs in m.theirs):
+        return None
+    others = [step for step in range(1, case.distributed.num_steps + 1) if step != case.step]
+    moved = [step for step in others if all(_moves(case, m, step) for m in moving)]
+    if not moved:
+        return None
+    evidence = (
+        f"no weight moves in step {case.step}, and all {len(moving)} that move on one device do in step {moved[0]}"
+    )
+    return Fit("lost-update", evidence)
+
+
+def _moves(case: Case, motion: Motion, step: int) -> bool:
+    changes = component_updates(case.distributed, motion.variable.index, step)
+    return any(np.any(change) for _rank, _replica, change in changes)
+
+
 def applied_late(case: Case) -> Fit | None:
     """Test for a step in which no variable moves, if a later step makes the change that one device makes here."""
     moving = [m for m in case.weights if magnitude(m.ours) > m.slack]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, random_sources
+from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, computed_alone, random_sources
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
-from pytest_ddl.equivalence.evidence import gradients
-from pytest_ddl.equivalence.evidence.arrays import all_finite, coefficient, difference, flat, magnitude
+from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import is_uneven
@@ -109,30 +108,10 @@ def coupled(case: Case) -> Fit | None:
         f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
         "device"
     )
-    if not _computed_alone(case, source):
+    if not all(computed_alone(case, source).values()) or len(case.slices) != case.replicas:
         return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.EXCLUSION)
     evidence += "; one device that trains on only a replica's examples gets the gradient of this replica"
     return Fit("batch-coupled-loss", evidence, also=_masks(case))
-
-
-def _computed_alone(case: Case, source: Source) -> bool:
-    """Return whether each replica's gradient is the one that one device computes for only its examples.
-
-    Then every replica was right by itself, and the loss of a batch is more than the sum over its examples. A mean over
-    the replica's examples differs from a part of the global mean by one factor.
-    """
-    if len(case.slices) != case.replicas:
-        return False
-    close = case.close(case.replicas)
-    for part, replica in zip(source.parts, sorted(case.slices), strict=True):
-        alone = gradients.by_replica(case.slices[replica], case.step, source.stage).get(0, {})
-        shared = [i for i in part if i in alone and alone[i].shape == part[i].shape]
-        if not shared or len(shared) < len(part):
-            return False
-        factor = coefficient(flat([part[i] for i in shared]), flat([alone[i] for i in shared]))
-        if factor is None or not all(close(i, part[i], factor * alone[i]) for i in shared):
-            return False
-    return True
 
 
 def _as_often(case: Case, source: Source) -> bool:

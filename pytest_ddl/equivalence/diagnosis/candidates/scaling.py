@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
+    is_never_reduced,
     limits_of,
     plain_normalization,
     random_sources,
@@ -34,6 +35,8 @@ def _factors(case: Case) -> Iterator[tuple[float, str]]:
 def scaled(case: Case) -> Fit | None:
     """Test for N (or 1/N) times the gradient in every variable: in the update, in the moments, or before clipping."""
     for factor, cause in _factors(case):
+        if factor < 1 and is_never_reduced(case):
+            continue  # replicas with equal data apply equal parts of the gradient
         evidence = _in_update(case, factor) or _in_moments(case, factor) or _in_gradients(case, factor)
         if evidence:
             return Fit(cause, evidence, grounds=Grounds.RATIO)
