@@ -47,7 +47,7 @@ _GRADIENTS = (
     ),
     Cause(
         "gradient-not-aggregated",
-        "Every replica applied its own gradient; no all-reduce took place and the replicas drift apart.",
+        "Gradients were not summed over all replicas: an update contains only the own part of a replica or worker.",
         "Call optimizer.apply_gradients inside strategy.run with a model and optimizer made in "
         "strategy.scope(), or reduce first with tf.distribute.get_replica_context().all_reduce('sum', "
         "gradients).",
@@ -165,6 +165,12 @@ _VALUES = (
         accepted=True,
     ),
     Cause(
+        "state-scaled-by-replica-count",
+        "Non-trainable state grows N times as fast: every replica adds the value of the whole step.",
+        "Make it with aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, or let every replica add only its own "
+        "share.",
+    ),
+    Cause(
         "optimizer-state-mismatch",
         "Slots of the optimizer differ from those of one device.",
         "Build the optimizer in strategy.scope() (optimizer.build(model.trainable_variables)) and let "
@@ -257,6 +263,12 @@ _DATA = (
         "context.input_pipeline_id)) with the same seed on every worker.",
     ),
     Cause(
+        "examples-altered",
+        "The same examples have other values than on one device.",
+        "Derive augmentation from the example (stateless random operations with its id as the seed), not from the "
+        "worker, the replica or the order of examples.",
+    ),
+    Cause(
         "global-batch-wrong",
         "The replicas' batches do not add up to the global batch.",
         "With experimental_distribute_dataset, batch by run.global_batch_size. With "
@@ -301,8 +313,9 @@ _CHECKPOINTS = (
 _PARAMETER_SERVER = (
     Cause(
         "lost-update",
-        "Updates of a parameter server variable were lost.",
-        "Use assign_add, assign_sub or the optimizer; never assign(v + x) from several workers.",
+        "Updates were lost: a step changes no weight, or concurrent steps overwrite each other's changes.",
+        "Use assign_add, assign_sub or the optimizer; never assign(v + x) from several workers. If a whole step "
+        "changes nothing, look for the condition that skips it.",
     ),
     Cause(
         "duplicate-update",

@@ -27,6 +27,15 @@ class Symptom(str, Enum):
     SLOW = "slow"
 
 
+class Grounds(str, Enum):
+    """Grounds on which the diagnosis names a cause, the strongest first."""
+
+    RECOMPUTED = "recomputed from the recorded values"
+    RATIO = "one factor between all changes and those of one device"
+    PATTERN = "a pattern in the records; the size of the difference was not recomputed"
+    EXCLUSION = "exclusion: no other known cause fits"
+
+
 class Outcome(str, Enum):
     """Outcome of one check. A report passes only if all outcomes are PASS or NOT_APPLICABLE."""
 
@@ -73,6 +82,10 @@ class Finding:
     """Line of the program that raised the exception or waits: file, line number, function and text."""
     exact: bool = True
     """False if the cause was not recomputed. The records are then only consistent with it."""
+    grounds: Grounds | None = None
+    """Grounds on which the cause is named; ``None`` if the check observed the cause itself."""
+    look_at: tuple[str, ...] = ()
+    """Likeliest places of the defect in the program, if its cause is not known."""
     verified: bool = False
     """True if both runs are equal once the tolerated cause is removed, so that no other defect is hidden behind it."""
     known: str | None = None
@@ -93,7 +106,17 @@ class Diagnosis:
     evidence: str
     also: tuple[str, ...] = ()
     approximation: bool = False
-    exact: bool = False
+    grounds: Grounds | None = None
+    look_at: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """True if recomputation reproduces the difference."""
+        return self.grounds in RECOMPUTING
+
+
+RECOMPUTING = (Grounds.RECOMPUTED, Grounds.RATIO)
+"""Grounds that reproduce the whole difference."""
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,8 @@ def finding_at(
         also=diagnosis.also if diagnosis else (),
         approximation=diagnosis.approximation if diagnosis else False,
         exact=diagnosis.exact if diagnosis else True,
+        grounds=diagnosis.grounds if diagnosis else None,
+        look_at=diagnosis.look_at if diagnosis else (),
         ratio=place.ratio,
     )
 

@@ -118,7 +118,10 @@ def _in_full(finding: Finding) -> Iterator[str]:
     yield from _field("bound from", finding.origin)
     cause = CAUSES.get(finding.cause or "")
     yield from _field("cause", f"{finding.cause}: {cause.title}" if cause else finding.cause or "not known")
+    if finding.grounds is not None and cause is not None:
+        yield from _field("grounds", finding.grounds.value)
     yield from _field("evidence", finding.evidence)
+    yield from _field("look at", "; or ".join(finding.look_at))
     if finding.also:
         yield from _field("also fits", ", ".join(finding.also))
     yield from _field("fix", finding.fix)
