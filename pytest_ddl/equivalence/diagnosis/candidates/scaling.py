@@ -82,6 +82,10 @@ def _in_moments(case: Case, factor: float) -> str | None:
     by_hand = [motion for motion in case.state if motion.ours.shape in shapes and not motion.is_right]
     kept = case.slots or (by_hand if len(by_hand) >= len(case.weights) else [])
     slots = [motion for motion in kept if magnitude(motion.ours) > motion.slack]
+    if len(case.distributed.ranks[0].optimizers) > 1:
+        # One of several optimizers may get the right gradients. Those of a wrong gradient are all wrong.
+        right = {motion.variable.slot_of for motion in slots if motion.is_right}
+        slots = [motion for motion in slots if motion.variable.slot_of not in right]
 
     def first_or_second_moment(motion: Motion) -> Float:
         errors = {power: difference(motion.theirs[0], factor**power * motion.ours).error for power in (1, 2)}
