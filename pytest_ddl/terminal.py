@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 COLUMNS = 80
 """Width that the line of a failure in pytest's summary fits, if the id of the test leaves room for the cause."""
+_LEGIBLE = 15
+"""Number of columns from which the start of a variable's name or of an exception says something."""
 KEYWORD = "_ddl_spec"
 """Keyword of the reports of tests that ask for a strategy."""
 TITLE = "pytest-ddl: skipped and expected to fail"
@@ -82,8 +84,12 @@ def cause_in_one_line(compared: Report, room: int) -> str:
     cause = finding.cause or "cause not known"
     step = "" if finding.step is None else " before the first step" if finding.step == 0 else f" at step {finding.step}"
     what = finding.variable or finding.observed or finding.message
-    texts = (f"{cause}{step}: {what}".partition("\n")[0], f"{cause}{step}", cause)
-    return next((text for text in texts if len(text) <= room), cause)
+    whole = f"{cause}{step}: {what}".partition("\n")[0]
+    if len(whole) <= room:
+        return whole
+    if len(f"{cause}{step}: ") + _LEGIBLE <= room:
+        return whole[: room - 3] + "..."
+    return f"{cause}{step}" if len(f"{cause}{step}") <= room else cause
 
 
 # ----- why tests did not pass -----

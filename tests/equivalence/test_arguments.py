@@ -72,5 +72,7 @@ def test_check_training_explains_its_arguments() -> None:
     check: Any = pytest_ddl.check_training
     with pytest.raises(TypeError, match=r"check_training\(\) has no argument 'startegy' \(did you mean 'strategy'\?\)"):
         check(train, startegy="mirrored")
+    with pytest.raises(ArgumentError, match="strategy=12 must be the name of a strategy or variant"):
+        check(train, 12)
     with pytest.raises(TypeError, match="takes only train and strategy by position; name 12, for example global_batch"):
         check(train, "mirrored", 12)

@@ -85,6 +85,7 @@ def report_with(**finding: Any) -> Any:
     [
         ({}, 80, "lost-update at step 3: dense/kernel"),
         ({}, 25, "lost-update at step 3"),
+        ({"variable": None, "observed": "ValueError: shapes differ"}, 40, "lost-update at step 3: ValueError: sh..."),
         ({}, 5, "lost-update"),
         ({"cause": None}, 80, "cause not known at step 3: dense/kernel"),
         ({"step": 0}, 80, "lost-update before the first step: dense/kernel"),

@@ -20,7 +20,7 @@ from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.runs.alignment import align
-from pytest_ddl.equivalence.runs.arguments import check_arguments, explains_arguments
+from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments, explains_arguments
 from pytest_ddl.equivalence.runs.program import Program, TrainFunction
 from pytest_ddl.equivalence.runs.references import ReferenceStore
 from pytest_ddl.equivalence.runs.slices import slices_to_recompute
@@ -263,6 +263,8 @@ def check_training(
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
 
+    if not isinstance(strategy, str):
+        raise ArgumentError(f"strategy={strategy!r} must be the name of a strategy or variant, for example 'mirrored'")
     harness = process_harness()
     spec = harness.registry.parse_variant(strategy)
     mark = DdlMark(device=device, timeout=timeout)
