@@ -82,14 +82,18 @@ def _facts(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def _grounds(finding: Finding) -> str:
-    """Return why the cause is named, and what the bound comes from."""
+    """Return why the cause is named or where to look for it, and what the bound comes from."""
     items = []
     if finding.evidence:
         items.append(escape(finding.evidence))
-    if finding.cause is not None and not finding.exact:
+    if finding.grounds is not None and finding.cause is not None:
+        items.append(escape(f"{finding.grounds.value[0].upper()}{finding.grounds.value[1:]}."))
+    elif finding.cause is not None and not finding.exact:
         items.append("The cause was not recomputed; the records are consistent with it.")
     if finding.also:
         items.append(f"Also fits: {', '.join(f'<code>{escape(cause)}</code>' for cause in finding.also)}.")
+    if finding.look_at:
+        items.append(f"Look at: {escape('; or '.join(finding.look_at))}.")
     if finding.origin:
         items.append(f"Bound from: {escape(finding.origin)}.")
     return (
@@ -110,6 +114,7 @@ def others(report: Report) -> str:
     cards = [_card(finding, "") for finding in report.findings[1:]]
     cards += [_card(finding, f"expected: {reason}") for finding, reason in report.expected]
     cards += [_card(finding, "named approximation") for finding in report.approximations]
+    cards += [_card(finding, f"known behavior {finding.known}") for finding in report.known]
     if not cards:
         return ""
     return (

@@ -9,7 +9,7 @@ from html import escape
 from pytest_ddl.pages.document import document
 from pytest_ddl.pages.facts import UNKNOWN, Facts
 
-_WORDS = {"pass": "passed", "inconclusive": "inconclusive", "fail": "failed"}
+_WORDS = {"pass": "passed", "inconclusive": "inconclusive", "known": "known behavior", "fail": "failed"}
 
 
 def render_index(failed: Sequence[Facts], others: Sequence[Facts]) -> str:

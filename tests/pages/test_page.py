@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddl.equivalence.causes import CAUSES
-from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.findings import Finding, Grounds
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.pages.page import render
@@ -51,6 +51,21 @@ def test_it_says_where_how_much_why_and_how_to_fix_it(scaled: Report, page: Elem
     assert page.one("p", kind="meaning").text == cause.title
     assert page.one("p", kind="fix").text == f"Fix {cause.fix}"
     assert str(worst.evidence) in page.one("div", kind="grounds").text
+
+
+def test_it_says_on_which_grounds_a_cause_is_named_and_where_to_look_without_one(scaled: Report) -> None:
+    worst = replace(scaled.findings[0], grounds=Grounds.RATIO)
+    page = parsed(render(replace(scaled, findings=(worst,)), TEST))
+    assert "One factor between all changes and those of one device." in page.one("div", kind="grounds").text
+    unknown = replace(worst, cause=None, grounds=None, look_at=("the loss", "the <batch>"))
+    page = parsed(render(replace(scaled, findings=(unknown,)), TEST))
+    assert "Look at: the loss; or the <batch>." in page.one("div", kind="grounds").text
+
+
+def test_known_behaviors_are_among_the_other_findings(scaled: Report) -> None:
+    known = replace(scaled.findings[0], cause="random-stream-repeated-across-replicas", known="keras-seed-generator")
+    cards = parsed(render(replace(scaled, known=(known,)), TEST)).one("ul", kind="changes").text
+    assert "known behavior keras-seed-generator" in cards
 
 
 def test_the_text_report_is_folded_below(scaled: Report, page: Element) -> None:
