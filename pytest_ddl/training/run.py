@@ -44,8 +44,9 @@ class Run:
         """
         if self._settings.global_batch_size is None:
             raise AttributeError(
-                "run.global_batch_size is not known: pass global_batch_size= to the check (ddl_equivalence or "
-                "check_training), or batch_per_replica= to the measurement (measure; --batch-per-replica of the gate)."
+                "run.global_batch_size is not known: pass global_batch_size= to ddl_equivalence or check_training, "
+                "--global-batch-size to pytest-ddl check, or batch_per_replica= to a measurement (--batch-per-replica "
+                "of the gate)."
             )
         return self._settings.global_batch_size
 
