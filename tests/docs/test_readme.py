@@ -35,7 +35,7 @@ def normalized(text: str) -> list[str]:
 def run(pytester: pytest.Pytester, program: str, *options: str) -> pytest.RunResult:
     pytester.makepyfile(test_train=program)
     pytester.makeini("[pytest]\n")
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=120)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=300)
 
 
 @pytest.mark.slow
