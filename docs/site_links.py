@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 
 PAGES = {"README.md": "readme.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 """Files of the repository that become pages of the site."""
-_LINK = re.compile(r"(?<!!)\[(?P<text>[^\[\]]*)\]\((?P<target>(?!https?:|#)[^)#\s]+)(?P<anchor>#[^)]*)?\)")
+_LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\[\]]*)\]\((?P<target>(?!https?:|#)[^)#\s]+)(?P<anchor>#[^)]*)?\)")
 _API_TABLE = re.compile(r"<!-- table: api-[\w-]+ -->\n(.*?)<!-- end -->", re.DOTALL)
 _API_ROW = re.compile(r"^\| `([\w.]+)` ", re.MULTILINE)
 _CELL = re.compile(r"<td.*?</td>", re.DOTALL)
@@ -40,7 +40,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = posixpath.normpath(posixpath.join(posixpath.dirname(written_in), match["target"]))
         site = PAGES.get(target) or (target.removeprefix("docs/") if target.startswith("docs/") else "")
         if site:
-            return f"[{match['text']}]({posixpath.relpath(site, posixpath.dirname(uri))}{match['anchor'] or ''})"
+            address = posixpath.relpath(site, posixpath.dirname(uri))
+            return f"{match['image']}[{match['text']}]({address}{match['anchor'] or ''})"
         # A link that leads nowhere stays, so that the strict build fails.
         return match["text"] if (_root(config) / target).exists() else match[0]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from pytest_ddl.bench.outcome import FAILED
 
@@ -21,9 +23,17 @@ class Command:
     name: str
     summary: str
     module: str
+    passes_on: bool = False
+    """True if the command passes on options that it does not know, as ``options.rest``."""
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command(
+        "check",
+        "Compare a training function under every strategy with one device, without a test file.",
+        "pytest_ddl.checking.command",
+        passes_on=True,
+    ),
     Command(
         "try",
         "Run an unmodified training script under each strategy, and compare it with one device.",
@@ -38,6 +48,35 @@ COMMANDS: tuple[Command, ...] = (
 """All subcommands. To add one, write its module and add an entry here."""
 
 
+def versions() -> str:
+    """Return the versions of pytest-ddl, TensorFlow, Keras, pytest and Python. TensorFlow is not imported."""
+    from importlib.metadata import version
+
+    import pytest_ddl
+    from pytest_ddl.strategies.machine import keras_version, tensorflow_version
+
+    found = {
+        "TensorFlow": tensorflow_version(),
+        "Keras": keras_version(),
+        "pytest": version("pytest"),
+        "Python": platform.python_version(),
+    }
+    return "\n".join(
+        [f"pytest-ddl {pytest_ddl.__version__}", *(f"{name} {one or 'not installed'}" for name, one in found.items())]
+    )
+
+
+class _ShowVersions(argparse.Action):
+    """Like ``version`` of argparse, but looks for the versions only if they are asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **kwargs)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_others: object) -> None:
+        sys.stdout.write(versions() + "\n")
+        parser.exit()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status.
 
@@ -45,9 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
-        prog="pytest-ddl", description="Measure the performance of distributed training and find regressions."
+        prog="pytest-ddl", description="Check whether distributed training is correct, and measure its performance."
+    )
+    parser.add_argument(
+        "--version", action=_ShowVersions, help="show the versions of pytest-ddl and of what it runs with, and exit"
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    passes_on = False
     for command in COMMANDS:
         sub = subparsers.add_parser(command.name, help=command.summary, description=command.summary)
         if given[:1] == [command.name]:
@@ -58,7 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return FAILED
             module.add_arguments(sub)
             sub.set_defaults(main=module.main)
-    options = parser.parse_args(given)
+            passes_on = command.passes_on
+    options = argparse.Namespace()
+    _, rest = parser.parse_known_args(given, options)
+    if passes_on:
+        options.rest = rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     status: int = options.main(options)
     return status
 

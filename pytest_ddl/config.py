@@ -5,6 +5,7 @@ Precedence from low to high: ini, environment (``PYTEST_DDL_*``), command line, 
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -126,9 +127,15 @@ OPTIONS: tuple[Option, ...] = (
         parse=parse_range,
     ),
     Option(
+        "report",
+        "",
+        "Folder for one HTML page with pictures for each failed comparison, and an index",
+        "FOLDER",
+    ),
+    Option(
         "strict",
         False,
-        "Fail on inconclusive verdicts and on named approximations",
+        "Fail on inconclusive verdicts, on named approximations and on known behaviors of TensorFlow and Keras",
         is_flag=True,
         parse=parse_switch,
     ),
@@ -145,8 +152,8 @@ OPTIONS: tuple[Option, ...] = (
 
 MARKERS = (
     (
-        "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None): "
-        "settings of a test that asks for a strategy; see pytest --ddl-list"
+        "ddl(*, strategies=None, replicas=None, workers=None, ps=None, timeout=None, isolation='reuse', device=None, "
+        "keras=None, arguments={}): settings of a test that asks for a strategy; see pytest --ddl-list"
     ),
     "virtual_gpus(count, memory_mb=1024): number and memory of the virtual GPUs that the fixture virtual_gpus makes",
     "gpu(min=1): the test needs at least that many GPUs; without them it is skipped with the reason",
@@ -203,6 +210,8 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help="List all strategies, show whether each can run here and why not, and exit",
     )
+    # What ``pytest-ddl check`` collects.
+    group.addoption("--ddl-check", metavar="JSON", help=argparse.SUPPRESS)
 
 
 def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> Settings:

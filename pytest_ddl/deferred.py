@@ -7,9 +7,10 @@ pytest asks each global of a test file for names such as ``__test__``, and such 
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
@@ -21,7 +22,7 @@ _REAL = ("__version__", "__path__", "__all__")
 _ASKED = ("_mock_name", "_pytestfixturefunction", "pytest_mock_example_attribute_that_shouldnt_exist")
 """Other names that pytest 8.2 to 9.2 ask each global of a test file for. No module has them."""
 _MADE = "_ddl_deferred"
-"""Entry of a module that Python has made completely and that waits for its import."""
+"""Name of the attribute that marks a deferred module. Python has made the module object, but has not run its code."""
 _lock = threading.RLock()
 
 
@@ -45,6 +46,10 @@ class _Deferred(ModuleType):
     def __delattr__(self, name: str) -> None:
         _load(self)
         ModuleType.__delattr__(self, name)
+
+    def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+        # cloudpickle knows modules by their exact type. A function that is sent to the ranks may refer to this one.
+        return importlib.import_module, (self.__name__,)
 
     def __dir__(self) -> list[str]:
         _load(self)

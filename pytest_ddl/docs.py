@@ -23,6 +23,7 @@ from pytest_ddl.config import MARKERS, OPTIONS
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
+from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.strategies.registry import StrategyRegistry
 
@@ -101,6 +102,18 @@ def limitations_table() -> str:
     """Return the table of known limitations of TensorFlow and Keras, in the words of the reports."""
     rows = ((limit.reason, f"<{limit.link}>" if limit.link else "") for limit in LIMITATIONS)
     return _table(("what the framework cannot do", "more"), rows)
+
+
+def known_table() -> str:
+    """Return the table of known behaviors of TensorFlow and Keras, each with its causes, versions and workaround."""
+    rows = []
+    for entry in KNOWN.values():
+        versions = ", ".join(f"{name} {wanted}" for name, wanted in entry.versions.items())
+        where = ", ".join(_code(name) for name in entry.strategies) or "all"
+        link = f" <{entry.link}>" if entry.link else ""
+        causes = ", ".join(map(_code, entry.causes))
+        rows.append((_code(entry.id), entry.title + "." + link, causes, where, versions, entry.workaround))
+    return _table(("id", "what the framework does", "found as", "strategies", "versions", "what you can do"), rows)
 
 
 def metrics_table() -> str:
@@ -187,6 +200,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "roles": roles_table,
     "causes": causes_table,
     "limitations": limitations_table,
+    "known": known_table,
     "metrics": metrics_table,
     "gate-options": partial(command_help, "gate"),
     "api-tests": partial(api_table, "pytest_ddl"),

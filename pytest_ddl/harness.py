@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -59,6 +59,8 @@ class Harness:
         """Environment, working directory and import path at the start of the session."""
         self.items: list[pytest.Item] = []
         """Items of the session, in the order in which they run."""
+        self.show: Callable[[str], None] = lambda _doing: None
+        """Callback that is called with what a comparison does now, whenever that changes."""
 
     @property
     def folder(self) -> Path:
@@ -121,7 +123,7 @@ class Harness:
         environ = dict(os.environ)
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         if self.settings.origin("keras") != "default":
-            environ["TF_USE_LEGACY_KERAS"] = "1" if self.settings["keras"] == "tf_keras" else "0"
+            environ.update(_keras_environ(self.settings["keras"]))
         # Workers are killed and cannot clean up. Their temporary folder is removed with the session's folder.
         folder = self.folder / "tmp"
         with _writing(folder):
@@ -190,11 +192,20 @@ class Harness:
             self.registry[spec.name],
             device=self.device_for(spec, mark),
             timeout=START_TIMEOUT,
-            fresh=fresh or mark.isolation == "fresh",
-            environ=environ,
+            fresh=fresh or mark.is_alone,
+            environ={**_keras_environ(mark.keras), **(environ or {})},
+            make_arguments=self._make_arguments(spec, mark),
             sessions=sessions,
         ) as cluster:
             yield cluster
+
+    def _make_arguments(self, spec: StrategySpec, mark: DdlMark) -> bytes:
+        """Return the pickled function of the marker that makes arguments for the constructor of a strategy, or b""."""
+        from pytest_ddl.cluster import ship
+
+        definition = self.registry[spec.name]
+        names = (definition.name, *definition.aliases)
+        return next((ship.by_value(mark.arguments[name]) for name in names if name in mark.arguments), b"")
 
     def timeout(self, mark: DdlMark) -> float:
         """Return the time limit of a test in seconds."""
@@ -278,6 +289,11 @@ def process_harness() -> Harness:
         # Not atexit, because processes of multiprocessing never run its functions.
         Finalize(None, _process_harness.close, exitpriority=0)
     return _process_harness
+
+
+def _keras_environ(keras: str | None) -> dict[str, str]:
+    """Return the environment in which ``tf.keras`` is a package; empty for ``None``."""
+    return {} if keras is None else {"TF_USE_LEGACY_KERAS": "1" if keras == "tf_keras" else "0"}
 
 
 def _made(name: str, make: MakeLauncher, arguments: tuple[dict[str, str], Path, str | None]) -> Launcher:

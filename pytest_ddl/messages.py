@@ -1,8 +1,9 @@
-"""Shorten messages of exceptions: leave out the values of tensors and keep the lines that explain the error."""
+"""Texts of messages: shorten those of exceptions to the lines that explain the error, and suggest similar names."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 LINE = 160
 """Maximum number of characters of a message in one line of a report."""
@@ -29,6 +30,30 @@ _TRANSPORT = re.compile(
 )
 """Lines that TensorFlow adds to an error that it got from another process."""
 _NODES = re.compile(r"\[\[(?:\{\{node [^}]*\}\}|[\w/.:]+)\]\]|\[Op:[^\]]*\]|\{\{function_node [^}]*\}\}|name: *$")
+
+
+def did_you_mean(name: object, valid: Iterable[str], similarity: float = 0.6) -> str:
+    """Return `` (did you mean 'NAME'?)`` for the most similar valid name, or an empty text if none is similar.
+
+    :param similarity: least similarity, from 0 to 1.
+    """
+    # Imported only here because every pytest run with this plugin imports this module.
+    from difflib import get_close_matches
+
+    close = get_close_matches(str(name), list(valid), n=1, cutoff=similarity)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def no_such_argument(what: str, name: str, valid: Iterable[str]) -> str:
+    """Return the message about an argument that a function or marker does not have."""
+    names = list(valid)
+    return f"{what} has no argument {name!r}{did_you_mean(name, names)}; valid: {', '.join(names)}"
+
+
+def not_one_of(name: str, value: object, valid: Iterable[str]) -> str:
+    """Return the message about an argument whose value is not among the valid ones."""
+    names = list(valid)
+    return f"{name}={value!r} is not one of {', '.join(names)}{did_you_mean(value, names)}"
 
 
 def shortened(message: str, limit: int = WHOLE) -> str:

@@ -59,10 +59,18 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ddl.session import prepare
 
         prepare(config)
+    if config.option.ddl_check:
+        from pytest_ddl.checking import plugin
+
+        config.pluginmanager.register(plugin, "ddl-check")
     if settings["gate"]:
         from pytest_ddl.session import watch_gates
 
         watch_gates(config)
+    if settings["report"]:
+        from pytest_ddl.session import watch_report
+
+        watch_report(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -112,6 +120,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             from pytest_ddl.session import check_accelerator
 
             check_accelerator(_harness(item.config), name, mark)
+    if item.get_closest_marker("ddl") is not None:
+        from pytest_ddl.session import refuse_in_process
+
+        refuse_in_process(item)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -133,9 +145,11 @@ def pytest_runtest_makereport(
     report = yield
     comparisons = item.stash.get(_COMPARISONS, 0)
     if comparisons:
-        from pytest_ddl.session import report_expected_ends
+        from pytest_ddl.comparisons import attach_comparisons, report_cause, report_expected_ends
 
         report_expected_ends(item, report, comparisons)
+        report_cause(call, report)
+        attach_comparisons(item, report)
     if "pytest_ddl.items.on_ranks" not in sys.modules:
         return report
     from pytest_ddl.items.on_ranks import ON_RANKS
@@ -181,6 +195,11 @@ def pytest_configure_node(node: Any) -> None:
     harness = _harness(node.config)
     node.workerinput["ddl_folder"] = str(harness.folder)
     node.workerinput["ddl_address"] = harness.address
+    if node.config.stash[SETTINGS]["report"]:
+        from pytest_ddl.pages.watch import FOLDER
+
+        if FOLDER in node.config.stash:
+            node.workerinput["ddl_report"] = str(node.config.stash[FOLDER])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -192,8 +211,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if "pytest_ddl.session" in sys.modules:
-        sys.modules["pytest_ddl.session"].show_tolerated(terminalreporter)
+    if "pytest_ddl.terminal" in sys.modules:
+        sys.modules["pytest_ddl.terminal"].show_summary(terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -227,8 +246,7 @@ def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
             return rank.spec
         raise pytest.UsageError(
             "ddl_strategy, ddl_cluster and ddl_equivalence must be arguments of the test or of its fixtures: "
-            "request.getfixturevalue() comes too late to choose the strategies. Before pytest 9, a fixture of your own "
-            "that overrides ddl_strategy also comes too late"
+            "request.getfixturevalue() comes too late to choose the strategies"
         )
     spec: StrategySpec = request.param
     return spec
@@ -288,24 +306,29 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
 def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Equivalence:
     """Compare a training function under the selected strategy with one device; see :func:`pytest_ddl.check_training`.
 
-    Returns the report if the comparison passes, or if the run ends by a crash that ``expect=`` declares. A test with
-    such a crash is reported as an expected failure. Raises ``DivergenceError`` if the comparison fails. If it is
+    Returns the report if the comparison passes, or if the run ends with a crash that ``expect=`` declares. A test with
+    such a crash is reported as an expected failure, and so is a test with a known behavior of TensorFlow or Keras.
+    Raises ``DivergenceError`` if the comparison fails. If it is
     inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
     is also inconclusive if ``checks=`` names a check that has nothing to judge.
     """
+    from pytest_ddl.comparisons import assert_equivalence
+    from pytest_ddl.equivalence.runs.arguments import explains_arguments
+    from pytest_ddl.equivalence.runs.comparer import Equivalence
     from pytest_ddl.items.selection import parse_mark
-    from pytest_ddl.session import assert_equivalence
 
     harness, mark = _harness(request.config), parse_mark(request.node)
     request.node.stash[_COMPARISONS] = 0
 
+    @explains_arguments("ddl_equivalence", Equivalence.__call__)
     @wraps(assert_equivalence)
     def compare(train: Any, **arguments: Any) -> Report:
         __tracebackhide__ = True
         request.node.stash[_COMPARISONS] += 1
         return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
 
-    return compare
+    compared: Equivalence = compare
+    return compared
 
 
 @pytest.fixture

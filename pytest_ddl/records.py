@@ -62,8 +62,7 @@ class VariableRecord:
     distributed: bool = False
     """True if every replica holds a component of its own."""
     since: int = 0
-    """Number of steps that were completed when its initial value was recorded. A step that created the variable counts
-    only if the creation was not seen, because the value is then that at the end of the step."""
+    """Steps completed when its initial value was recorded. A step that is seen to create it does not count."""
 
     @property
     def is_loss_scale(self) -> bool:
@@ -140,6 +139,8 @@ class DrawRecord:
     """True if the program had changed TensorFlow's global seed from the seed of its run."""
     nested: bool = False
     """True inside a loop, branch or function, where TensorFlow counts operations from 0 to derive their seeds."""
+    generator: str = ""
+    """Name of Keras' ``SeedGenerator`` that seeded a random function of Keras; empty for any other seed."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +195,7 @@ class GraphRecord:
     collectives: tuple[CollectiveRecord, ...] = ()
     """Collectives that one replica takes part in, in the order of the graph."""
     asked: tuple[CollectiveRecord, ...] = ()
-    """One for each tensor that the program itself, not a framework, reduces or gathers in this graph. The tensors of
-    one call share ``group``, which is the index of the call."""
+    """One for each tensor that the program itself reduces or gathers here. ``group`` is the index of the call."""
     reduced_bytes: int = 0
     """Bytes that one replica puts into reductions in one execution. Tensors without a static shape are not counted."""
     operations: Mapping[str, int] = field(default_factory=dict)
@@ -376,7 +376,8 @@ class RankRecord:
     * ``unwatched``: names of variables that were trained and not watched;
     * ``trained_before``: number of steps that ran before the first watch;
     * ``widened``: half precision Keras dtype policies that a float64 or float32 run replaced;
-    * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run.
+    * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run;
+    * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program.
     """
 
     @property
@@ -405,8 +406,7 @@ class TrainingRecord:
     """0 for the unchanged program; p > 0 for noise run p, in which weights and data were moved by one ulp."""
     seconds: float = 0.0
     neutralized: tuple[str, ...] = ()
-    """Subset of ``random`` and ``normalization`` that was switched off, so that it can explain no difference. ``low``
-    says that random numbers were replaced by a low constant."""
+    """Which of ``random`` and ``normalization`` was switched off; ``low`` if random numbers were a low constant."""
     taken_over: tuple[int, ...] = ()
     """Steps after which a reference went on with the values that the run under the strategy had then."""
     capabilities: Capabilities = SYNCHRONOUS

@@ -12,22 +12,15 @@ import pytest
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
+from pytest_ddl.messages import no_such_argument
 from pytest_ddl.strategies.registry import StrategyDefinitionError, StrategyRegistry, UnknownStrategyError
+from pytest_ddl.terminal import KEYWORD
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.checks.registry import Check
-    from pytest_ddl.equivalence.report import Report
-    from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
 
 HARNESS = pytest.StashKey[Harness]()
 _RUNNER = pytest.StashKey[Any]()
-TOLERATED = "ddl_tolerated"
-"""Name of a report property that describes an approximation with which a test passed."""
-EXPECTED_END = "ddl_expected_end"
-"""Name of a report property that describes a comparison that ended in a crash or hang that ``expect=`` declares."""
-EXPECTED_ENDS = pytest.StashKey[list[str]]()
-_COMPARER = pytest.StashKey[Any]()
 
 
 def harness_of(config: pytest.Config) -> Harness:
@@ -70,6 +63,18 @@ def watch_gates(config: pytest.Config) -> None:
         from pytest_ddl.items.gated import GateWatch
 
         config.pluginmanager.register(GateWatch(config), "ddl-gate-watch")
+
+
+def watch_report(config: pytest.Config) -> None:
+    """Check the folder of ``--ddl-report``, in every process that writes pages.
+
+    :raises pytest.UsageError: if the folder cannot be written. The message is one line.
+    """
+    from pytest_ddl.pages.watch import watch_pages
+
+    option = config.option
+    if not (_in_rank() or option.collectonly or option.ddl_list or option.help):
+        watch_pages(config)
 
 
 def close(config: pytest.Config) -> None:
@@ -190,6 +195,7 @@ def after_collection(harness: Harness, config: pytest.Config, items: list[pytest
                 raise pytest.UsageError(f"{item.nodeid}: parametrize('ddl_strategy', …): {error}") from None
         if spec is not None:
             item.stash[SPEC] = spec
+            item.keywords[KEYWORD] = True
     if not _in_rank() and not config.option.collectonly and not in_process(config):
         from pytest_ddl.cluster import overrides
 
@@ -290,12 +296,21 @@ def gpus_wanted(mark: pytest.Mark) -> int:
     :raises ValueError: if an argument is wrong. The message is one line.
     """
     unknown = sorted(set(mark.kwargs) - {"min"})
-    if unknown or len(mark.args) + len(mark.kwargs) > 1:
-        raise ValueError(f"@pytest.mark.gpu takes only min=1, not {unknown or mark.args}")
+    if unknown:
+        raise ValueError(no_such_argument("@pytest.mark.gpu", unknown[0], ["min"]))
+    if len(mark.args) + len(mark.kwargs) > 1:
+        raise ValueError(f"@pytest.mark.gpu takes only min=1, not {mark.args}")
     wanted: int = mark.kwargs.get("min", mark.args[0] if mark.args else 1)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
         raise ValueError(f"@pytest.mark.gpu: min={wanted!r} must be a whole number, at least 1")
     return wanted
+
+
+def refuse_in_process(item: pytest.Item) -> None:
+    """Skip a test in the pytest process if its marker needs a process that is made for it."""
+    mark = parse_mark(item)
+    if in_process(item.config) and not _in_rank() and (mark.keras is not None or mark.arguments):
+        pytest.skip("@pytest.mark.ddl(keras=…, arguments=…) needs other processes; --pdb and --ddl-in-process run none")
 
 
 def auto_num_workers(harness: Harness) -> int:
@@ -310,90 +325,6 @@ def auto_num_workers(harness: Harness) -> int:
     return max(1, (os.cpu_count() or 1) // widest)
 
 
-def _registered_checks(config: pytest.Config) -> list[Check]:
-    from pytest_ddl.equivalence.checks.registry import CHECKS, Check
-
-    checks = list(CHECKS)
-    config.hook.pytest_ddl_register_checks(checks=checks)
-    for check in checks:
-        if not isinstance(check, Check):
-            raise pytest.UsageError(f"pytest_ddl_register_checks: {check!r} is no pytest_ddl.Check")
-    names = [check.name for check in checks]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise pytest.UsageError(f"pytest_ddl_register_checks: the check {twice.pop()!r} is registered twice")
-    return checks
-
-
-def assert_equivalence(
-    harness: Harness, item: pytest.Item, spec: StrategySpec, mark: DdlMark, train: Any, **arguments: Any
-) -> Report:
-    """Compare a training function with one device and turn the verdict into an outcome of the test.
-
-    :raises DivergenceError: if the comparison fails. It is also raised for an inconclusive comparison in strict mode,
-        or if the program is the reason. That is so if the program fails on one device too, records nothing, is not
-        finite on one device, or draws other data in each run.
-    """
-    __tracebackhide__ = True
-    from pytest_ddl.equivalence.report import DivergenceError
-    from pytest_ddl.equivalence.runs.comparer import Comparer
-
-    if _COMPARER not in item.config.stash:
-        item.config.stash[_COMPARER] = Comparer(harness, _registered_checks(item.config))
-    strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
-    report: Report = item.config.stash[_COMPARER].compare(
-        train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
-    )
-    item.user_properties.append(("ddl_verdict", report.verdict))
-    for finding in report.approximations:
-        item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
-    if report.expected_end is not None:
-        item.stash.setdefault(EXPECTED_ENDS, []).append(report.expected_end)
-        item.user_properties.append((EXPECTED_END, report.expected_end))
-        return report
-    blamed = strict or not report.comparable or report.program_reasons
-    if report.verdict == "fail" or (not report.passed and blamed):
-        raise DivergenceError(report)
-    if not report.passed:
-        pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
-    return report
-
-
-def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:
-    """Report a test as an expected failure if all its comparisons ended in a crash that ``expect=`` declares.
-
-    Nothing was compared, so the test must not count as passed, although its body ran to the end.
-    """
-    ends = item.stash.get(EXPECTED_ENDS, [])
-    decided = not report.passed or hasattr(report, "wasxfail") or item.config.getoption("runxfail", False)
-    if report.when == "call" and ends and len(ends) == comparisons and not decided:
-        report.outcome = "skipped"
-        report.wasxfail = "; ".join(dict.fromkeys(ends))
-
-
-def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
-    """Return the id of a test without its strategy, so that all its strategies share the id."""
-    return item.nodeid.replace(label(spec, harness.registry), "")
-
-
 def _in_rank() -> bool:
     worker = sys.modules.get("pytest_ddl.cluster.worker")
     return worker is not None and worker.current_rank() is not None
-
-
-def show_tolerated(terminalreporter: Any) -> None:
-    """List in the summary the approximations and expected crashes of passed tests, for which pytest prints nothing."""
-    for title, wanted in (
-        ("tolerated approximations (--ddl-strict fails on them)", TOLERATED),
-        ("comparisons that ended in an expected crash, in tests that passed with other comparisons", EXPECTED_END),
-    ):
-        noted = [
-            (report.nodeid, text)
-            for report in terminalreporter.getreports("passed")
-            for name, text in report.user_properties
-            if name == wanted
-        ]
-        if noted:
-            terminalreporter.section(title)
-            for nodeid, text in noted:
-                terminalreporter.write_line(f"{nodeid}: {text}")

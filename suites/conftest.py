@@ -73,7 +73,9 @@ def ddl_equivalence(ddl_equivalence: Callable[..., Any], request: pytest.Fixture
         # Without this argument, a comparison that fails in float64 is repeated in the program's own precision.
         arguments.setdefault("precision", "float64")
         try:
-            ddl_equivalence(train, **arguments)
+            report = ddl_equivalence(train, **arguments)
+            if known.known in {behavior.id for behavior in report.known_behaviors}:
+                return report  # the plugin reports the test as an expected failure
         except DivergenceError as error:
             causes = {finding.cause for finding in error.report.findings}
             if not causes <= set(known.causes):

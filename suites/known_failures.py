@@ -13,6 +13,8 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
+from pytest_ddl.equivalence.known.catalogue import KNOWN
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -32,6 +34,8 @@ class KnownFailure:
     strategies: tuple[str, ...] = ()
     tensorflow: str = ""
     keras: str = ""
+    known: str = ""
+    """Id of the plugin's known behavior that gives causes, versions, reason and link; empty if it is not one."""
 
     def __str__(self) -> str:
         return f"{self.test!r} under {', '.join(self.strategies) or 'every strategy'}"
@@ -59,15 +63,27 @@ def load(text: str) -> tuple[KnownFailure, ...]:
     valid = [field.name for field in fields(KnownFailure)]
     found = []
     for entry in tomllib.loads(text).get("failure", []):
-        unknown = [key for key in entry if key not in valid]
-        missing = [key for key in ("test", "causes", "reason") if not entry.get(key)]
+        of_catalogue = "known" in entry
+        unknown = [key for key in entry if key not in (("test", "strategies", "known") if of_catalogue else valid)]
+        missing = [key for key in ("test", *(() if of_catalogue else ("causes", "reason"))) if not entry.get(key)]
         if unknown or missing:
             raise ValueError(f"{FILE.name}: {entry}: unknown {unknown}, missing {missing}; keys: {', '.join(valid)}")
         given: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
         }
-        found.append(KnownFailure(**given))
+        found.append(KnownFailure(**given, **(_of_catalogue(given["known"]) if of_catalogue else {})))
     return tuple(found)
+
+
+def _of_catalogue(name: str) -> dict[str, Any]:
+    """Return the fields of an entry that names a known behavior.
+
+    :raises ValueError: if there is no such behavior.
+    """
+    if name not in KNOWN:
+        raise ValueError(f"{FILE.name}: known = {name!r} is no known behavior; valid: {', '.join(KNOWN)}")
+    behavior = KNOWN[name]
+    return {"causes": behavior.causes, "reason": behavior.title, "link": behavior.link, **behavior.versions}
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_ddl.equivalence.known.catalogue import KNOWN
 from suites.known_failures import FILE, load
 
 ENTRY = """
@@ -40,9 +41,19 @@ def test_an_entry_without_report_says_so():
     assert entry.explanation == "why (not reported yet)"
 
 
+def test_an_entry_of_the_catalogue_has_its_causes_versions_and_link():
+    (entry,) = load("[[failure]]\ntest = 'test_fit'\nknown = 'keras-fit-multi-worker'\n")
+    behavior = KNOWN["keras-fit-multi-worker"]
+    assert (entry.causes, entry.reason, entry.link) == (behavior.causes, behavior.title, behavior.link)
+    assert entry.applies({"keras": "3.15.1", "tensorflow": "2.21.0"})
+    assert not entry.applies({"keras": "3.16.0", "tensorflow": "2.21.0"})
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("[[failure]]\ntest = 'x'\nknown = 'keras-fit'\n", "'keras-fit' is no known behavior; valid: keras-seed"),
+        ("[[failure]]\ntest = 'x'\nknown = 'keras-fit-strings'\nlink = 'x'\n", r"unknown \['link'\]"),
         (ENTRY.replace("keras =", "kera ="), r"unknown \['kera'\]"),
         (ENTRY.replace("reason =", "link ="), r"missing \['reason'\]"),
     ],

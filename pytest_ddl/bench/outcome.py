@@ -1,19 +1,13 @@
-"""Report the outcome of a subcommand of ``pytest-ddl``: exit status, error message, and output for GitHub Actions.
-
-Source of the output: GitHub Docs, "Workflow commands for GitHub Actions".
-"""
+"""Exit statuses of the subcommands of ``pytest-ddl``, and how a subcommand ends after an error or a signal."""
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
-from typing import Literal
 
 OK = 0
 """Nothing is wrong."""
@@ -69,29 +63,3 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def is_github(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this is a job of GitHub Actions."""
-    return environ.get("GITHUB_ACTIONS") == "true"
-
-
-def annotation(level: Literal["error", "warning", "notice"], title: str, message: str) -> str:
-    """Return the workflow command that shows a message on the pull request, as one line with its line feed."""
-    # A colon or a comma would end the title.
-    title = _escaped(title).replace(":", "%3A").replace(",", "%2C")
-    return f"::{level} title={title}::{_escaped(message)}\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def append_summary(text: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Append Markdown to the summary of this step, and return whether the step has one."""
-    path = environ.get("GITHUB_STEP_SUMMARY")
-    if not path:
-        return False
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(text)
-    return True

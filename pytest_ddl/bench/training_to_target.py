@@ -68,7 +68,8 @@ class StepsToTarget:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Limits of the numbers: batch sizes that never reached the target, best rates at the edge of those tried."""
+        """Warnings about the results: batch sizes that never reached the target, and best learning rates at the edge of
+        those that were tried."""
         notes = []
         for batch in sorted({trial.batch for trial in self.trials}):
             rates = sorted(trial.learning_rate for trial in self.trials if trial.batch == batch)

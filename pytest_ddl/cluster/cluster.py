@@ -101,6 +101,7 @@ class Cluster:
         device: str = "cpu",
         environ: Mapping[str, str] | None = None,
         timeout: float = 60.0,
+        make_arguments: bytes = b"",
     ) -> Cluster:
         """Start the processes, build the strategy on every rank and check that the ranks are connected.
 
@@ -108,7 +109,8 @@ class Cluster:
         """
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
-                return cls._start_once(spec, definition, launcher, device, dict(environ or os.environ), timeout)
+                given = dict(environ or os.environ)
+                return cls._start_once(spec, definition, launcher, device, given, timeout, make_arguments)
             except _PortTakenError as error:
                 if attempt == START_ATTEMPTS:
                     raise ClusterError(str(error)) from None
@@ -123,6 +125,7 @@ class Cluster:
         device: str,
         environ: dict[str, str],
         timeout: float,
+        make_arguments: bytes,
     ) -> Cluster:
         topology = definition.topology(spec)
         try:
@@ -135,7 +138,9 @@ class Cluster:
         try:
             every = range(len(cluster.tasks))
             cluster.processes = [*launcher.launch(reservation, every, environ)]
-            context = BuildContext(spec, topology, cluster.tasks[0], 0, reservation.addresses, device)
+            context = BuildContext(
+                spec, topology, cluster.tasks[0], 0, reservation.addresses, device, make_arguments=make_arguments
+            )
             cluster._environ = environ
             known = cluster._known
             boot = Boot(

@@ -1,4 +1,4 @@
-"""Find replaced attributes of installed modules. These are Python, the frameworks and other installed packages."""
+"""Find replaced attributes of installed modules: those of Python itself, of the frameworks and of other packages."""
 
 from __future__ import annotations
 

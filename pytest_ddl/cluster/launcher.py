@@ -114,8 +114,8 @@ class Launcher(Protocol):
     ) -> Sequence[WorkerProcess]:
         """Start some processes of the cluster that has this reservation.
 
-        :param tasks: positions of the processes in the topology: first the ranks, then the servers. They are all
-            positions when the cluster starts, and some of them when processes are restarted.
+        :param tasks: positions of the processes in the topology, which lists first the ranks and then the servers.
+            When the cluster starts, these are all positions; later, only those of the processes to restart.
         :raises LaunchError: if a process cannot be started.
         """
 

@@ -94,12 +94,15 @@ class Pool:
         timeout: float,
         fresh: bool = False,
         environ: Mapping[str, str] | None = None,
+        make_arguments: bytes = b"",
         sessions: bool = False,
     ) -> Iterator[Cluster]:
         """Lease a clean cluster. A cluster that is dirty afterwards is ended, and the next lease starts a new one.
 
         :param fresh: start a new cluster for this lease only.
         :param environ: additional environment variables. Such a cluster is also started for this lease only.
+        :param make_arguments: pickled function that returns arguments of the strategy's constructor. Such a cluster is
+            also started for this lease only.
         :param sessions: lease a cluster in which pytest sessions run. Calls use other clusters, so that no collected
             module and no plugin of pytest can have changed anything there.
         :raises ClusterError: if the cluster cannot be started.
@@ -109,10 +112,11 @@ class Pool:
         cpus = self.launcher.ledger.acquire("cpu", len(topology.ranks), time.monotonic() + timeout)
         warm: _Warm | None = None
         try:
-            warm = None if fresh or environ else self._take(key)
+            fresh = fresh or bool(environ or make_arguments)
+            warm = None if fresh else self._take(key)
             if warm is None:
                 self._make_room(len(topology.ranks) + len(topology.servers))
-                warm = self._start(spec, definition, device, timeout, environ)
+                warm = self._start(spec, definition, device, timeout, environ, make_arguments)
             warm.uses += 1
             yield warm.cluster
         except BaseException:
@@ -122,7 +126,7 @@ class Pool:
         finally:
             cpus.release()
             if warm is not None:
-                self._give_back(key, warm, keep=not fresh and not environ)
+                self._give_back(key, warm, keep=not fresh)
 
     def _start(
         self,
@@ -131,6 +135,7 @@ class Pool:
         device: str,
         timeout: float,
         environ: Mapping[str, str] | None,
+        make_arguments: bytes,
     ) -> _Warm:
         gpus = Slots()
         environment = {**self._make_environ(), **(environ or {})}
@@ -140,7 +145,13 @@ class Pool:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(_device_ids(gpus.numbers, environment))
         try:
             cluster = Cluster.start(
-                spec, definition, self.launcher, device=device, environ=environment, timeout=timeout
+                spec,
+                definition,
+                self.launcher,
+                device=device,
+                environ=environment,
+                timeout=timeout,
+                make_arguments=make_arguments,
             )
         except BaseException:
             gpus.release()

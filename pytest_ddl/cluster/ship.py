@@ -82,6 +82,22 @@ def pack(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping
     return Job(payload, user_modules(), overrides.collect((function, args, kwargs)))
 
 
+def by_value(function: Callable[..., Any]) -> bytes:
+    """Pickle a function with the globals that it uses, so that a worker can call it without importing its module.
+
+    :raises ShippingError: if the function cannot be sent.
+    """
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    registered = module is not None and is_user_file(getattr(module, "__file__", None))
+    if registered:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return _dumps(function, _name(function))
+    finally:
+        if registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
 def unpack(result: Shipped) -> Any:
     """Return the value that the worker's function returned.
 

@@ -83,7 +83,7 @@ class Server:
     """Its environment variable ``PYTHONPATH``."""
 
     def misfit(self, environ: Mapping[str, str]) -> str | None:
-        """Return why a new import in this environment could differ, or ``None`` if it gives the same."""
+        """Return why an import in this environment could give other modules than this server has, or ``None``."""
         changed = self._changed()
         if changed is not None:
             return f"{changed} was changed"
@@ -149,8 +149,9 @@ class WarmZygote:
 def key_of(environ: Mapping[str, str]) -> str:
     """Return the key of the server that fits a process with this environment.
 
-    It covers the interpreter, the names of the installed packages, the environment, the configuration of Keras and the
-    limits and namespaces of this process. For ``PYTHONPATH``, see :meth:`Server.misfit`.
+    It covers the interpreter, the names of the installed packages, their ``.pth`` files, the environment, the
+    configuration of Keras, and the limits and namespaces of this process. For ``PYTHONPATH``, see
+    :meth:`Server.misfit`.
     """
     folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
     if site.ENABLE_USER_SITE:
@@ -158,7 +159,7 @@ def key_of(environ: Mapping[str, str]) -> str:
     keras = Path(environ.get("KERAS_HOME") or Path(environ.get("HOME", "~"), ".keras").expanduser(), "keras.json")
     facts = [
         (sys.executable, sys.version, sys.prefix, os.path.abspath(pytest_ddl.__file__)),
-        sorted((folder, _names(folder)) for folder in folders if os.path.isdir(folder)),
+        sorted((folder, _names(folder), _path_files(folder)) for folder in folders if os.path.isdir(folder)),
         sorted(item for item in environ.items() if not _is_free(item[0])),
         keras.read_text(errors="replace") if keras.is_file() else "",
         (os.getuid(), os.getgid(), os.getpriority(os.PRIO_PROCESS, 0)),
@@ -393,6 +394,11 @@ def _names(folder: str) -> list[str]:
     with contextlib.suppress(OSError):
         return sorted(name for name in os.listdir(folder) if name != "__pycache__")
     return []
+
+
+def _path_files(folder: str) -> list[str]:
+    """Return the contents of the ``.pth`` files in a folder. Python runs them when it starts."""
+    return [_text(path) for path in sorted(map(str, Path(folder).glob("*.pth")))]
 
 
 def _text(path: str) -> str:

@@ -20,9 +20,16 @@ class Cause:
     """One or two sentences that say what to do, with the concrete API."""
     legitimate: bool = False
     """True if a correct program may do this and declares it with ``expect=``."""
+    accepted: bool = False
+    """True if a user who cannot change it declares it with ``expect=``."""
     gone_without: str = ""
     """Part of a program that this cause needs: ``random`` or ``normalization``. Runs without it cannot show the cause.
     """
+
+    @property
+    def declarable(self) -> bool:
+        """True if a failure shows the line that declares the cause."""
+        return self.legitimate or self.accepted
 
 
 _GRADIENTS = (
@@ -40,7 +47,7 @@ _GRADIENTS = (
     ),
     Cause(
         "gradient-not-aggregated",
-        "Every replica applied its own gradient; no all-reduce took place and the replicas drift apart.",
+        "Gradients were not summed over all replicas: an update contains only the own part of a replica or worker.",
         "Call optimizer.apply_gradients inside strategy.run with a model and optimizer made in "
         "strategy.scope(), or reduce first with tf.distribute.get_replica_context().all_reduce('sum', "
         "gradients).",
@@ -155,6 +162,13 @@ _VALUES = (
         "Non-trainable state was updated from each replica's own data and never combined.",
         "Make it with synchronization=tf.VariableSynchronization.ON_READ, "
         "aggregation=tf.VariableAggregation.MEAN, or use BatchNormalization(synchronized=True).",
+        accepted=True,
+    ),
+    Cause(
+        "state-scaled-by-replica-count",
+        "Non-trainable state grows N times as fast: every replica adds the value of the whole step.",
+        "Make it with aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, or let every replica add only its own "
+        "share.",
     ),
     Cause(
         "optimizer-state-mismatch",
@@ -198,8 +212,8 @@ _VALUES = (
     Cause(
         "layout-wrong",
         "A sharded variable does not have the layout that was asked for.",
-        "Check run.layout_map: the pattern must match the variable's path, and the spec must match its rank and the "
-        "mesh dimensions.",
+        "Check run.layout_map: the pattern must match the variable's path, and the spec must have one entry for each "
+        "dimension of the variable and name only dimensions of the mesh.",
     ),
 )
 
@@ -249,6 +263,12 @@ _DATA = (
         "context.input_pipeline_id)) with the same seed on every worker.",
     ),
     Cause(
+        "examples-altered",
+        "The same examples have other values than on one device.",
+        "Derive augmentation from the example (stateless random operations with its id as the seed), not from the "
+        "worker, the replica or the order of examples.",
+    ),
+    Cause(
         "global-batch-wrong",
         "The replicas' batches do not add up to the global batch.",
         "With experimental_distribute_dataset, batch by run.global_batch_size. With "
@@ -293,8 +313,9 @@ _CHECKPOINTS = (
 _PARAMETER_SERVER = (
     Cause(
         "lost-update",
-        "Updates of a parameter server variable were lost.",
-        "Use assign_add, assign_sub or the optimizer; never assign(v + x) from several workers.",
+        "Updates were lost: a step changes no weight, or concurrent steps overwrite each other's changes.",
+        "Use assign_add, assign_sub or the optimizer; never assign(v + x) from several workers. If a whole step "
+        "changes nothing, look for the condition that skips it.",
     ),
     Cause(
         "duplicate-update",
@@ -348,6 +369,14 @@ _RUN = (
         "unsupported-by-framework",
         "The installed TensorFlow or Keras cannot do this under the strategy.",
         "Declare it with expect= and a reason, or use the alternative named in the message.",
+        accepted=True,
+    ),
+    Cause(
+        "optimizer-not-built",
+        "An optimizer makes its slots in the step itself, which is not possible for several replicas.",
+        "Call optimizer.build(model.trainable_variables) in strategy.scope() for every optimizer that the program "
+        "applies itself. Model.fit builds only the optimizer that compile() gets as optimizer=.",
+        accepted=True,
     ),
     Cause(
         "cluster-misconfigured",

@@ -27,6 +27,15 @@ class Symptom(str, Enum):
     SLOW = "slow"
 
 
+class Grounds(str, Enum):
+    """Grounds on which the diagnosis names a cause, the strongest first."""
+
+    RECOMPUTED = "recomputed from the recorded values"
+    RATIO = "one factor between all changes and those of one device"
+    PATTERN = "a pattern in the records; the size of the difference was not recomputed"
+    EXCLUSION = "exclusion: no other known cause fits"
+
+
 class Outcome(str, Enum):
     """Outcome of one check. A report passes only if all outcomes are PASS or NOT_APPLICABLE."""
 
@@ -73,8 +82,18 @@ class Finding:
     """Line of the program that raised the exception or waits: file, line number, function and text."""
     exact: bool = True
     """False if the cause was not recomputed. The records are then only consistent with it."""
+    grounds: Grounds | None = None
+    """Grounds on which the cause is named; ``None`` if the check observed the cause itself."""
+    look_at: tuple[str, ...] = ()
+    """Likeliest places of the defect in the program, if its cause is not known."""
     verified: bool = False
     """True if both runs are equal once the tolerated cause is removed, so that no other defect is hidden behind it."""
+    known: str | None = None
+    """Id of the known behavior of a framework that explains the finding by itself; see
+    :mod:`pytest_ddl.equivalence.known.catalogue`."""
+    operations: tuple[int, ...] = ()
+    """Positions of the random operations of the replica function that repeat; see
+    :attr:`~pytest_ddl.records.DrawRecord.position`."""
     ratio: float | None = None
     """|change under the strategy| / |change on one device| of the variable in this step."""
 
@@ -87,7 +106,17 @@ class Diagnosis:
     evidence: str
     also: tuple[str, ...] = ()
     approximation: bool = False
-    exact: bool = False
+    grounds: Grounds | None = None
+    look_at: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """True if recomputation reproduces the difference."""
+        return self.grounds in RECOMPUTING
+
+
+RECOMPUTING = (Grounds.RECOMPUTED, Grounds.RATIO)
+"""Grounds that reproduce the whole difference."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +136,8 @@ class CheckResult:
     """Values that were recorded on both sides but not compared, each with the reason. The rest may have passed."""
     in_program: bool = False
     """True if the check could not decide because of the program, so that its author can change this."""
+    needs: str = ""
+    """What the program or the test can do to make the check apply; empty if it cannot."""
 
 
 WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)

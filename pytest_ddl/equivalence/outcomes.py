@@ -28,8 +28,12 @@ def inconclusive(check: str, reason: str, *, follows: bool = False, in_program: 
     return CheckResult(check, Outcome.INCONCLUSIVE, reason, follows=follows, in_program=in_program)
 
 
-def not_applicable(check: str, reason: str) -> CheckResult:
-    return CheckResult(check, Outcome.NOT_APPLICABLE, reason)
+def not_applicable(check: str, reason: str, needs: str = "") -> CheckResult:
+    """Return a result without anything to judge.
+
+    :param needs: what the program or the test can do to make the check apply.
+    """
+    return CheckResult(check, Outcome.NOT_APPLICABLE, reason, needs=needs)
 
 
 def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
@@ -129,6 +133,8 @@ def finding_at(
         also=diagnosis.also if diagnosis else (),
         approximation=diagnosis.approximation if diagnosis else False,
         exact=diagnosis.exact if diagnosis else True,
+        grounds=diagnosis.grounds if diagnosis else None,
+        look_at=diagnosis.look_at if diagnosis else (),
         ratio=place.ratio,
     )
 

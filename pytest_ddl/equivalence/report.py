@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_ddl.equivalence.checks.registry import ROLES
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Doubt, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.known.behavior import KnownBehavior
+from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.roles import Roles
 from pytest_ddl.equivalence.text import headline, render_report
 from pytest_ddl.records import TrainingRecord
@@ -27,6 +30,9 @@ class Report:
     expectations: Mapping[str, str] = field(default_factory=dict)
     """Everything that ``expect=`` declares: cause id -> reason."""
     approximations: tuple[Finding, ...] = ()
+    known: tuple[Finding, ...] = ()
+    """Findings that a known behavior of a framework explains by itself. They are no pass, and no fault of the program.
+    """
     unused_expectations: Mapping[str, str] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
     """Reasons why there is no verdict; empty for a pass."""
@@ -38,12 +44,19 @@ class Report:
     """Things that were switched off to make the two runs comparable; see :mod:`pytest_ddl.training.neutral`."""
     roles: Roles = field(default_factory=lambda: ROLES, repr=False)
     """Roles of the checks that judged the runs, in the order in which the checks explain each other."""
+    tolerance: Tolerance | None = field(default=None, repr=False, compare=False)
+    """Bounds that judged the differences; ``None`` if the checks did not share one set of bounds."""
 
     @property
     def verdict(self) -> str:
-        """``"fail"``, ``"inconclusive"`` or ``"pass"``. A report that compared nothing never passes."""
+        """``"fail"``, ``"inconclusive"``, ``"known"`` or ``"pass"``. A report that compared nothing never passes.
+
+        It is ``"known"`` if everything that was found is a known behavior of a framework. A run may end by it.
+        """
         if self.findings:
             return "fail"
+        if self.known and (not self.doubts or any(_stops(finding) for finding in self.known)):
+            return "known"
         compared = any(r.outcome is Outcome.PASS for r in self.results) and self.expected_end is None
         return "pass" if compared and not self.doubts else "inconclusive"
 
@@ -67,7 +80,7 @@ class Report:
     @property
     def expected_end(self) -> str | None:
         """Cause and reason of a crash or hang that ``expect=`` declares and that ended the run before a comparison."""
-        ends = [(f, why) for f, why in self.expected if f.symptom in (Symptom.CRASH.value, Symptom.HANG.value)]
+        ends = [(f, why) for f, why in self.expected if _stops(f)]
         return f"{ends[0][0].cause}: {ends[0][1]}" if ends and not self.findings else None
 
     @property
@@ -88,8 +101,13 @@ class Report:
 
     @property
     def excused(self) -> tuple[Finding, ...]:
-        """Findings that do not make the report fail: the declared ones, and approximations."""
-        return (*(finding for finding, _reason in self.expected), *self.approximations)
+        """Findings that do not make the report fail: declared ones, approximations, and known behaviors."""
+        return (*(finding for finding, _reason in self.expected), *self.approximations, *self.known)
+
+    @property
+    def known_behaviors(self) -> tuple[KnownBehavior, ...]:
+        """The known behaviors of frameworks that were recognized, each once."""
+        return tuple(KNOWN[name] for name in dict.fromkeys(finding.known for finding in self.known) if name)
 
     def noted(self, *notes: str) -> Report:
         """Return the report with further notes."""
@@ -116,6 +134,7 @@ class Report:
             results=tuple(map(less, self.results)),
             findings=list(left(self.findings)),
             approximations=tuple(left(self.approximations)),
+            known=tuple(left(self.known)),
             doubts=(*self.doubts, doubt),
         )
 
@@ -139,6 +158,8 @@ class Report:
         excused += [(renamed(finding), why) for finding, why in again.expected]
         findings = [finding for finding in found if finding.cause not in declared]
         approximations = [renamed(finding) for finding in again.approximations if finding.cause not in tolerated]
+        recognized = {finding.known for finding in self.known}
+        of_frameworks = [renamed(finding) for finding in again.known if finding.known not in recognized]
         doubts = [Doubt(check, f"{what}: {doubt.reason if doubt.check == check else doubt}") for doubt in again.doubts]
         used = {finding.cause for finding, _why in excused}
         known = {finding.cause for finding, _why in self.expected}
@@ -148,12 +169,13 @@ class Report:
         reason = own.reason if own else again.verdict
         if findings or doubts:
             reason = str(again.doubts[0]) if not findings else findings[0].message.removeprefix(f"{what}: ")
-        result = CheckResult(check, outcome, f"{what}: {reason}", (*found, *approximations))
+        result = CheckResult(check, outcome, f"{what}: {reason}", (*found, *approximations, *of_frameworks))
         return replace(
             self,
             results=tuple(_worse(known, result) if known.check == check else known for known in self.results),
             findings=[*self.findings, *findings],
             approximations=(*self.approximations, *approximations),
+            known=(*self.known, *of_frameworks),
             expected=(*self.expected, *(pair for pair in excused if pair[0].cause not in known)),
             unused_expectations={
                 cause: why
@@ -166,6 +188,11 @@ class Report:
 
     def __str__(self) -> str:
         return render_report(self)
+
+
+def _stops(finding: Finding) -> bool:
+    """Return whether the run ended by what was found."""
+    return finding.symptom in (Symptom.CRASH.value, Symptom.HANG.value)
 
 
 def _worse(plain: CheckResult, again: CheckResult) -> CheckResult:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.known.catalogue import KNOWN
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
@@ -30,6 +32,7 @@ def render_report(report: Report) -> str:
     for position, finding in enumerate(report.findings):
         lines.append("")
         lines.extend(_in_full(finding) if position == 0 else _in_short(finding))
+        lines.extend(_declaration(finding, report.strategy))
     for result in report.results:
         if result.details:
             lines.extend(["", *_wrapped(f"{result.check}: {result.reason}", indent=""), *_indented(result.details)])
@@ -39,6 +42,8 @@ def render_report(report: Report) -> str:
     for finding in report.approximations:
         text = f"{_place(finding)}{_cause(finding)}: {finding.message} ({_numbers(finding)})"
         lines.extend(_wrapped(f"approximation: {text}; fails with strict=True"))
+    for finding in report.known:
+        lines.extend(_of_framework(finding, report.strategy))
     for cause, reason in report.unused_expectations.items():
         lines.extend(_wrapped(f"unused expectation: {cause} did not occur ({reason}); remove it from expect="))
     for note in report.notes:
@@ -54,8 +59,16 @@ def headline(report: Report) -> str:
         steps = report.distributed.num_steps if report.distributed else 0
         compared = [r.check for r in report.results if r.outcome is Outcome.PASS]
         text = f"{report.strategy} {_agreement(report)}: {steps} step(s), {len(compared)} checks passed"
-        tolerated = len(report.expected) + len(report.approximations)
+        tolerated = len(report.excused)
         return text + (f", {tolerated} tolerated difference(s)" if tolerated else "")
+    if report.verdict == "known":
+        first = report.known_behaviors[0]
+        what = (
+            "ends by what a framework is known to do, nothing was compared"
+            if _ended(report)
+            else (f"{_agreement(report)} except for what a framework is known to do")
+        )
+        return _shortened(f"{first.id}: {report.strategy} {what}: {first.title}", HEADLINE)
     if report.expected_end is not None:
         return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}", HEADLINE)
     reason = str(report.doubts[0]) if report.doubts else "no check could compare anything"
@@ -105,13 +118,48 @@ def _in_full(finding: Finding) -> Iterator[str]:
     yield from _field("bound from", finding.origin)
     cause = CAUSES.get(finding.cause or "")
     yield from _field("cause", f"{finding.cause}: {cause.title}" if cause else finding.cause or "not known")
+    if finding.grounds is not None and cause is not None:
+        yield from _field("grounds", finding.grounds.value)
     yield from _field("evidence", finding.evidence)
+    yield from _field("look at", "; or ".join(finding.look_at))
     if finding.also:
         yield from _field("also fits", ", ".join(finding.also))
     yield from _field("fix", finding.fix)
     if finding.details:
         yield "  details:"
         yield from _indented(finding.details)
+
+
+def _of_framework(finding: Finding, strategy: str) -> Iterator[str]:
+    """Yield the lines about a known behavior of a framework, and how to declare or avoid it."""
+    behavior = KNOWN[finding.known or ""]
+    yield from _wrapped(
+        f"known behavior: {_place(finding)}{behavior.id}: {behavior.explanation}; fails with strict=True"
+    )
+    yield from _field("  found", f"{finding.check}: {_cause(finding)}: {finding.message}")
+    yield from _field("  meanwhile", behavior.workaround)
+    yield f"    to accept: {declaration(finding.cause, strategy, behavior.id)}"
+
+
+def _declaration(finding: Finding, strategy: str) -> Iterator[str]:
+    """Yield what a failure shows if its cause is one that a user may want to declare."""
+    behavior = KNOWN.get(finding.known or "")
+    if behavior is not None:
+        yield from _field("known as", f"{behavior.id}: {behavior.explanation}")
+        yield from _field("meanwhile", behavior.workaround)
+        yield f"  to accept:   {declaration(finding.cause, strategy, behavior.id)}"
+    elif finding.cause is not None and finding.cause in CAUSES and CAUSES[finding.cause].declarable:
+        yield f"  to accept:   {declaration(finding.cause, strategy)}"
+
+
+def declaration(cause: str | None, strategy: str, reason: str = "the reason") -> str:
+    """Return the argument ``expect=`` that declares a cause for one strategy, in one line to paste into a test."""
+    name = strategy.partition("[")[0]
+    return f"expect={{{json.dumps(name)}: {{{json.dumps(cause)}: {json.dumps(reason)}}}}}"
+
+
+def _ended(report: Report) -> bool:
+    return any(finding.symptom in (Symptom.CRASH.value, Symptom.HANG.value) for finding in report.known)
 
 
 def _indented(text: str) -> Iterator[str]:
@@ -147,17 +195,20 @@ def _cause(finding: Finding) -> str:
 
 
 def _table(report: Report) -> Iterator[str]:
-    tolerated = [*(finding for finding, _reason in report.expected), *report.approximations]
-    idle = [result.check for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
+    tolerated = list(report.excused)
+    idle = [result for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
     for result in report.results:
-        if result.check in idle:
+        if result in idle:
             continue
         label = _label(result, report, tolerated)
         reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result)
         yield _shortened(f"{result.check:<11} {label:<13} {reason}")
     if idle:
-        # Most checks do not apply to most programs, so one line names them all.
-        yield from _wrapped(f"not applicable: {', '.join(idle)} (reasons: report.results)")
+        # Most checks do not apply to most programs. Those that the user could make apply are named.
+        named = [f"{result.check} (needs {result.needs})" for result in idle if result.needs]
+        others = len(idle) - len(named)
+        named += [f"{others}{' others' if named else ''} (reasons: report.results)"] if others else []
+        yield from _wrapped(f"not applicable: {', '.join(named)}")
 
 
 def _label(result: CheckResult, report: Report, tolerated: list[Finding]) -> str:

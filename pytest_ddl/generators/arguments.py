@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
+
+from pytest_ddl.messages import did_you_mean
 
 
 def at_least(name: str, value: object, least: int) -> int:
@@ -28,7 +29,5 @@ def some_of(name: str, values: object, valid: Collection[str]) -> tuple[str, ...
         raise ValueError(f"{name} is empty, so nothing could be drawn; valid: {', '.join(valid)}")
     for value in chosen:
         if value not in valid:
-            close = get_close_matches(str(value), valid, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ValueError(f"{name} has no {value!r}{hint}; valid: {', '.join(valid)}")
+            raise ValueError(f"{name} has no {value!r}{did_you_mean(value, valid)}; valid: {', '.join(valid)}")
     return tuple(known for known in valid if known in chosen)

@@ -159,7 +159,10 @@ class ItemOnRanks:
         self._add_sections(output_sections(answers, "teardown"))
 
     def report(self, call: pytest.CallInfo[None], made_here: pytest.TestReport) -> pytest.TestReport:
-        """Return the merged report of the ranks. If the phase ended for another reason, return the report made here."""
+        """Return the merged report of the ranks.
+
+        If the phase did not end with the outcome of the ranks, return ``made_here``, the report of this process.
+        """
         report = made_here
         merged = self._merged.pop(call.when, None)
         error = call.excinfo.value if call.excinfo is not None else None
@@ -220,7 +223,7 @@ class ItemOnRanks:
 
     @contextmanager
     def _waiting(self, when: Any) -> Iterator[None]:
-        """Record why a phase ends, also if a signal handler raises an exception in this process meanwhile."""
+        """Record why a phase ends, even if a signal handler raises an exception in this process in the meantime."""
         __tracebackhide__ = True
         try:
             yield

@@ -6,10 +6,11 @@ A test *asks for a strategy* if the private fixture ``_ddl_spec`` is in its fixt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.messages import no_such_argument, not_one_of
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import StrategySpec
 
@@ -33,6 +34,12 @@ CONTROLLER_FIXTURES = ("ddl_cluster", "ddl_equivalence")
 """Fixtures that control ranks from the pytest process."""
 ISOLATIONS = ("reuse", "fresh")
 DEVICES = ("auto", "cpu", "gpu", "tpu")
+KERAS = ("keras", "tf_keras")
+
+
+def is_seconds(value: object) -> bool:
+    """Return whether a value is a positive number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +56,38 @@ class DdlMark:
     timeout: float | None = None
     isolation: str = "reuse"
     device: str | None = None
+    keras: str | None = None
+    """Package that provides ``tf.keras``; ``None`` for the one of the options."""
+    arguments: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
+    """Strategy -> function that a rank calls to get further arguments of the strategy's constructor."""
 
     def __post_init__(self) -> None:
         for name in ("replicas", "workers", "ps"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
-        if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
+        if self.timeout is not None and not is_seconds(self.timeout):
             raise ValueError(f"timeout={self.timeout!r} must be a positive number of seconds")
         if self.isolation not in ISOLATIONS:
-            raise ValueError(f"isolation={self.isolation!r} is not one of {', '.join(ISOLATIONS)}")
+            raise ValueError(not_one_of("isolation", self.isolation, ISOLATIONS))
         if self.device is not None and self.device not in DEVICES:
-            raise ValueError(f"device={self.device!r} is not one of {', '.join(DEVICES)}")
+            raise ValueError(not_one_of("device", self.device, DEVICES))
+        if self.keras is not None and self.keras not in KERAS:
+            raise ValueError(not_one_of("keras", self.keras, KERAS))
+        functions = self.arguments.values() if isinstance(self.arguments, Mapping) else [None]
+        if not all(map(callable, functions)):
+            raise ValueError(
+                f"arguments={self.arguments!r} must map names of strategies to functions that return a dict, because "
+                "objects of TensorFlow can be made only in the ranks"
+            )
         texts = [self.strategies] if isinstance(self.strategies, str) else self.strategies or []
         if not isinstance(texts, Collection) or not all(isinstance(text, str) for text in texts):
             raise ValueError(f"strategies={self.strategies!r} must be a name or a list of names")
+
+    @property
+    def is_alone(self) -> bool:
+        """True if the test shares its clusters with no other test."""
+        return self.isolation == "fresh" or self.keras is not None or bool(self.arguments)
 
     @property
     def overrides(self) -> dict[str, int | str]:
@@ -84,8 +108,7 @@ def parse_mark(node: pytest.Item | Any) -> DdlMark:
         raise ValueError(f"@pytest.mark.ddl takes keyword arguments only, not {mark.args[0]!r}; use strategies=…")
     unknown = [name for name in mark.kwargs if name not in DdlMark.__dataclass_fields__]
     if unknown:
-        valid = ", ".join(DdlMark.__dataclass_fields__)
-        raise ValueError(f"@pytest.mark.ddl has no argument {unknown[0]!r}; valid: {valid}")
+        raise ValueError(no_such_argument("@pytest.mark.ddl", unknown[0], DdlMark.__dataclass_fields__))
     try:
         return DdlMark(**mark.kwargs)
     except ValueError as error:
@@ -99,6 +122,7 @@ def select(
 
     :raises ValueError: if marker, fixtures or option are invalid or contradict each other. The message is one line.
     """
+    _check_constructor_arguments(mark, registry)
     if "virtual_gpus" in fixtures:
         return [_virtual_gpus(node, registry)]
     single = [name for fixture, name in SINGLE_STRATEGY_FIXTURES.items() if fixture in fixtures]
@@ -124,6 +148,20 @@ def select(
         raise ValueError(f"{origin}{error}") from None
 
 
+def _check_constructor_arguments(mark: DdlMark, registry: StrategyRegistry) -> None:
+    """Check that ``arguments=`` names strategies whose constructors take arguments.
+
+    :raises ValueError: for another name. The message is one line.
+    """
+    for name in mark.arguments:
+        try:
+            takes = getattr(registry[name], "arguments", ())
+        except UnknownStrategyError as error:
+            raise ValueError(f"@pytest.mark.ddl(arguments=…): {error}") from None
+        if not takes:
+            raise ValueError(f"@pytest.mark.ddl(arguments=…): {name} takes no arguments of its constructor")
+
+
 def _overridden(mark: DdlMark, specs: list[StrategySpec]) -> list[StrategySpec]:
     """Check that every setting of the marker has an effect on at least one spec, and return the specs.
 
@@ -138,13 +176,16 @@ def _overridden(mark: DdlMark, specs: list[StrategySpec]) -> list[StrategySpec]:
 
 def _virtual_gpus(node: Any, registry: StrategyRegistry) -> StrategySpec:
     mark = node.get_closest_marker("virtual_gpus") if node is not None else None
-    shape: dict[str, int | str] = dict(registry["virtual_gpus"].defaults)
+    valid = registry["virtual_gpus"].defaults
+    shape: dict[str, int | str] = dict(valid)
     if mark is not None:
         shape.update(zip(shape, mark.args, strict=False))
         unknown = [name for name in mark.kwargs if name not in shape]
         shape.update(mark.kwargs)
-        if unknown or len(mark.args) > len(registry["virtual_gpus"].defaults):
-            raise ValueError(f"@pytest.mark.virtual_gpus takes count and memory_mb, not {unknown or mark.args}")
+        if unknown:
+            raise ValueError(no_such_argument("@pytest.mark.virtual_gpus", unknown[0], valid))
+        if len(mark.args) > len(valid):
+            raise ValueError(f"@pytest.mark.virtual_gpus takes count and memory_mb, not {mark.args}")
     for name, value in shape.items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"@pytest.mark.virtual_gpus: {name}={value!r} must be a whole number, at least 1")

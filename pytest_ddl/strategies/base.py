@@ -52,6 +52,14 @@ class StrategyDefinition(Protocol):
         """Properties on which recording, checks and measurements depend (default: a synchronous strategy)."""
         return SYNCHRONOUS
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Arguments of the constructor that ``arguments=`` of the ``ddl`` marker may give (default: none).
+
+        :meth:`build` passes ``context.arguments(*self.arguments)`` to the constructor.
+        """
+        return ()
+
     def check(self, spec: StrategySpec) -> str | None:
         """Return what is wrong with a shape, or ``None`` if it is valid (default: every shape is valid)."""
         return None

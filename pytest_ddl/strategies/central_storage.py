@@ -14,6 +14,7 @@ class CentralStorage(StrategyDefinition):
     name = "central_storage"
     summary = "tf.distribute.experimental.CentralStorageStrategy: variables on one device, replicas on several"
     capabilities = Capabilities(reduces_by_copies=True)
+    arguments = ("compute_devices", "parameter_device")
     defaults: Mapping[str, int | str] = {"replicas": 2}
 
     def topology(self, spec: StrategySpec) -> Topology:
@@ -26,4 +27,5 @@ class CentralStorage(StrategyDefinition):
         import tensorflow as tf
 
         devices = make_logical_devices(context.device, context.spec.number("replicas"))
-        return tf.distribute.experimental.CentralStorageStrategy(compute_devices=devices, parameter_device="CPU:0")
+        arguments = {"compute_devices": devices, "parameter_device": "CPU:0", **context.arguments(*self.arguments)}
+        return tf.distribute.experimental.CentralStorageStrategy(**arguments)

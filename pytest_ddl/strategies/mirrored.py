@@ -13,6 +13,7 @@ from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task, Topolog
 class Mirrored(StrategyDefinition):
     name = "mirrored"
     summary = "tf.distribute.MirroredStrategy on virtual CPUs, or real or virtual GPUs"
+    arguments = ("devices", "cross_device_ops")
     defaults: Mapping[str, int | str] = {"replicas": 2}
 
     def topology(self, spec: StrategySpec) -> Topology:
@@ -24,4 +25,5 @@ class Mirrored(StrategyDefinition):
     def build(self, context: BuildContext) -> Any:
         import tensorflow as tf
 
-        return tf.distribute.MirroredStrategy(make_logical_devices(context.device, context.spec.number("replicas")))
+        devices = make_logical_devices(context.device, context.spec.number("replicas"))
+        return tf.distribute.MirroredStrategy(**{"devices": devices, **context.arguments(*self.arguments)})

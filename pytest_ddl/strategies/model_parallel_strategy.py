@@ -96,7 +96,7 @@ class ModelParallelStrategy:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Make new variables DTensor variables with the layout that :attr:`layout_map` gives."""
+        """Turn each variable that is created in this context into a DTensor variable; see :attr:`layout_map`."""
         with ExitStack() as stack:
             with tf.init_scope():
                 # A variable creator belongs to one graph, and Keras makes variables outside the graph being traced.

@@ -16,6 +16,7 @@ class MultiWorkerMirrored(StrategyDefinition):
     name = "multi_worker_mirrored"
     aliases = ("mwms",)
     summary = "tf.distribute.MultiWorkerMirroredStrategy: worker processes on localhost, replicas per worker"
+    arguments = ("communication_options",)
     defaults: Mapping[str, int | str] = {"workers": 2, "replicas": 1}
 
     def unavailable(self, spec: StrategySpec, device: str, machine: Machine) -> str | None:
@@ -48,4 +49,5 @@ class MultiWorkerMirrored(StrategyDefinition):
             }
         )
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=context.timeout)
-        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        arguments = {"communication_options": options, **context.arguments(*self.arguments)}
+        return tf.distribute.MultiWorkerMirroredStrategy(**arguments)

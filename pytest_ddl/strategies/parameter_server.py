@@ -23,6 +23,7 @@ class ParameterServer(StrategyDefinition):
     aliases = ("ps",)
     summary = "tf.distribute.ParameterServerStrategy with its coordinator; processes=separate for killable servers"
     capabilities = Capabilities(coordinator=True)
+    arguments = ("variable_partitioner",)
     defaults: Mapping[str, int | str] = {"workers": 2, "ps": 1, "processes": "shared"}
 
     def check(self, spec: StrategySpec) -> str | None:
@@ -58,7 +59,7 @@ class ParameterServer(StrategyDefinition):
         # The coordinator is left out of the cluster spec, as in TensorFlow's in-process tutorial.
         # Its own server then takes any free port.
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
-        return tf.distribute.ParameterServerStrategy(resolver)
+        return tf.distribute.ParameterServerStrategy(resolver, **context.arguments(*self.arguments))
 
 
 def join_scheduled(strategy: Any) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 
+from pytest_ddl.messages import did_you_mean
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.central_storage import CentralStorage
 from pytest_ddl.strategies.mirrored import Mirrored
@@ -83,8 +83,7 @@ class StrategyRegistry:
             if name == definition.name or name in definition.aliases:
                 return definition
         names = [name for definition in self for name in (definition.name, *definition.aliases)]
-        close = get_close_matches(name, [*names, "all", "available"], n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = did_you_mean(name, [*names, "all", "available"])
         valid = ", ".join([*(definition.name for definition in self), "all", "available"])
         raise UnknownStrategyError(f"{name!r} is not a strategy{hint}; valid: {valid}")
 
@@ -110,8 +109,9 @@ class StrategyRegistry:
             key, equals, value = (piece.strip() for piece in part.partition("="))
             if not equals or key not in shape:
                 valid = ", ".join(f"{k}={v}" for k, v in definition.defaults.items()) or "none"
+                hint = did_you_mean(key, definition.defaults)
                 raise UnknownStrategyError(
-                    f"{text!r}: {part!r} is not a setting of {definition.name} (settings: {valid})"
+                    f"{text!r}: {part!r} is not a setting of {definition.name}{hint}; settings: {valid}"
                 )
             shape[key] = _parse_value(text, key, value, definition.defaults[key])
         spec = StrategySpec(definition.name, shape)

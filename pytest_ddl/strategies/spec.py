@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_ddl.messages import no_such_argument
 
 
 @dataclass(frozen=True)
@@ -96,3 +100,19 @@ class BuildContext:
     It is ``None`` in a cluster: the controller enforces the deadline of each test, and many tests use one cluster. With
     a number of seconds, TensorFlow starts a thread for each collective, which waits for this time.
     """
+    make_arguments: bytes = b""
+    """Pickled function of the ``ddl`` marker that returns arguments of the strategy's constructor; empty for none."""
+
+    def arguments(self, *valid: str) -> dict[str, Any]:
+        """Return the arguments of the strategy's constructor that the ``ddl`` marker gives.
+
+        :param valid: names of the arguments that a marker may give.
+        :raises TypeError: if the function returns something else. The message is one line.
+        """
+        made = pickle.loads(self.make_arguments)() if self.make_arguments else {}
+        if not isinstance(made, Mapping):
+            raise TypeError(f"the function in arguments= of @pytest.mark.ddl must return a dict, not {made!r}")
+        for name in made:
+            if name not in valid:
+                raise TypeError(no_such_argument(f"@pytest.mark.ddl(arguments=…): {self.spec.name}", name, valid))
+        return dict(made)

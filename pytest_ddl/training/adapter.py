@@ -219,6 +219,28 @@ RANDOM_FUNCTIONS = (
 )  # fmt: skip
 
 
+def seeds_of_keras() -> tuple[Any, str] | None:
+    """Return ``(module, name)`` of the function by which random functions of Keras 3 turn ``seed=`` into a tensor.
+
+    ``draw_seed`` in ``keras.src.backend.tensorflow.random`` (Keras 3.0 to 3.15): every random function of this module
+    calls it and then draws. A tensor does not say which ``SeedGenerator`` it comes from.
+    """
+    module = sys.modules.get("keras.src.backend.tensorflow.random")
+    return (module, "draw_seed") if module is not None and hasattr(module, "draw_seed") else None
+
+
+def seed_generator(seed: Any) -> str:
+    """Return the name of the ``SeedGenerator`` behind the argument ``seed=`` of Keras; empty for any other seed.
+
+    For ``seed=None``, Keras draws from a global generator. A subclass may change the seeds, so it does not count.
+    """
+    module = sys.modules.get("keras.src.random.seed_generator")
+    plain = getattr(module, "SeedGenerator", None)
+    if seed is None:
+        return "the global seed generator" if plain is not None else ""
+    return str(seed.name) if plain is not None and type(seed) is plain else ""
+
+
 def called_by_program() -> str:
     """Return ``file:line`` of the caller of a watched method, or an empty string if the caller is a framework.
 

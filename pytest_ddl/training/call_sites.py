@@ -22,19 +22,37 @@ class CallSites:
 
     def __init__(self) -> None:
         self._ran: dict[CallSite, bool] = {}
+        self._fitted: dict[str, bool] = {}
 
     def add(self, method: str, trains: Any, limit: int, may_run: bool) -> None:
         """Add a call, whose place is read from the stack of this thread.
 
-        :param trains: step function or model that was passed. The same line with another one counts as another place.
+        :param trains: step function or model that was passed. The same line counts as another place if it passes a
+            different one.
         :param may_run: true if the limit of steps was not reached before the call.
         """
         site = CallSite(method, _code_of(trains), _frames(), limit)
         self._ran[site] = self._ran.get(site, False) or may_run
 
+    def fitted(self, model: Any) -> None:
+        """Note whether a model that ``run.fit`` trains has a ``train_step`` or a loss function of the program."""
+        losses = getattr(model, "loss", None)
+        given = losses.values() if isinstance(losses, dict) else losses if isinstance(losses, list) else [losses]
+        for name, own in (
+            ("train_step", _is_of_program(getattr(type(model), "train_step", None))),
+            ("loss_function", any(map(_is_of_program, given))),
+        ):
+            self._fitted[name] = self._fitted.get(name, False) or own
+
     def facts(self) -> dict[str, Any]:
-        """Return the fact ``call_sites`` of the run: each site -> True if it ran."""
-        return {"call_sites": self._ran} if self._ran else {}
+        """Return the facts ``call_sites`` (each site -> True if it ran) and ``fitted`` of the run."""
+        ran: dict[str, Any] = {"call_sites": self._ran} if self._ran else {}
+        return ran | ({"fitted": self._fitted} if self._fitted else {})
+
+
+def _is_of_program(function: Any) -> bool:
+    """Return whether a function is neither one of Keras nor the name of one."""
+    return inspect.isfunction(function) and function.__module__.split(".")[0] not in ("keras", "tf_keras")
 
 
 def _frames() -> tuple[tuple[str, int, int], ...]:

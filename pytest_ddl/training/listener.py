@@ -21,7 +21,8 @@ class StepListener(ABC):
     * ``run.fit``: :meth:`begin_call`. In each epoch :meth:`begin`. For each step :meth:`end_update` (if the run takes
       values over) and :meth:`end_step`. After the training :meth:`end_of_steps` and :meth:`result`;
     * ``run.evaluate`` and ``run.predict``: :meth:`result` and :meth:`end_without_step`;
-    * ``run.record``: :meth:`end_step`.
+    * ``run.record``: :meth:`end_step`;
+    * ``run.value``: :meth:`value`.
     """
 
     @property
@@ -95,6 +96,12 @@ class StepListener(ABC):
 
     def end_without_step(self) -> None:
         """Handle the end of an evaluation or prediction: what was consumed since the last step belongs to none."""
+
+    def value(self, name: str, number: Any, step: str | None) -> None:
+        """Handle ``run.value``.
+
+        :param step: ``last`` for the step that has ended, ``next`` for the one that ends next, ``None`` for no step.
+        """
 
     def result(self, name: str, value: Any) -> None:
         """Handle the result of ``fit``, ``evaluate`` or ``predict``."""

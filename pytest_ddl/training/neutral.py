@@ -50,10 +50,10 @@ With the high one, dropout keeps all elements, and with the low one none, except
 _SIGNED = {False: 0.5, True: -0.5}
 """High and low constant for a normal number. With 0, a learned standard deviation would have no gradient."""
 _CUMULATIVE = {False: 0.9693, True: 0.0307}
-"""Cumulative probability at which the high and the low category is chosen.
+"""Cumulative probabilities at which the high and the low category are chosen.
 
-It is not a multiple of a power of 2. A sum of equal probabilities often is such a multiple, and rounding would then
-decide the choice.
+They are not simple fractions such as 1/8 or 3/4. A sum of equal probabilities is often such a fraction, and rounding
+would then decide the choice.
 """
 
 

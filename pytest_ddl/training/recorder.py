@@ -49,6 +49,8 @@ class Recorder(StepListener):
         self._steps: list[StepRecord] = []
         self._results: dict[str, Any] = {}
         self._result_steps: dict[str, int] = {}
+        self._next_values: dict[str, float | None] = {}
+        """Values of ``run.value`` for the step that ends next."""
         self._noise = np.random.default_rng(settings.perturbation)
         change = self._moved if settings.perturbation else None
         self.creations = Creations(context.strategy, self.note, lambda: len(self._steps), change)
@@ -149,6 +151,8 @@ class Recorder(StepListener):
         limit = self._settings.steps
         if limit is not None and not self._settings.constant:
             self._call_sites.add(method, trains, limit, not self.reached_limit)
+        if method == "run.fit":
+            self._call_sites.fitted(trains)
 
     def end_update(self) -> None:
         """Record the values after the update of a step, before callbacks of the program run.
@@ -170,7 +174,8 @@ class Recorder(StepListener):
         number = values.scalar(loss)
         if loss is not None and number is None:
             self.note(f"the loss of a step is not compared: it is a {type(loss).__name__} and not a single number")
-        named = {key: values.scalar(value) for key, value in (shown or {}).items()}
+        named = {**self._next_values, **{key: values.scalar(value) for key, value in (shown or {}).items()}}
+        self._next_values = {}
         self._take_new(after_step=True)
         self.creations.forget()
         if not left and self._settings.states is not None and self._own is None:
@@ -227,6 +232,21 @@ class Recorder(StepListener):
                 "it is not counted as a step"
             )
         self.end_without_step()
+
+    def value(self, name: str, number: Any, step: str | None) -> None:
+        scalar = values.scalar(number)
+        if scalar is None:
+            raise TypeError(
+                f"run.value({name!r}, ...) takes one number, not a {type(number).__name__}: call it outside "
+                "tf.function, with a number that the step returns"
+            )
+        if step == "next":
+            self._next_values[name] = scalar
+        elif step == "last" and self._steps:
+            last = self._steps[-1]
+            self._steps[-1] = replace(last, values={**last.values, name: scalar})
+        else:
+            self.result("value", {name: scalar})
 
     def result(self, name: str, value: Any) -> None:
         """Record the result of ``fit``, ``evaluate`` or ``predict``. The result of a second ``fit`` is ``fit#2``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import coordinator, data, stepping
@@ -26,6 +26,8 @@ class Run:
         self._context = context
         self._listener = listener
         self._fitting = Fitting(listener, settings, context.strategy)
+        self._loop: Literal["steps", "batches"] | None = None
+        """Loop whose body the program runs now."""
 
     # -- facts about the run ------------------------------------------------------------------
 
@@ -42,8 +44,9 @@ class Run:
         """
         if self._settings.global_batch_size is None:
             raise AttributeError(
-                "run.global_batch_size is not known: pass global_batch_size= to the check (ddl_equivalence or "
-                "check_training), or batch_per_replica= to the measurement (measure; --batch-per-replica of the gate)."
+                "run.global_batch_size is not known: pass global_batch_size= to ddl_equivalence or check_training, "
+                "--global-batch-size to pytest-ddl check, or batch_per_replica= to a measurement (--batch-per-replica "
+                "of the gate)."
             )
         return self._settings.global_batch_size
 
@@ -168,11 +171,12 @@ class Run:
             self._listener.begin_call("run.steps", train_step)
         arguments = (self._listener, self.strategy, train_step, given)
         if not coordinator.uses_coordinator(self.strategy):
-            yield from stepping.synchronous(*arguments, more)
+            losses = stepping.synchronous(*arguments, more)
         elif concurrent:
-            yield from coordinator.concurrently(*arguments, self._remaining(steps))
+            losses = coordinator.concurrently(*arguments, self._remaining(steps))
         else:
-            yield from coordinator.one_by_one(*arguments, more)
+            losses = coordinator.one_by_one(*arguments, more)
+        yield from self._bodies("steps", losses)
 
     def batches(self, dataset: Any) -> Iterator[Any]:
         """Yield distributed batches for a loop that calls ``run.strategy.run`` itself.
@@ -191,15 +195,43 @@ class Run:
         if data.number_of_steps(given) != 0:
             self._listener.begin_call("run.batches")
         more = lambda: not self._listener.reached_limit  # noqa: E731
-        yield from stepping.batches(self._listener, self.strategy, given, more)
+        yield from self._bodies("batches", stepping.batches(self._listener, self.strategy, given, more))
+
+    def _bodies(self, loop: Literal["steps", "batches"], items: Iterator[Any]) -> Iterator[Any]:
+        """Yield the items of a loop, and remember the loop while its body runs."""
+        for item in items:
+            self._loop = loop
+            try:
+                yield item
+            finally:
+                self._loop = None
 
     def record(self, loss: Any = None, **named_values: Any) -> None:
         """Record the end of a step, in a loop that the program runs itself.
 
+        Each call counts one step. :meth:`value` records a number without counting a step.
+
         :param loss: the loss of the step.
         :param named_values: further numbers to record for the step, by name.
+        :raises RuntimeError: in a loop over :meth:`steps`, which records its steps itself.
         """
+        if self._loop == "steps":
+            raise RuntimeError(
+                "run.steps records each step itself, so run.record would count a step that did not happen: call "
+                "run.value(name, number) to record a number"
+            )
         self._listener.end_step(loss, named_values)
+
+    def value(self, name: str, number: Any) -> None:
+        """Record a number to compare, without counting a step.
+
+        In a loop over :meth:`steps` it belongs to the step that has just ended, and in a loop over :meth:`batches` to
+        the step that the next :meth:`record` ends. Anywhere else it is a result after the steps so far.
+
+        :param number: one number, as Python, NumPy or an eager tensor has it.
+        :raises TypeError: if it is not one number, for example a tensor inside a ``tf.function``.
+        """
+        self._listener.value(name, number, {"steps": "last", "batches": "next", None: None}[self._loop])
 
     def fit(self, model: Any, dataset_or_x: Any, y: Any = None, **kwargs: Any) -> Any:
         """Call ``model.fit``, record the state after each batch, and stop at the step limit.

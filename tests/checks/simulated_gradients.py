@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.runs.slices import slices_to_recompute
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import (
     BatchRecord,
     GradientRecord,
@@ -211,7 +214,16 @@ def _variables(way: Way, replicas: int) -> list[VariableRecord]:
     ]
 
 
-def train(way: Way, replicas: int, workers: int = 1) -> TrainingRecord:
+@dataclass(frozen=True)
+class Slice:
+    """One replica's examples of one step, on which one device trains without the others."""
+
+    replica: int
+    replicas: int
+    step: int
+
+
+def train(way: Way, replicas: int, workers: int = 1, only: Slice | None = None) -> TrainingRecord:
     """Run the program on a number of replicas and record it."""
     rng = np.random.default_rng(99)
     start = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
@@ -232,6 +244,8 @@ def train(way: Way, replicas: int, workers: int = 1) -> TrainingRecord:
     initial = [snapshot(0, group) for group in groups]
     steps: list[list[StepRecord]] = [[] for _ in groups]
     for step, parts in enumerate(batches(way, replicas), 1):
+        if only is not None and step == only.step:
+            parts = [batches(way, only.replicas)[step - 1][only.replica]]
         computed = [way.computed(copies[r], part) for r, part in enumerate(parts)]
         handed = [dict(part) for part in way.handed(computed, step)]
         for part in handed:
@@ -287,6 +301,16 @@ def train(way: Way, replicas: int, workers: int = 1) -> TrainingRecord:
     )
     name = f"mirrored[replicas={replicas}]" if replicas > 1 else "one_device"
     return TrainingRecord(name, replicas, ranks, max(way.sizes), "float64", way.seed)
+
+
+def judged_with_slices(right: Way, wrong: Way, replicas: int, workers: int = 1, **settings: Any) -> Report:
+    """Judge a wrong program, and run one device on each replica's examples if the report asks for it."""
+    reference, distributed = train(right, 1), train(wrong, replicas, workers)
+    report = judge(reference, distributed, **settings)
+    for step, rows in slices_to_recompute(report):
+        slices = {replica: train(right, 1, only=Slice(replica, replicas, step)) for replica in rows}
+        report = judge(reference, distributed, slices=slices, slice_step=step, **settings)
+    return report
 
 
 def _move(way: Way, weights: Gradient, slots: Gradient, name: str, gradient: Array, step: int, count: int) -> None:

@@ -203,7 +203,7 @@ def test_unknown_names_are_refused_with_the_valid_ones() -> None:
     records = pair(Program(replicas=2))
     with pytest.raises(ValueError, match=r"unknown cause 'gradient-scald'; valid: .*gradient-not-aggregated"):
         judge(*records, expect={"gradient-scald": "typo"})
-    with pytest.raises(ValueError, match=r"unknown check 'STEP'; valid: RUN, "):
+    with pytest.raises(ValueError, match=r"unknown check 'STEP' \(did you mean 'STEP-EQ'\?\); valid: RUN, "):
         judge(*records, checks=["STEP"])
     with pytest.raises(ValueError, match="must map cause ids to reasons"):
         judge(*records, expect="empty-replica")
@@ -242,7 +242,8 @@ def test_reference_that_is_not_finite_is_inconclusive_unless_the_kind_differs() 
 
 
 def _error(kind: str, message: str, last: str = "user.py") -> ErrorRecord:
-    return ErrorRecord(kind, message, f'Traceback\n  File "{last}", line 1, in f\n{kind}: {message}', step=1)
+    trace = f'Traceback\n  File "user.py", line 1, in f\n    model.fit(x)\n  File "{last}", line 1, in f\n    code\n'
+    return ErrorRecord(kind, message, f"{trace}{kind}: {message}", step=1)
 
 
 MERGE = "`merge_call` called while defining a new graph or a tf.function."

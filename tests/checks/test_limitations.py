@@ -48,7 +48,7 @@ SEEN = {
 
 
 def raised(message: str, files: list[str]) -> ErrorRecord:
-    frames = "".join(f'  File "{file}", line 1, in function\n    code\n' for file in files)
+    frames = "".join(f'  File "{file}", line 1, in function\n    model.fit(data)\n' for file in files)
     trace = f"Traceback (most recent call last):\n{frames}SomeError: {message}\n"
     return ErrorRecord(type="SomeError", message=message, traceback=trace, step=0)
 

@@ -16,6 +16,7 @@ from simulated_gradients import (
     clipped_by_value,
     coupled,
     global_mean,
+    judged_with_slices,
     local_mean,
     scaled,
     summed,
@@ -242,7 +243,7 @@ def test_rows_of_replicas_that_overwrite_each_other() -> None:
 def test_gradients_of_more_calls_do_not_tell_a_coupled_loss() -> None:
     """The same batch through two calls: the second sees other weights."""
     right, wrong = Way(rule="hand", computed=coupled), Way(rule="hand", computed=coupled)
-    assert first(right, wrong).cause == "batch-coupled-loss"
+    assert judged_with_slices(right, wrong, 2, checks=NUMERIC).findings[0].cause == "batch-coupled-loss"
 
     def twice(_rank: Any, step: StepRecord) -> StepRecord:
         again = tuple(replace(g, call=1, values=dict.fromkeys(g.values)) for g in step.gradients)

@@ -212,3 +212,16 @@ def test_state_that_differs_for_another_reason_is_not_excused() -> None:
     assert report.verdict == "inconclusive"
     (reason,) = report.inconclusive
     assert reason.startswith("STATE-EQ: state-not-aggregated is declared, and nothing shows that ema/average differs")
+
+
+def test_state_that_every_replica_adds_in_full() -> None:
+    reference, distributed = pair(TWO)
+
+    def doubled(_replica: int, step: int, _value: Array) -> Array:
+        values = [np.asarray(reference.value(STATE, at)) for at in (0, step)]
+        return np.asarray(values[0] + 2 * (values[1] - values[0]))
+
+    (finding,) = _state(reference, _changed(distributed, doubled)).findings
+    assert finding.cause == "state-scaled-by-replica-count"
+    (other,) = _both(lambda _replica, step, value: value + 0.1 * step).findings
+    assert other.cause != "state-scaled-by-replica-count"

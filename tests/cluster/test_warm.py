@@ -91,7 +91,13 @@ def test_key_changes_with_the_installed_packages(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path)])
     key = warm.key_of({})
     (tmp_path / "keras-99.dist-info").mkdir()
-    assert warm.key_of({}) != key
+    installed = warm.key_of({})
+    assert installed != key
+    (tmp_path / "hooks.pth").write_text("import os")
+    first = warm.key_of({})
+    assert first != installed
+    (tmp_path / "hooks.pth").write_text("import re")
+    assert warm.key_of({}) != first
 
 
 def test_server_fits_a_path_that_shadows_nothing(tmp_path: Path) -> None:

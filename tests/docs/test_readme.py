@@ -35,7 +35,7 @@ def normalized(text: str) -> list[str]:
 def run(pytester: pytest.Pytester, program: str, *options: str) -> pytest.RunResult:
     pytester.makepyfile(test_train=program)
     pytester.makeini("[pytest]\n")
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=120)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=300)
 
 
 @pytest.mark.slow
@@ -80,3 +80,18 @@ def test_commands_set_everything_up(name: str) -> None:
     command = shlex.split(blocks()[name])
     assert command[:4] == ["python3", "-m", "venv", ".venv"]
     assert {".venv/bin/pip", ".venv/bin/pytest"} <= set(command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "strategies"), [("fit", "mirrored"), ("coordinator", "parameter_server")])
+def test_examples_of_comparisons_pass(name: str, strategies: str, pytester: pytest.Pytester) -> None:
+    text = (ROOT / "docs" / "checking-training.md").read_text(encoding="utf-8")
+    (example,) = (match["text"] for match in _BLOCK.finditer(text) if match["name"] == f"example: {name}")
+    run(pytester, example, f"--ddl-strategy={strategies}").assert_outcomes(passed=1)
+
+
+def test_check_command_names_the_function_of_the_example() -> None:
+    found = blocks()
+    command, target, *_options = shlex.split(found["command: check"])[1:]
+    assert (command, target) == ("check", "test_train.py:train")
+    assert "def train(run" in found["example: test_train.py"]

@@ -61,6 +61,8 @@ def test_pages_load_nothing_from_other_servers() -> None:
         ("how-it-works.md", "[Security](../SECURITY.md#ci)", "[Security](security.md#ci)"),
         ("contributing.md", "[workflows](../.github/workflows)", "workflows"),
         ("readme.md", "[Gate](docs/gate.md) [License](LICENSE)", "[Gate](gate.md) License"),
+        ("readme.md", "![Page](docs/images/report-page.png)", "![Page](images/report-page.png)"),
+        ("history.md", "![List](images/history-charts.png)", "![List](images/history-charts.png)"),
         ("experiment/table.md", "[Page](../experiment.md)", "[Page](../experiment.md)"),
         ("contributing.md", "[gone](../gone.md)", "[gone](../gone.md)"),
         ("contributing.md", "[out](https://keras.io) [here](#links)", "[out](https://keras.io) [here](#links)"),

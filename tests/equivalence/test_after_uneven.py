@@ -14,7 +14,7 @@ import uneven_programs as programs
 
 from pytest_ddl import check_training
 
-GIVEN = {"global_batch_size": 12, "timeout": 150}
+GIVEN = {"global_batch_size": 12, "timeout": 400}
 TOLERATED = "mean-of-replica-means"
 
 

@@ -45,7 +45,6 @@ def test_right_programs_pass(strategy, program, tolerated):
 @pytest.mark.parametrize(
     ("program", "cause"),
     [
-        (programs.keras_dropout, REPEATED),
         (programs.noise_by_step_alone, REPEATED),
         (programs.noise_by_replica_alone, "random-stream-repeated-across-steps"),
         (programs.keras_batch_normalization, "state-not-aggregated"),

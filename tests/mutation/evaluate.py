@@ -75,7 +75,7 @@ def _outcome(case: Case, report: Report) -> str:
         return EQUIVALENT
     if report.verdict == "inconclusive":
         return INCONCLUSIVE
-    return TOLERATED if report.approximations else SURVIVED
+    return TOLERATED if report.approximations or report.known else SURVIVED
 
 
 def is_equivalent(case: Case, report: Report) -> bool:

@@ -29,6 +29,7 @@ TOPICS = (
     "nonfinite",
     "endings",
     "translation",
+    "misleading",
 )
 
 PLANTED: tuple[Planted, ...] = tuple(

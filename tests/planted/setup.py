@@ -151,7 +151,9 @@ PLANTED = (
     planted("H01", strategy_takes_one_of_the_devices, MISCONFIGURED, strategies=("mirrored",)),
     planted("H06", step_is_compiled_by_xla, UNSUPPORTED, symptom="crash", strategies=("mirrored",)),
     planted("B19", loss_scaling_is_compiled_by_xla, UNSUPPORTED, symptom="crash", strategies=("mirrored",)),
-    planted("H07", optimizer_is_built_by_the_first_step, UNSUPPORTED, symptom="crash", strategies=("mirrored",)),
+    planted(
+        "H07", optimizer_is_built_by_the_first_step, "optimizer-not-built", symptom="crash", strategies=("mirrored",)
+    ),
     planted("H08", gradients_are_applied_between_replicas, "worker-raised", UNSUPPORTED, symptom="crash"),
     planted("", one_worker_lacks_a_file, "worker-raised", symptom="crash", strategies=WORKERS, timeout=45),
     planted("", one_worker_is_killed, "worker-died", symptom="crash", strategies=WORKERS, timeout=45),

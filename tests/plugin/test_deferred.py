@@ -121,6 +121,7 @@ TEST = """
 
     def test_from_outside(ddl_cluster):
         assert ddl_cluster.run(number) == [7]
+        assert ddl_cluster.run(lambda: int(tf.constant(8))) == [8]
 
     def number():
         return int(tf.constant(7))

@@ -123,6 +123,12 @@ PROJECT = {
                 ddl_equivalence(3)
             with pytest.raises(TypeError, match="batch"):
                 ddl_equivalence(right, batch=3)
+
+        def test_wrong_argument(ddl_equivalence):
+            ddl_equivalence(right, global_batch_sise=3)
+
+        def test_wrong_value(ddl_equivalence):
+            ddl_equivalence(right, steps="two")
     """,
 }
 LABEL = "[mirrored]"
@@ -153,6 +159,15 @@ def test_wrong_arguments_are_named(run: Any) -> None:
     cases = {name: case for name, case in run.cases.items() if name.startswith("test_arguments[")}
     assert len(cases) == 8
     assert {name: case.text for name, case in cases.items() if case.outcome != "passed"} == {}
+
+
+def test_a_wrong_argument_shows_only_the_line_that_has_it(run: Any) -> None:
+    for name, said in (("argument", "(did you mean 'global_batch_size'?)"), ("value", "steps='two' must be a whole")):
+        text = run[f"test_wrong_{name}{LABEL}"].text
+        assert said in text
+        assert "test_equivalence.py:" in text
+        assert "comparer.py" not in text
+        assert "arguments.py" not in text
 
 
 def test_a_named_check_that_does_not_apply_is_no_pass(run: Any) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.comparisons import registered_checks
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness
-from pytest_ddl.session import _registered_checks, harness_of
+from pytest_ddl.session import harness_of
 from pytest_ddl.strategies.mirrored import Mirrored
 from pytest_ddl.strategies.registry import StrategyRegistry
 
@@ -46,7 +47,7 @@ def test_a_wrong_check_is_named() -> None:
                 checks.append("hello")
 
     with pytest.raises(pytest.UsageError, match=r"pytest_ddl_register_checks: 'hello' is no pytest_ddl\.Check"):
-        _registered_checks(Config)  # type: ignore[arg-type]
+        registered_checks(Config)  # type: ignore[arg-type]
 
 
 class Home:
@@ -59,7 +60,10 @@ class Home:
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (Home(), r"Home is no strategy: it has no aliases, check\. Let the class inherit from .*StrategyDefinition"),
+        (
+            Home(),
+            r"Home is no strategy: it has no aliases, arguments, check\. Let the class inherit",
+        ),
         (Mirrored, r"pytest_ddl\.strategies\.mirrored\.Mirrored is a class; add an object of it: Mirrored\(\)"),
         (Mirrored(), "strategy name 'mirrored' is taken; choose another name for"),
     ],

@@ -114,5 +114,17 @@ def creates_a_variable(run: Any) -> None:
     _loop(run, draw)
 
 
+def seeds_of_keras(run: Any) -> None:
+    """A generator, a number, and a seed of the generator in a function of TensorFlow."""
+    with run.strategy.scope():
+        generator = keras.random.SeedGenerator(1, name="generator")
+
+    def draw(x: Any, _replica: Any, _step: Any) -> Any:
+        drawn = [keras.random.normal(tf.shape(x), seed=seed) for seed in (generator, 7)]
+        return sum(drawn) + tf.random.stateless_normal(tf.shape(x), generator.next(), dtype=drawn[0].dtype)
+
+    _loop(run, draw)
+
+
 def draws_nothing(run: Any) -> None:
     _loop(run, lambda x, _replica, _step: tf.zeros_like(x))

@@ -46,6 +46,12 @@ def test_every_way_to_draw_is_seen_once(ranks, program, positions):
         assert {draw.size for draw in draws.values()} == {24}
 
 
+def test_the_seed_generator_of_keras_is_named(ranks):
+    draws = draws_of(ranks("mirrored", programs.seeds_of_keras, **GIVEN))
+    named = {position: {d.generator for (p, _r, _s), d in draws.items() if p == position} for position in range(3)}
+    assert named == {0: {"generator"}, 1: {""}, 2: {""}}
+
+
 def test_initial_values_are_no_draws(ranks):
     draws = draws_of(ranks("one_device", programs.creates_a_variable, **GIVEN))
     assert sorted(draws) == [(0, 0, step) for step in (1, 2, 3)]

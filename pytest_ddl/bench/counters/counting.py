@@ -46,7 +46,7 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
         if item.kind in graphs.REDUCES:
             dtypes[item.dtype] += graphs.bytes_of(item) * number
         if not graphs.bytes_of(item) and item.shape != (0,):
-            watch.note(f"a {item.kind} of {item.dtype} has no static shape: its bytes are not counted")
+            watch.note(f"{item.kind} of {item.dtype} has no static shape: its bytes are not counted")
     if not watch.executions.is_possible:
         watch.note("graphs were not counted: this release of TensorFlow does not allow function calls to be observed")
     if watch.loss is not None and not math.isfinite(watch.loss):

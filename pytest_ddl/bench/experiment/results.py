@@ -168,7 +168,7 @@ class Training:
 
     @property
     def total_seconds(self) -> float:
-        """Seconds of all epochs, as published. The first epoch includes tracing and compiling."""
+        """Seconds of all epochs, as in the published time. The first epoch includes tracing and compiling."""
         return sum(self.epoch_seconds)
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench import outcome
+from pytest_ddl import github
 from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
@@ -67,8 +67,8 @@ def _add_measured(what: argparse._ArgumentGroup) -> None:
     for side in ("base", "head"):
         add(f"--{side}-python", metavar="PYTHON", help=f"interpreter for {side.upper()} (default: this one)")
     instrument = (
-        "pytest-ddl that measures: gate: the running one; version: each version's own; auto (default): each version's "
-        "own if both have one, else the running one"
+        "which pytest-ddl measures the versions: 'gate' is the one that runs this command, 'version' is the one that "
+        "each version contains, and 'auto' (default) is 'version' if both contain a suitable one, else 'gate'"
     )
     add("--instrument", choices=("auto", "gate", "version"), help=instrument)
     add("--a-a", action="store_true", help="measure the gate itself: BASE and HEAD may be the same")
@@ -145,9 +145,9 @@ def _show(result: GateResult, options: argparse.Namespace) -> int:
     sys.stdout.write(str(result))
     if options.json is not None:
         result.save(options.json)
-    if options.github or outcome.is_github():
+    if options.github or github.is_github():
         sys.stdout.write(result.annotations())
-        if not outcome.append_summary(result.step_summary()) and options.github:
+        if not github.append_summary(result.step_summary()) and options.github:
             sys.stderr.write("pytest-ddl gate: --github: GITHUB_STEP_SUMMARY is not set, so there is no step summary\n")
     sys.stdout.flush()
     return result.exit_status

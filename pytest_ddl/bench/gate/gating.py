@@ -186,7 +186,7 @@ def _missing(target: Target, *sides: Side) -> str:
     who = " and ".join(f"{side.name} ({side.commit[:10]})" for side in lacking)
     looked = ", ".join(str(path.relative_to(lacking[0].root)) for path in lacking[0].paths)
     none, meant = "has" if len(lacking) == 1 else "have", target.meant(lacking[0].paths)
-    fix = f"Did you mean {meant}?" if meant else "A new target can be measured if BASE has it, too"
+    fix = f"Did you mean {meant}?" if meant else "To measure a new target, add it to BASE, too"
     return f"{who} {none} no {target.place}, so there is nothing to compare (looked in {looked}). {fix}"
 
 

@@ -15,7 +15,7 @@ from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
 from pytest_ddl.bench.gate.worktrees import Version
 from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.bench.outcome import annotation
+from pytest_ddl.github import annotation
 
 SCHEMA = 1
 """Version of the JSON. It is raised when a field changes its meaning or is removed."""

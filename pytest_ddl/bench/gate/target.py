@@ -80,7 +80,7 @@ class FromVersion:
 
     @property
     def func(self) -> Callable[[Any], Any]:
-        """The function itself. Code that looks up the source of a ``functools.partial`` finds it here, too."""
+        """The function itself. Code that looks into a ``functools.partial`` finds its function by the same name."""
         if self._loaded is None:
             self._loaded = self._load()
         return self._loaded

@@ -147,8 +147,8 @@ def decide_launches(medians: Sequence[float], totals: Sequence[float], rule: Rul
     if total.verdict is not Verdict.REGRESSION:
         return decision
     reason = (
-        f"the median step takes {percent(math.log(decision.ratio))} time, but all steps together "
-        f"{percent(math.log(total.ratio))}: HEAD has rare long steps (writing, retracing, garbage collection)"
+        f"the median time of a step changed by {percent(math.log(decision.ratio))}, but the time of all steps together "
+        f"by {percent(math.log(total.ratio))}: HEAD has rare long steps (writing, retracing, garbage collection)"
     )
     return replace(total, reason=reason)
 
@@ -168,13 +168,19 @@ def _judge(mean: float, lower: float, upper: float, margin: float, rule: Rule) -
     estimate, allowed = percent(mean), f"{rule.margin * 100:g} %"
     between = f"it is between {percent(lower)} and {percent(upper)}"
     if lower > 0 and mean > margin:
-        return Verdict.REGRESSION, f"a step takes {estimate} time: more than the margin of {allowed}, and not by chance"
+        return Verdict.REGRESSION, (
+            f"the time of a step changed by {estimate}, more than the margin of {allowed}, and not by chance"
+        )
     if upper < 0 and mean < -margin:
-        return Verdict.IMPROVEMENT, f"a step takes {estimate} time"
+        return Verdict.IMPROVEMENT, f"the time of a step changed by {estimate}"
     if mean <= margin and upper < 2 * margin:
-        return Verdict.PASS, f"a step takes {estimate} time, surely less than {percent(2 * margin)}"
+        return Verdict.PASS, (
+            f"the time of a step changed by {estimate}, and surely by less than {percent(2 * margin)}"
+        )
     if mean > margin:
-        return Verdict.INCONCLUSIVE, f"a step seems to take {estimate} time, but this may be chance: {between}"
+        return Verdict.INCONCLUSIVE, (
+            f"the time of a step seems to have changed by {estimate}, but this may be chance: {between}"
+        )
     return Verdict.INCONCLUSIVE, f"a slowdown of {percent(2 * margin)} cannot be ruled out: {between}"
 
 

@@ -11,7 +11,7 @@ from html import escape
 from pytest_ddl.bench.history.detect import Change, relative_noise
 from pytest_ddl.bench.history.meaning import family, higher_is_better
 from pytest_ddl.bench.history.model import Commit, Point, Series
-from pytest_ddl.bench.history.units import DASH, THIN, TIMES, labels, number, percent, scale, ticks
+from pytest_ddl.web.units import DASH, THIN, TIMES, labels, number, percent, scale, ticks
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Size of the drawing. The page stretches it to the available space; strokes keep their width."""

@@ -21,7 +21,8 @@ from pytest_ddl.bench.history.page import write_page
 from pytest_ddl.bench.history.read import NoResultsError, read_results
 from pytest_ddl.bench.history.report import Report, explain, github_annotations, step_summary, text_of
 from pytest_ddl.bench.metrics.registry import MissingPackageError
-from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, append_summary, failed, interruptible, is_github
+from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, failed, interruptible
+from pytest_ddl.github import append_summary, is_github
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json", "benchmarks/asv.conf.json")
 STATUSES = """\

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pytest_ddl.bench.history.model import Benchmark, Series
-from pytest_ddl.bench.history.units import TIMES
 from pytest_ddl.bench.metrics import METRICS, Metric
 from pytest_ddl.bench.metrics.counts import COUNTS
+from pytest_ddl.web.units import TIMES
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, workload
 from pytest_ddl.bench.history.model import History, Problem, Series
 from pytest_ddl.bench.history.report import Report, causes
 from pytest_ddl.bench.history.sections import View, commit_link, scrollable, series_order, series_title, view_section
-from pytest_ddl.bench.history.units import percent, quantity, scale
+from pytest_ddl.web.look import look
+from pytest_ddl.web.units import percent, quantity, scale
 
 PLACE = Path("scaling") / "index.html"
 """Path of the page in asv's ``html_dir``."""
@@ -57,7 +58,7 @@ def render(report: Report, *, asv: bool = False) -> str:
         "project": escape(project),
         "span": escape(f"{_plural(len(history.commits), 'commit')}, {days}"),
         "asv": '<a href="../index.html">All benchmarks in asv</a>' if asv else "",
-        "style": _template("page.css"),
+        "style": look() + _template("page.css"),
         "script": _template("page.js"),
         "notes": notes_section(report),
         "findings": findings_section(report),

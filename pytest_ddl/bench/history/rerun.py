@@ -173,5 +173,4 @@ def _other_metric(cell: Any, series: Series, margin: float) -> ChangeVerdict:
             "unconfirmed", f"the re-run has {len(ratios)} calm launches, but 3 are needed: {cell.reason}"
         )
     decision = decide(ratios, Rule(margin=margin, looks=(len(ratios),)))
-    reason = decision.reason.replace("a step takes", f"{name} takes").replace("a step seems", f"{name} seems")
-    return judged(decision.verdict.value, reason.replace(" time", ""), decision)
+    return judged(decision.verdict.value, decision.reason.replace("the time of a step", name), decision)

@@ -21,7 +21,7 @@ from pytest_ddl.bench.history.meaning import (
 )
 from pytest_ddl.bench.history.model import Commit, History, Series, short_id
 from pytest_ddl.bench.history.report import Report
-from pytest_ddl.bench.history.units import DASH, number, scale
+from pytest_ddl.web.units import DASH, number, scale
 
 ORDER = ("throughput", "efficiency", "step", "overhead", "communication", "first_step", "memory", "energy", "counters")
 """Order of the metrics in a view. The others follow."""

@@ -103,8 +103,8 @@ def margin_of(mean: float, spread: float, reference_runs: int, runs: int, alpha:
 def interpolated(points: Sequence[ConvergencePoint], batch: int) -> ConvergencePoint:
     """Return the reference for a batch size, interpolated between its neighbors if it has none of its own.
 
-    Mean and spread are interpolated linearly in the batch size. The number of runs is the smaller one of both
-    neighbors. Source: mlcommons/logging, rcp_checker.py, ``_create_interp_rcp``.
+    Mean and spread are interpolated linearly in the batch size. The number of runs is the smaller of the
+    two neighbors' numbers. Source: mlcommons/logging, rcp_checker.py, ``_create_interp_rcp``.
 
     :raises NoNumberError: outside the batch sizes of the reference, because convergence is not extrapolated.
     """

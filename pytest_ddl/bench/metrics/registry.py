@@ -73,7 +73,9 @@ class Metric:
     """Metric that a gate compares in place of this one, because it is positive, lower is better, and it is on a ratio
     scale. ``None`` if this metric has these properties itself, or if there is no such metric."""
     ratio_scale: bool
-    """True if it is positive and a factor means the same everywhere; intervals are then computed from logarithms."""
+    """True if the metric is positive and a ratio has the same meaning for small and large values.
+
+    Intervals are then computed from logarithms."""
     tracked: Suites
     """asv suites that track the metric: all, those with a batch rule, or those that read energy; empty: none."""
     by_blocks: bool
@@ -85,8 +87,8 @@ class Metric:
     function: str
     """Location of the function that users call, as ``module:name`` under ``pytest_ddl.bench``."""
     compute: Callable[..., Any] = field(repr=False)
-    """Decorated function. It takes the launch (scope ``launch``), or the launch on one replica and the other one
-    (scope ``pair``), or else the parameters in its docstring."""
+    """Decorated function. It takes the launch (scope ``launch``); or the launch on one replica, and then the launch on
+    several (scope ``pair``); or, for other scopes, the parameters that its docstring lists."""
 
     @property
     def of(self) -> Callable[..., float] | None:

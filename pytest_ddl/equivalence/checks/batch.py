@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.gradients import calls, observed
 from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, not_observed, passed
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import GradientStage, TrainingRecord
 
 CHECK = "BATCH"
+_EVERY_EXAMPLE = "Evaluate every example once: neither drop the last batch nor pad it with other examples."
 
 
 def check_batch(
@@ -33,22 +35,31 @@ def check_batch(
             continue
         compared += 1
         if sum(found.values()) != expected:
-            return failed(CHECK, [_finding(step, found, expected)])
+            return failed(CHECK, [_finding(step, found, expected, trains=_trains(reference, step))])
     if compared == 0:
         return not_applicable(CHECK, not_observed(distributed, "batch sizes were"))
     return passed(CHECK, f"{compared} global batches")
 
 
-def _finding(step: int, found: dict[int, int], expected: int) -> Finding:
+def _trains(reference: TrainingRecord, step: int) -> bool:
+    """Return whether one device computes gradients in a step, if it does so in any. Otherwise the step evaluates."""
+    return not observed(reference) or any(calls(reference, step, stage) for stage in GradientStage)
+
+
+def _finding(step: int, found: dict[int, int], expected: int, *, trains: bool) -> Finding:
     total = sum(found.values())
     parts = ", ".join(f"replica {replica}: {size}" for replica, size in sorted(found.items()))
+    cause = "global-batch-wrong" if trains else "examples-duplicated" if total > expected else "examples-dropped"
+    what = f"the global batch of step {step}" if trains else f"the evaluation recorded as step {step}"
     return Finding(
         check=CHECK,
-        message=f"the global batch of step {step} has {total} examples instead of {expected}",
-        cause="global-batch-wrong",
+        message=f"{what} has {total} examples instead of {expected}",
+        cause=cause,
         step=step,
         error=float(abs(total - expected)),
-        fix=fix_of("global-batch-wrong"),
+        fix=fix_of(cause)
+        if trains
+        else "Count the examples of the last batch: neither drop it nor pad it with others.",
         observed=f"{total} ({parts})",
         expected=str(expected),
         evidence=f"{total / expected:.4g} x the expected number of examples",

@@ -15,7 +15,9 @@ def check_checkpoint(reference: TrainingRecord, distributed: TrainingRecord, tol
     """Judge the restores after which training continues. A lost value counts even if one device loses it too."""
     restores = [(rank, restore) for rank in distributed.ranks for restore in rank.restores]
     if not restores:
-        return not_applicable(CHECK, "the program restores no file that it saved in the same run")
+        return not_applicable(
+            CHECK, "the program restores no file that it saved in the same run", "a restored checkpoint"
+        )
     for rank, restore in restores:
         # A model that is loaded only for an evaluation needs no optimizer.
         goes_on = restore.step < rank.num_steps

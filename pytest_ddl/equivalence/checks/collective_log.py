@@ -182,7 +182,7 @@ def _extra(
 def _takes_more_steps(
     item: CollectiveRecord, mine: Sequence[CollectiveRecord], theirs: Sequence[CollectiveRecord]
 ) -> bool:
-    """Return whether the extra collective is the first one of a further step of the same kind."""
+    """Return whether one rank only takes more steps: its extra collective begins another step like those before."""
     steps, others = (Counter(entry.step for entry in log if entry.where == item.where) for log in (mine, theirs))
     last = max(steps)
     regular = len(set(steps.values())) == 1 and sorted(steps) == list(range(min(steps), last + 1))

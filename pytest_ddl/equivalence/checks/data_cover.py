@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, coverage
@@ -37,11 +38,11 @@ def check_data_cover(
     if found.order is Order.OTHER:
         if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently, so which examples a step consumes is random")
-        return failed(CHECK, [_other_order(found)])
+        return failed(CHECK, [_other_order(distributed, found)])
     return failed(CHECK, _wrong(found))
 
 
-def _other_order(found: Coverage) -> Finding:
+def _other_order(distributed: TrainingRecord, found: Coverage) -> Finding:
     """Report global batches that group the same data differently: no defect, but weights cannot be compared."""
     return Finding(
         check=CHECK,
@@ -50,7 +51,23 @@ def _other_order(found: Coverage) -> Finding:
         observed=_some(found.theirs - found.ours) if found.theirs != found.ours else None,
         expected=_some(found.ours - found.theirs) if found.theirs != found.ours else None,
         evidence="weights can be compared only if global batches hold the same examples",
+        look_at=tuple(_places(distributed, found)),
     )
+
+
+def _places(distributed: TrainingRecord, found: Coverage) -> Iterator[str]:
+    """Yield what may explain examples that one device did not consume, if only some replicas have such examples."""
+    unknown: dict[int, list[bool]] = {}
+    for step in range(1, found.steps + 1):
+        for batch in distributed.batches(step):
+            names = batch.example_ids if found.by == "ids" else batch.fingerprints
+            unknown.setdefault(batch.replica, []).extend(name not in found.ours for name in names or ())
+    strange = [replica for replica, names in sorted(unknown.items()) if names and all(names)]
+    if strange and not any(any(names) for replica, names in unknown.items() if replica not in strange):
+        replicas = ", ".join(map(str, strange))
+        yield f"how examples are split: one device consumes none of those of replica {replicas} in these steps"
+        if found.by == "contents":
+            yield "augmentation that depends on the worker or the replica: it gives the same examples other contents"
 
 
 def _wrong(found: Coverage) -> list[Finding]:

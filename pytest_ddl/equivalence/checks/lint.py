@@ -158,5 +158,5 @@ def _outside_scope(outside: list[VariableRecord], distributed: TrainingRecord) -
         fix=fix_of("variable-outside-scope"),
         observed="not mirrored",
         expected="a component per replica",
-        origin="whether a variable is mirrored is exact",
+        origin="no tolerance: a variable is either mirrored or not",
     )

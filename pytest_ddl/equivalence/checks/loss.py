@@ -11,7 +11,7 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import is_running_mean, shown_by_fit
 from pytest_ddl.equivalence.evidence.one_sided import lone_losses
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance
-from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, passed
 from pytest_ddl.records import RankRecord, TrainingRecord
 
@@ -25,6 +25,8 @@ class _Formula:
     text: str
     value: float
     also: tuple[str, ...] = ()
+    is_right: bool = False
+    """True if a right program may reduce the losses of its replicas like this: the losses themselves differ then."""
 
 
 def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
@@ -69,7 +71,7 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
             CHECK, f"a loss was recorded on one side only ({alone}): return one number from the step in both runs"
         )
     if compared == 0:
-        return not_applicable(CHECK, "no loss was recorded on both sides")
+        return not_applicable(CHECK, "no loss was recorded on both sides", "a loss of each step")
     counted = f"{compared} losses" + (f", up to step {last}" if last < steps else "")
     return passed(CHECK, counted + (f"; not finite in both runs at step {not_finite}" if not_finite else ""))
 
@@ -124,6 +126,7 @@ def _finding(
         also=also,
         approximation=shown.approximation if shown else False,
         ratio=actual / desired if desired and math.isfinite(actual) else None,
+        grounds=Grounds.RECOMPUTED if shown or (formula and not formula.is_right) else Grounds.PATTERN,
     )
 
 
@@ -144,9 +147,9 @@ def _formulas(distributed: TrainingRecord, step: int, desired: float, slack: flo
         if abs(scale * sum(b.size * (b.loss or 0.0) for b in batches) - desired * total) <= slack * total:
             mean = scale * sum(losses) / len(losses)
             found.append(_Formula("the mean of the replicas' means, whatever their sizes", mean, _MEANS))
-    found.append(_Formula("the mean of the replicas' losses", sum(losses) / len(losses)))
+    found.append(_Formula("the mean of the replicas' losses", sum(losses) / len(losses), is_right=True))
     found.extend(_Formula(f"replica {b.replica}'s own loss", b.loss) for b in batches if b.loss is not None)
-    found.append(_Formula("the sum of the replicas' losses", sum(losses)))
+    found.append(_Formula("the sum of the replicas' losses", sum(losses), is_right=True))
     if total:
         found.append(_Formula("the sum of losses per example", sum(losses) / total))
     return found

@@ -122,7 +122,8 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
         why = f"the weights differ from step {diverged} on, and so do the values computed with them"
         result = not_applicable(CHECK, why)
     else:
-        result = not_applicable(CHECK, f"no metric, named value or result was recorded on both sides{skipped}")
+        why = f"no metric, named value or result was recorded on both sides{skipped}"
+        result = not_applicable(CHECK, why, "run.watch(metrics=...) or run.value(...)")
     later = _later(reference, distributed, sound)
     return replace(result, unjudged=tuple(dict.fromkeys([*seen.skipped, *later])))
 

@@ -28,7 +28,7 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         return no_steps(CHECK, distributed)
     trainable = of_kind(reference, VariableKind.TRAINABLE)
     if not trainable:
-        return not_applicable(CHECK, "no trainable variable was watched")
+        return not_applicable(CHECK, "no trainable variable was watched", "run.watch(model=...)")
     moving = [v for v in trainable if tolerance.moved(v.index, steps)]
     findings = [
         _finding(reference, distributed, v, steps, "variable-did-not-move", "stands still on")

@@ -11,11 +11,12 @@ from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import component_updates, is_loss_scale, of_kind, read_locally
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
-from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, not_observed, passed
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "NONFINITE"
+NAMED = f'checks=["{CHECK}"]'
 
 _ALIKE = Bound(0.0, "replicas must decide alike")
 _EXACT = Bound(0.0, "a loss scale changes by exact factors")
@@ -42,7 +43,7 @@ def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tole
         if finding is not None:
             return failed(CHECK, [finding])
         judged.append(step)
-    return passed(CHECK, _decided_alike(judged)) if judged else not_applicable(CHECK, "every gradient is finite")
+    return passed(CHECK, _decided_alike(judged)) if judged else not_applicable(CHECK, "every gradient is finite", NAMED)
 
 
 def not_finite(record: TrainingRecord, step: int) -> dict[int, list[int]]:
@@ -156,4 +157,4 @@ def _listed(items: list[int]) -> str:
 
 
 def _finding(place: Place, message: str, cause: str, evidence: str) -> Finding:
-    return finding_at(CHECK, place, message, cause, Diagnosis(cause, evidence, exact=True))
+    return finding_at(CHECK, place, message, cause, Diagnosis(cause, evidence, grounds=Grounds.RECOMPUTED))

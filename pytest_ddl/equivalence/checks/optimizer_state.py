@@ -12,7 +12,7 @@ from pytest_ddl.equivalence.evidence.effective import settings_of
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.used_rate import outdated
-from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import (
     failed,
     finding_at,
@@ -32,6 +32,7 @@ _CAUSES = {
     VariableKind.ITERATIONS: "iteration-count-wrong",
     VariableKind.LEARNING_RATE: "learning-rate-differs",
 }
+_STARTED_ANEW = "resume-lost-state"
 
 
 def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
@@ -56,7 +57,7 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
         if found.first and kind is VariableKind.SLOT:
             findings.append(_slot(comparison, found.first[0], found.step == diverged))
         elif found.first:
-            findings.append(_counter(found.first[0], kind))
+            findings.append(_counter(comparison, found.first[0], kind))
     findings = findings or _outdated_rate(comparison)
     if findings:
         return failed(CHECK, findings)
@@ -66,7 +67,7 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
     if unread is not None:
         return inconclusive(CHECK, unread)
     if compared == 0:
-        return not_applicable(CHECK, "no optimizer was watched, or it has no state")
+        return not_applicable(CHECK, "no optimizer was watched, or it has no state", "run.watch(optimizer=...)")
     return passed(CHECK, f"{compared} components of slots and counters, up to step {last}")
 
 
@@ -100,9 +101,15 @@ def _outdated_rate(comparison: Comparison) -> list[Finding]:
     return []
 
 
-def _counter(place: Place, kind: VariableKind) -> Finding:
+def _counter(comparison: Comparison, place: Place, kind: VariableKind) -> Finding:
     what = "update count" if kind is VariableKind.ITERATIONS else "learning rate"
     message = f"the {what} ({place.variable.name}) differs from one device after step {place.step}"
+    before, after = (comparison.distributed.value(place.variable.index, at) for at in (place.step - 1, place.step))
+    if kind is VariableKind.ITERATIONS and before is not None and after is not None and np.all(after < before):
+        evidence = f"it falls from {before} to {after}: the optimizer was made or restored anew"
+        return finding_at(
+            CHECK, place, message, _STARTED_ANEW, Diagnosis(_STARTED_ANEW, evidence, grounds=Grounds.PATTERN)
+        )
     return finding_at(CHECK, place, message, _CAUSES[kind])
 
 

@@ -160,8 +160,8 @@ def _closures(distributed: TrainingRecord) -> int:
 def _expected_steps(reference: TrainingRecord, distributed: TrainingRecord, counter: _Counter) -> tuple[int, int]:
     """Return the smallest and the largest correct number of updates.
 
-    A program that schedules its own steps may record them freely, and may schedule evaluations in addition. So both the
-    number of updates on one device and the number of closures are possible.
+    A program that schedules its own steps may record any number of them, and may also schedule evaluations. So the
+    correct number lies between the number of updates on one device and the number of closures.
     """
     if schedules_itself(distributed):
         last = reference.value(counter.variable.index, reference.num_steps)

@@ -37,6 +37,7 @@ from pytest_ddl.equivalence.checks.write import check_write
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult
 from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
+from pytest_ddl.messages import did_you_mean
 from pytest_ddl.records import TrainingRecord
 
 CheckFunction = Callable[[TrainingRecord, TrainingRecord, Tolerance], CheckResult]
@@ -182,5 +183,6 @@ def select(names: Collection[str] | None, known: Sequence[Check] = CHECKS) -> li
         )
     for name in names:
         if name not in valid:
-            raise ValueError(f"checks= names an unknown check {name!r}; valid: {', '.join(valid)}")
+            hint = did_you_mean(str(name).upper(), valid)
+            raise ValueError(f"checks= names an unknown check {name!r}{hint}; valid: {', '.join(valid)}")
     return [check for check in known if check.name in names or check.name == "RUN"]

@@ -88,7 +88,7 @@ def _finding(worst: _Drift, count: int, comparison: Comparison) -> Finding:
             diagnosis = diagnose(Case.at(comparison, place.step))
             # Only causes that make replicas differ explain this. STEP-EQ reports errors that are the same on all
             # replicas.
-            if diagnosis.cause in DIVERGING:
+            if diagnosis.cause in (*DIVERGING, "learning-rate-differs"):
                 cause = diagnosis.cause
             else:
                 diagnosis = None

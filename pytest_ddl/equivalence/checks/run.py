@@ -127,6 +127,12 @@ def _order(entry: tuple[RankRecord, ErrorRecord]) -> tuple[int, int, int]:
     return place, error.step, rank.rank
 
 
+def is_consequence(error: ErrorRecord) -> bool:
+    """Return whether a rank failed, or was stopped, only because another one had failed."""
+    stopped = error.type in ("deadline", "stopped", "stuck")
+    return stopped or _CONSEQUENCE.search(f"{error.type} {error.message}") is not None
+
+
 def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
     ordered = sorted(distributed.errors, key=_order)
     # A death explains why its peers raise. An error that a rank raised itself explains more.
@@ -145,7 +151,7 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
         cause, symptom = "deadline-exceeded", Symptom.HANG
         message = f"rank {rank.rank} ({rank.task}) did not finish {error.phase} in time, after step {error.step}"
     elif limitation is not None:
-        cause, symptom, message = "unsupported-by-framework", Symptom.CRASH, limitation.reason
+        cause, symptom, message = limitation.cause, Symptom.CRASH, limitation.reason
     else:
         cause, symptom = mistake.cause if mistake else "worker-raised", Symptom.CRASH
         message = f"rank {rank.rank} ({rank.task}) raised {_headline(error)}"

@@ -186,7 +186,16 @@ def _own_state(distributed: TrainingRecord) -> bool:
 
 
 def _findings(distributed: TrainingRecord, repeats: list[_Repeat], cause: str = ACROSS_REPLICAS) -> Iterator[Finding]:
-    """Yield one finding for all operations with the same kind of repeat. It shows the first one."""
+    """Yield a finding for all operations with the same kind of repeat, apart for those that a generator of Keras seeds.
+
+    The repeats of the program itself come first.
+    """
+    for by_keras in (False, True):
+        yield from _finding(distributed, [one for one in repeats if bool(one.first.generator) is by_keras], cause)
+
+
+def _finding(distributed: TrainingRecord, repeats: list[_Repeat], cause: str) -> Iterator[Finding]:
+    """Yield a finding for some repeats. It shows the first one."""
     if not repeats:
         return
     repeat = min(repeats, key=lambda one: one.seeded_here)
@@ -198,6 +207,7 @@ def _findings(distributed: TrainingRecord, repeats: list[_Repeat], cause: str = 
         what = f"draws the same {draw.size} random numbers in every step, on replica {numbers}"
     else:
         what = f"draws the same {draw.size} random numbers on replicas {numbers}, in every step"
+    generators = ", ".join(sorted({one.first.generator for one in repeats if one.first.generator}))
     yield Finding(
         check=CHECK,
         message=f"{draw.op} {draw.shape}{more} {what}",
@@ -209,6 +219,8 @@ def _findings(distributed: TrainingRecord, repeats: list[_Repeat], cause: str = 
         observed=f"digest {draw.digest:016x} each time",
         expected="different numbers on every replica and in every step",
         evidence=f"the numbers of {draw.name} were compared in {len(repeat.steps)} step(s)"
+        + (f"; their seeds come from SeedGenerator of Keras: {generators}" if generators else "")
         + (f"; {_SEEDED_HERE}" if repeat.seeded_here else ""),
         approximation=repeat.seeded_here,
+        operations=tuple(sorted({one.first.position for one in repeats})),
     )

@@ -13,7 +13,7 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, is_uneven, of_kind
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance
-from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import (
     failed,
     finding_at,
@@ -135,7 +135,8 @@ def _finding(comparison: Comparison, place: Place, theirs: VariableRecord, diver
     how = f" (read as {theirs.aggregation} of the replicas)" if _is_reduced(theirs) else ""
     message = f"{place.variable.name}{how} differs from one device {when}"
     tolerated = cause == "mean-of-replica-means"
-    diagnosis = Diagnosis(cause, evidence, approximation=tolerated, exact=exact) if evidence else None
+    grounds = Grounds.RECOMPUTED if exact else Grounds.PATTERN
+    diagnosis = Diagnosis(cause, evidence, approximation=tolerated, grounds=grounds) if evidence else None
     return finding_at(CHECK, place, message, cause, diagnosis)
 
 
@@ -171,6 +172,8 @@ def _cause(
     if desired is not None and before is not None and desired.dtype.kind in "iu" and np.all(desired - before == 1):
         counted = f"it counts steps, but grows by {_growth(distributed, theirs, step)} per step instead of 1"
         return "iteration-count-wrong", counted, True
+    if (multiple := _multiple(comparison, place, theirs)) is not None:
+        return "state-scaled-by-replica-count", multiple, True
     parts = comparison.tolerance.slices_at(step)
     for replica in sorted(parts):
         alone = parts[replica].value(place.variable.index, step)
@@ -184,6 +187,21 @@ def _cause(
         return None, "", True
     evidence = f"consistent with it: aggregation is {theirs.aggregation}, synchronization {theirs.synchronization}"
     return "state-not-aggregated", evidence, False
+
+
+def _multiple(comparison: Comparison, place: Place, theirs: VariableRecord) -> str | None:
+    """Describe a change of a state that is the number of replicas times that of one device; ``None`` otherwise."""
+    reference, distributed = comparison.records
+    number, index, step = distributed.num_replicas, place.variable.index, place.step
+    before, after = (reference.value(index, at) for at in (step - 1, step))
+    read = [_readings(distributed, theirs, at) for at in (step - 1, step)]
+    if number < 2 or before is None or after is None or not is_numeric(after) or not all(read):
+        return None
+    change = np.subtract(after, before, dtype=np.float64)
+    others = np.subtract(read[1][0][2], read[0][0][2], dtype=np.float64)
+    if not np.any(change) or difference(others, number * change).error > number * place.bound.value:
+        return None
+    return f"it changes by {number} times as much as on one device, and there are {number} replicas"
 
 
 def _of_an_optimizer(record: TrainingRecord, variable: VariableRecord) -> bool:

@@ -25,7 +25,7 @@ def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, toleran
         return not_applicable(CHECK, not_observed(distributed, "batch sizes were"))
     uneven = [step for step in range(1, steps + 1) if is_uneven(distributed, step)]
     if not uneven:
-        return not_applicable(CHECK, "every batch split evenly over the replicas")
+        return not_applicable(CHECK, "every batch split evenly over the replicas", f'checks=["{CHECK}"]')
     found = comparison.differences()
     if found.step is not None and found.step in uneven:
         finding = explain(CHECK, comparison, found.first)

@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.evidence.combination import close_by
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import Rule, effective, rate_of, rule_for
 from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind, sizes, update
+from pytest_ddl.equivalence.findings import RECOMPUTING, Grounds
 from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
 
@@ -65,10 +66,14 @@ class Fit:
 
     cause: str
     evidence: str
-    exact: bool = True
-    """True if recomputation reproduces the update. Otherwise the records are only consistent with the cause."""
+    grounds: Grounds = Grounds.RECOMPUTED
     approximation: bool = False
     also: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """True if recomputation reproduces the update. Otherwise the records are only consistent with the cause."""
+        return self.grounds in RECOMPUTING
 
 
 @dataclass(frozen=True)
@@ -96,10 +101,11 @@ class Case(Comparison):
 
     @property
     def parallel(self) -> list[int]:
-        """Factors by which a gradient may be wrong: the number of replicas, or of devices along the axes of a mesh."""
+        """Factors by which a gradient may be wrong: the number of replicas, workers, or devices along a mesh."""
         meshes = [dict(v.layout.mesh) for v in self.distributed.variables if v.layout is not None][:1]
         axes = [size for mesh in meshes for size in (*mesh.values(), math.prod(mesh.values()))]
-        return list(dict.fromkeys(number for number in (self.replicas, *axes) if number > 1))
+        workers = [int(rank.facts.get("workers", 0)) for rank in self.distributed.ranks[:1]]  # of a parameter server
+        return list(dict.fromkeys(number for number in (self.replicas, *axes, *workers) if number > 1))
 
     @property
     def sizes(self) -> list[int]:
@@ -182,6 +188,12 @@ class Case(Comparison):
             + gradients.slack(self.tolerance, m.variable.index, self.step, gradients.largest(every, m.variable.index))
             for m in self.weights
         }
+
+    @cached_property
+    def same_examples(self) -> bool | None:
+        """Whether the replicas consumed the examples of one device in this step; ``None`` if not observed."""
+        ours, theirs = (_examples(record, self.step) for record in (self.reference, self.distributed))
+        return None if ours is None or theirs is None else ours == theirs
 
     def close(self, factor: float = 1.0) -> Callable[[int, Float, Float], bool]:
         """Return a function that compares two gradients of a weight within rounding."""
@@ -301,6 +313,18 @@ class Case(Comparison):
             slack = sum(self.tolerance.variable(variable.index, at).value for at in (self.step - 1, self.step))
             motions.append(Motion(variable, np.asarray(before, np.float64), ours, tuple(theirs), slack))
         return motions
+
+
+def _examples(record: TrainingRecord, step: int) -> list[int | str] | None:
+    found: list[int | str] = []
+    if not record.batches(step):
+        return None
+    for batch in record.batches(step):
+        known = batch.fingerprints or batch.example_ids
+        if batch.size and not known:
+            return None
+        found += known or ()
+    return sorted(found, key=str)
 
 
 def is_of_type(layer: LayerRecord, *names: str) -> bool:

@@ -1,8 +1,8 @@
 """Find the cause of different updates: test candidate causes by recomputing the distributed update.
 
-A candidate either *reproduces* the observed update within the rounding bound (exact) or is only *consistent* with the
-records (not exact). An exact candidate is preferred. If several fit equally well, the first is named and the others are
-mentioned. One number is never enough for a conclusion.
+A candidate either reproduces the observed update within the rounding bound, or is only consistent with the records
+(:class:`~pytest_ddl.equivalence.findings.Grounds`). The candidate with the strongest grounds is named. If several fit
+equally well, the first is named and the others are mentioned. One number is never enough for a conclusion.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from dataclasses import replace
 from pytest_ddl.equivalence.causes import is_possible
 from pytest_ddl.equivalence.diagnosis.candidates import CANDIDATES
 from pytest_ddl.equivalence.diagnosis.case import Candidate, Case
+from pytest_ddl.equivalence.diagnosis.facts import facts_of, places_of
 from pytest_ddl.equivalence.evidence.arrays import magnitude, ratio_of_norms
-from pytest_ddl.equivalence.findings import Diagnosis
+from pytest_ddl.equivalence.findings import Diagnosis, Grounds
 
 DIVERGING = ("gradient-not-aggregated", "non-finite-not-synchronised", "sparse-gradient-mismatch")
 """Causes that make replicas differ from each other, so that they explain REPLICA-EQ too."""
+_STRENGTH = {Grounds.RECOMPUTED: 0, Grounds.RATIO: 0, Grounds.PATTERN: 1, Grounds.EXCLUSION: 2}
 
 
 def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagnosis:
-    """Test all candidates and name the one that reproduces the observed update."""
+    """Test all candidates and name the one with the strongest grounds."""
     fits = [
         replace(fit, also=tuple(cause for cause in fit.also if is_possible(cause, case.neutralized)))
         for candidate in candidates
@@ -30,15 +32,20 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
     if any(motion.components_differ for motion in case.weights):
         # A cause that acts alike on all replicas cannot explain a difference between them, unless it was recomputed.
         fits = [fit for fit in fits if fit.exact or fit.cause in DIVERGING]
-    exact = [fit for fit in fits if fit.exact]
-    chosen = exact or fits
-    if not chosen:
-        return Diagnosis(None, f"{len(candidates)} candidate causes were tried, none fits; {ratios(case)}")
+    if not fits:
+        evidence = f"{len(candidates)} candidate causes were tried, none fits; {'; '.join(facts_of(case))}"
+        return Diagnosis(None, f"{evidence}; {ratios(case)}", look_at=places_of(case))
+    strongest = min(_STRENGTH[fit.grounds] for fit in fits)
+    chosen = [fit for fit in fits if _STRENGTH[fit.grounds] == strongest]
     first = chosen[0]
     also = [c for fit in chosen for c in (fit.cause, *fit.also) if c != first.cause]
     # An approximation excuses a difference only if no other cause explains it equally well by recomputation.
-    excused = first.approximation and len({fit.cause for fit in exact}) <= 1
-    return Diagnosis(first.cause, first.evidence, tuple(dict.fromkeys(also)), excused, first.exact)
+    excused = first.approximation and len({fit.cause for fit in fits if fit.exact}) <= 1
+    evidence = first.evidence
+    look_at: tuple[str, ...] = ()
+    if first.grounds is Grounds.EXCLUSION:
+        evidence, look_at = "; ".join((evidence, *facts_of(case), ratios(case))), places_of(case)
+    return Diagnosis(first.cause, evidence, tuple(dict.fromkeys(also)), excused, first.grounds, look_at)
 
 
 def ratios(case: Case, limit: int = 4) -> str:

@@ -26,6 +26,10 @@ class Limitation:
     """Regular expression that must occur somewhere in the traceback."""
     output: str = ""
     """Regular expression for the last output of a process that died. It replaces the other patterns."""
+    cause: str = "unsupported-by-framework"
+    """Another cause if a program can avoid it."""
+    in_keras_loop: bool = False
+    """True if only the framework's code may run inside fit, evaluate or predict when the exception is raised."""
 
 
 SYMBOLIC_BUILD = Limitation(
@@ -37,8 +41,75 @@ SYMBOLIC_BUILD = Limitation(
     "https://keras.io/guides/custom_train_step_in_tensorflow/",
 )
 
+_FRAMEWORK = re.compile(r"[/\\](keras|tf_keras|tensorflow)[/\\]")
+_FRAME = re.compile(r'File "([^"]+)", line \d+, in [^\n]*\n([^\n]*)')
+_CALLS_KERAS = re.compile(r"\.(fit|evaluate|predict|train_on_batch|test_on_batch|predict_on_batch)\(")
 _KERAS_LOOP = re.compile(
     r"\.(fit|evaluate|predict|train_on_batch|test_on_batch)\(.{0,600}File \"[^\"]*[/\\]keras[/\\]", re.DOTALL
+)
+
+UNEQUAL_PARTS = Limitation(
+    r"Inputs to operation AddN.{0,80}must have the same size and shape",
+    "Keras 3 Model.fit adds up the replicas' parts of its first batch to learn the shapes, which fails if the parts "
+    "differ in size, for example if the batch has fewer examples than replicas",
+    "https://github.com/keras-team/keras/issues/19246",
+    # Without its filter of tracebacks, Keras shows the first of these, and with it only the second one.
+    traceback=r"keras/src/(backend/tensorflow/trainer|utils/traceback_utils)\.py",
+    in_keras_loop=True,
+)
+AVERAGED_INDICES = Limitation(
+    r"Unable to automatically build the model.{0,2000}DataType float\d+ not in list of allowed values: [^\n]{0,80}int",
+    "Keras 3 Model.fit averages the replicas' parts of its first batch to learn the shapes. That turns integers into "
+    "floating point numbers, which this model cannot use as indices",
+    in_keras_loop=True,
+)
+SEVERAL_STEPS = Limitation(
+    # The loop and the condition are those of fit: a placeholder of another loop has another path.
+    r"placeholder tensor 'while/body/_\d+/while/cond/then/_\d+/while/cond/Placeholder",
+    "Keras 3 Model.fit with steps_per_execution above 1 puts the optimizer into a loop, in which TensorFlow cannot "
+    "join the replicas",
+    "https://github.com/keras-team/keras/issues/19246",
+    in_keras_loop=True,
+)
+STRINGS = Limitation(
+    r"Value for attr 'T' of string is not in the list of allowed values.{0,600}AddN",
+    "Keras 3 Model.fit adds up the replicas' parts of its first batch to learn the shapes, which fails for strings",
+    "https://github.com/tensorflow/tensorflow/issues/80951",
+    in_keras_loop=True,
+)
+XLA_REPLICAS = Limitation(
+    r"Trying to access resource .{0,300}located in device .{0,200}from device",
+    "XLA (jit_compile=True) cannot use the variables of a replica on another device of the same process",
+    "https://www.tensorflow.org/xla/known_issues#tfvariable_on_a_different_device",
+)
+FIT_OF_WORKERS = Limitation(
+    r"PerReplica.{0,400}unsupported type|unsupported type.{0,200}PerReplica|"
+    r"PerReplica object is not|Attempt to convert a value \(PerReplica",
+    "Model.fit does not work in Keras 3 under this strategy: it hands a per-replica value to code that expects a "
+    "tensor",
+    "https://github.com/keras-team/keras/issues/20585",
+    in_keras_loop=True,
+)
+FIT_OF_COORDINATOR = Limitation(
+    r"To use this dataset, you need to pass this dataset to ClusterCoordinator\.create_per_worker_dataset",
+    "Model.fit does not work in Keras 3 under this strategy: it reads the dataset without the coordinator (seen in "
+    "Keras 3.15.1). Use a ClusterCoordinator loop (run.steps) or tf_keras",
+    "https://keras.io/guides/distributed_training_with_tensorflow/",
+    # Keras removes its own frames from the traceback, except this one.
+    traceback=r"keras/src/utils/traceback_utils\.py",
+    in_keras_loop=True,
+)
+FIT_OF_DTENSOR = Limitation(
+    r"'tf\.IteratorGetNext' op ComputeLayoutForward error",
+    "DTensor cannot lay out what an iterator yields inside a tf.function, which is how Keras' Model.fit and "
+    "evaluate read their data (TensorFlow 2.21, Keras 3.15.1); train in a custom loop (run.steps)",
+    "https://www.tensorflow.org/guide/dtensor_overview",
+)
+TENSOR_LISTS = Limitation(
+    r"'tf\.\w+' op does not implement layout propagation",
+    "DTensor cannot lay out this operation (the TensorList operations of a recurrent layer's loop; "
+    "unroll=True avoids them)",
+    "https://www.tensorflow.org/guide/dtensor_overview",
 )
 
 LIMITATIONS: tuple[Limitation, ...] = (
@@ -49,13 +120,11 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "merges replica threads",
         "https://github.com/keras-team/keras/issues/21366",
     ),
-    Limitation(
-        r"Inputs to operation AddN.{0,80}must have the same size and shape",
-        "Keras 3 Model.fit adds up the replicas' parts of its first batch to learn the shapes, which fails where "
-        "the parts differ in size: let the first batch be divisible by the replicas",
-        traceback=r"keras/src/backend/tensorflow/trainer.py",
-    ),
+    UNEQUAL_PARTS,
+    STRINGS,
+    AVERAGED_INDICES,
     SYMBOLIC_BUILD,
+    SEVERAL_STEPS,
     Limitation(
         # A session raises this if a placeholder is not fed. TensorFlow chooses this name of a conditional when it lifts
         # the creation of variables. So a missing placeholder of the program itself does not match.
@@ -64,27 +133,11 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "TensorFlow cannot trace for several replicas: call optimizer.build(model.trainable_variables) in the "
         "strategy's scope first (seen up to Keras 3.15.1)",
         "https://github.com/keras-team/keras/issues/23085",
+        cause="optimizer-not-built",
     ),
-    Limitation(
-        r"Trying to access resource .{0,300}located in device .{0,200}from device",
-        "XLA (jit_compile=True) cannot use the variables of a replica on another device of the same process",
-        "https://www.tensorflow.org/xla/known_issues#tfvariable_on_a_different_device",
-    ),
-    Limitation(
-        r"PerReplica.{0,400}unsupported type|unsupported type.{0,200}PerReplica|"
-        r"PerReplica object is not|Attempt to convert a value \(PerReplica",
-        "Keras 3 hands a per-replica value to code that expects a tensor (Model.fit and evaluate under "
-        "several workers)",
-        "https://github.com/keras-team/keras/issues/20585",
-    ),
-    Limitation(
-        r"To use this dataset, you need to pass this dataset to ClusterCoordinator\.create_per_worker_dataset",
-        "Keras 3 does not train with Model.fit under ParameterServerStrategy: it reads the dataset without the "
-        "coordinator (seen in Keras 3.15.1); use a ClusterCoordinator loop (run.steps) or tf_keras",
-        "https://keras.io/guides/distributed_training_with_tensorflow/",
-        # Keras removes its own frames from the traceback, except this one.
-        traceback=r"keras/src/utils/traceback_utils\.py",
-    ),
+    XLA_REPLICAS,
+    FIT_OF_WORKERS,
+    FIT_OF_COORDINATOR,
     Limitation(
         r"ParameterServerStrategy.{0,200}(not supported|unsupported|requires|must be)",
         "Keras 3 does not train with Model.fit under ParameterServerStrategy; use a ClusterCoordinator loop"
@@ -97,24 +150,14 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "not update from several replicas",
         "https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
     ),
-    Limitation(
-        r"'tf\.\w+' op does not implement layout propagation",
-        "DTensor cannot lay out this operation (the TensorList operations of a recurrent layer's loop; "
-        "unroll=True avoids them)",
-        "https://www.tensorflow.org/guide/dtensor_overview",
-    ),
+    TENSOR_LISTS,
     Limitation(
         r"expected type int64 != int32, the type of .{0,200}ScatterNd",
         "DTensor cannot add up the sparse gradient of an embedding inside a conditional, which is where Keras' "
         "optimizers use it (TensorFlow 2.21, Keras 3.15.1); make the gradient dense with tf.convert_to_tensor first",
         "https://www.tensorflow.org/guide/dtensor_overview",
     ),
-    Limitation(
-        r"'tf\.IteratorGetNext' op ComputeLayoutForward error",
-        "DTensor cannot lay out what an iterator yields inside a tf.function, which is how Keras' Model.fit and "
-        "evaluate read their data (TensorFlow 2.21, Keras 3.15.1); train in a custom loop (run.steps)",
-        "https://www.tensorflow.org/guide/dtensor_overview",
-    ),
+    FIT_OF_DTENSOR,
     Limitation(
         "",
         "TensorFlow's compiler (MLIR, which lays out a function for DTensor) aborts the process while it rewrites this "
@@ -146,9 +189,18 @@ def known_limitation(error: ErrorRecord) -> Limitation | None:
     for limitation in (one for one in LIMITATIONS if not one.output):
         in_framework = bool(files) and re.search(limitation.where, files[-1]) is not None
         message = re.search(limitation.pattern, error.message, re.DOTALL | re.IGNORECASE)
-        if in_framework and message and re.search(limitation.traceback, error.traceback):
+        at_fault = re.search(limitation.traceback, error.traceback) and not (
+            limitation.in_keras_loop and not is_of_keras_loop(frames)
+        )
+        if in_framework and message and at_fault:
             return limitation
     return None
+
+
+def is_of_keras_loop(frames: str) -> bool:
+    """Return whether the last frame of a traceback outside of the frameworks calls fit, evaluate or predict."""
+    outside = [source for file, source in _FRAME.findall(frames) if not _FRAMEWORK.search(file)]
+    return bool(outside) and _CALLS_KERAS.search(outside[-1]) is not None
 
 
 def is_of_symbolic_build(error: ErrorRecord) -> bool:

@@ -22,7 +22,7 @@ MOST_MISSING = 0.25
 
 
 def lost_from_weights(comparison: Comparison, closures: int) -> tuple[list[Finding], list[str]]:
-    """Compare the movement of each weight with ``-rate x`` the sum of the gradients of all closures.
+    """Compare the movement of each weight with the sum of the gradients of all closures, times the learning rate.
 
     Return the findings, and the names of the weights that moved correctly.
     """

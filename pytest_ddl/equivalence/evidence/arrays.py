@@ -117,3 +117,8 @@ def coefficient(vector: Float, direction: Float) -> float | None:
     """Return the least-squares ``c`` of ``vector = c * direction``, or ``None`` for a zero direction."""
     square = float(np.sum(np.square(direction)))
     return float(np.sum(vector * direction)) / square if square > 0 else None
+
+
+def flat(values: Sequence[Float]) -> Float:
+    """Return the entries of several arrays as one vector."""
+    return np.concatenate([np.ravel(value) for value in values])

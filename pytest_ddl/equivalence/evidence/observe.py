@@ -23,7 +23,7 @@ def shared_steps(reference: TrainingRecord, distributed: TrainingRecord) -> int:
 
 
 def is_asynchronous(record: TrainingRecord) -> bool:
-    """Return whether steps ran concurrently, so that variables between them belong to no step."""
+    """Return whether steps ran concurrently. A value that was read between two steps then belongs to neither."""
     return any(rank.asynchronous for rank in record.ranks)
 
 

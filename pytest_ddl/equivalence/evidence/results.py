@@ -1,4 +1,4 @@
-"""Results of ``fit``, ``evaluate`` and ``predict`` as named arrays, paired between two runs."""
+"""Results of ``fit``, ``evaluate``, ``predict`` and ``run.value`` as named arrays, paired between two runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_ddl.records import Array, RankRecord
 
-_KINDS = ("fit", "evaluate", "predict")
+_KINDS = ("fit", "evaluate", "predict", "value")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Returned:
     name: str
     """``evaluate[0]``, ``fit/loss``, ``predict#2`` …"""
     kind: str
-    """``fit``, ``evaluate`` or ``predict``."""
+    """``fit``, ``evaluate``, ``predict``, or ``value`` for ``run.value``."""
     step: int
     """Number of steps completed before the call returned."""
     value: Array

@@ -100,6 +100,7 @@ def probe(
         findings=sorted(concluded.findings, key=lambda finding: report.roles.have(finding, Role.DRAWS)),
         approximations=concluded.approximations,
         expected=concluded.expected,
+        known=concluded.known,
         unused_expectations=concluded.unused_expectations,
         doubts=(*dict.fromkeys(open_still), *open_again),
         notes=(
@@ -125,7 +126,7 @@ def _described(off: tuple[str, ...], random: str) -> str:
 
 def _shows_more(report: Report, again: Report) -> bool:
     """Return whether the repeated runs find something new, or something that no random number explains."""
-    known = {finding.cause for result in report.results for finding in result.findings}
+    known = {finding.cause for result in report.results for finding in result.findings if finding.known is None}
     return any(
         report.roles.have(finding, Role.NUMBERS)
         or (finding.cause not in known and finding.symptom != Symptom.SLOW.value)
@@ -160,9 +161,12 @@ def _left_open(report: Report, off: tuple[str, ...], why: str) -> Report:
     """Keep only the findings that no random number explains, and report that the rest was not decided."""
     differs = [r.check for r in report.results if report.roles.have(r, Role.NUMBERS) and r.findings]
     doubts = (Doubt(differs[0], f"{why}; whether anything else differs is not known"),) if differs else ()
+    known = {finding.cause for finding in report.known}
+    # Numbers may differ only by a known behavior of a framework, as by a declared cause.
+    guessed = [f for f in report.findings if f.cause in known and not f.exact and _is_understood(f, report.roles)]
     return replace(
         report,
-        findings=[finding for finding in report.findings if not _may_be_random(finding, off, report.roles)],
+        findings=[f for f in report.findings if f not in guessed and not _may_be_random(f, off, report.roles)],
         notes=(*report.notes, why),
         doubts=(*report.doubts, *doubts),
     )
@@ -216,6 +220,6 @@ def _result(plain: CheckResult, again: CheckResult | None, roles: Roles) -> Chec
         kept = [f for f in plain.findings if not _is_understood(f, roles)]
         return replace(plain if kept else again, findings=(*kept, *again.findings))
     # The plain runs judge slowness. Everything else that only the repeated runs show is a defect as well.
-    known = {f.cause for f in plain.findings}
+    known = {f.cause for f in plain.findings if f.known is None}
     new = tuple(f for f in again.findings if f.cause not in known and f.symptom != Symptom.SLOW.value)
     return replace(again, findings=(*plain.findings, *new)) if new else plain

@@ -13,13 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_ddl.cluster.cluster import ClusterError
-from pytest_ddl.equivalence.checks.registry import CHECKS, Check, select
+from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.runs.alignment import align
+from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments, explains_arguments
 from pytest_ddl.equivalence.runs.program import Program, TrainFunction
 from pytest_ddl.equivalence.runs.references import ReferenceStore
 from pytest_ddl.equivalence.runs.slices import slices_to_recompute
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from pytest_ddl.strategies.spec import StrategySpec
 
 SEED = 20_201
-PRECISIONS = ("auto", "float64", "native")
 NOISE_RUNS = 3
 """Number of perturbed references that measure rounding noise; see :mod:`pytest_ddl.equivalence.evidence.tolerance`."""
 
@@ -95,10 +95,21 @@ class Comparer:
         :param test: name of the test; references are shared only by the comparisons of one test.
         :raises ValueError: for an argument that cannot be used, naming it.
         """
-        _validate(train, global_batch_size, steps, precision, timeout, seed)
-        # A wrong name is a mistake of the caller. Report it before anything runs.
+        # A wrong argument is a mistake of the caller. Report it before anything runs.
+        check_arguments(
+            self._checks,
+            self._harness.registry,
+            train=train,
+            global_batch_size=global_batch_size,
+            steps=steps,
+            precision=precision,
+            expect=expect,
+            strict=strict,
+            checks=checks,
+            timeout=timeout,
+            seed=seed,
+        )
         declared = expectations_for(spec, expect, self._harness.registry)
-        select(checks, self._checks)
         deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
         program = Program(self._harness, self._references, train, spec, mark, test, deadline)
 
@@ -219,22 +230,7 @@ def _raised(record: TrainingRecord) -> bool:
     return any(error.type not in ("died", "deadline", "stopped", "stuck") for _rank, error in record.errors)
 
 
-def _validate(
-    train: object, global_batch_size: object, steps: object, precision: str, timeout: float | None, seed: object
-) -> None:
-    if not callable(train):
-        raise ValueError(f"train={train!r} must be a function that takes the run, as in def train(run): …")
-    for name, value in (("global_batch_size", global_batch_size), ("steps", steps)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is not one of {', '.join(PRECISIONS)}")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout={timeout!r} must be a positive number of seconds")
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise ValueError(f"seed={seed!r} must be a whole number, at least 0 and below 2**32 (NumPy takes no other)")
-
-
+@explains_arguments("check_training")
 def check_training(
     train: TrainFunction,
     strategy: str = "mirrored",
@@ -267,6 +263,8 @@ def check_training(
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
 
+    if not isinstance(strategy, str):
+        raise ArgumentError(f"strategy={strategy!r} must be the name of a strategy or variant, for example 'mirrored'")
     harness = process_harness()
     spec = harness.registry.parse_variant(strategy)
     mark = DdlMark(device=device, timeout=timeout)

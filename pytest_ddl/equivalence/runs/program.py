@@ -65,6 +65,7 @@ class Program:
     def _run(self, spec: StrategySpec, settings: RunSettings) -> TrainingRecord:
         """Run the function on a cluster. Errors there become part of the record."""
         started = time.monotonic()
+        self.harness.show(f"comparing {self.spec}: {_in_words(settings)}")
         folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.harness.folder))
         plain = settings.is_reference and settings.without_strategy
         settings = replace(settings, tmp_path=str(folder), without_strategy=plain)
@@ -111,6 +112,19 @@ class Program:
             if any(rank.failed for rank in ranks):
                 cluster.retired = cluster.retired or "the training function failed in it"
             return ranks, cluster.num_replicas
+
+
+def _in_words(settings: RunSettings) -> str:
+    """Describe a run for the line that a terminal shows while it lasts."""
+    how = [
+        f"rounding noise, run {settings.perturbation}" if settings.perturbation else "",
+        "the examples of one replica" if settings.slice_rows else "",
+        f"without differences of {' and '.join(settings.neutralize)}" if settings.neutralize else "",
+        f"attempt {settings.attempt}" if settings.attempt > 1 else "",
+        settings.precision if settings.precision == "float64" else "",
+    ]
+    where = "on one device" if settings.is_reference else "under the strategy"
+    return ", ".join([where, *filter(None, how)])
 
 
 def _alone(rank: RankRecord) -> RankRecord:

@@ -16,6 +16,8 @@ from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
+from pytest_ddl.equivalence.known.advice import fix_in_keras
+from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
@@ -23,6 +25,8 @@ from pytest_ddl.equivalence.verdict.behind import behind
 from pytest_ddl.equivalence.verdict.later_steps import unlike_before
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
+from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
+from pytest_ddl.messages import did_you_mean
 from pytest_ddl.records import TrainingRecord
 
 _NO_STEPS = (
@@ -75,7 +79,7 @@ def judge(
     tolerance = Tolerance(reference, perturbed, slices, slice_step, decided)
     hidden = [finding for finding in report.excused if not finding.verified]
     later = unlike_before(reference, distributed, tolerance, hidden, roles)
-    return replace(report, doubts=(*report.doubts, *later))
+    return replace(report, doubts=(*report.doubts, *later), tolerance=tolerance)
 
 
 def conclude(
@@ -88,19 +92,24 @@ def conclude(
     roles: Roles = ROLES,
 ) -> Report:
     """Make a report of the results of checks. Sort out root causes and declared or approximate findings."""
+    evidence = Evidence(results, reference, distributed, roles)
+    results = [replace(r, findings=without_contradictions(r.findings, expected, evidence)) for r in results]
     found = [finding for result in results for finding in result.findings]
 
     def is_excused(finding: Finding) -> bool:
-        return finding.cause in expected or (finding.approximation and not strict)
+        return finding.cause in expected or ((finding.approximation or finding.known is not None) and not strict)
 
     roots = root_causes(found, is_excused, roles)
     declared = tuple((f, expected[f.cause]) for f in roots if f.cause is not None and f.cause in expected)
     left = [f for f in roots if f.cause not in expected]
     approximations = tuple(f for f in left if f.approximation and not strict)
-    findings = [f for f in left if f not in approximations]
-    excused = [*(f for f, _ in declared), *approximations]
+    of_frameworks = tuple(f for f in left if f.known is not None and f not in approximations and not strict)
+    findings = [f for f in left if f not in approximations and f not in of_frameworks]
+    excused = [*(f for f, _ in declared), *approximations, *of_frameworks]
     unverified = [f for f in excused if not f.verified]
-    hiding = [f for f in found if f.cause in expected and not f.verified]
+    # A known behavior of a framework excuses only itself, like a declared cause.
+    by_framework = [f for f in found if f.known is not None and not f.approximation and not strict]
+    hiding = [f for f in found if (f.cause in expected or f in by_framework) and not f.verified]
     used = {f.cause for f in found}
     return Report(
         strategy=distributed.strategy,
@@ -111,6 +120,7 @@ def conclude(
         expected=declared,
         expectations=expected,
         approximations=approximations,
+        known=of_frameworks,
         unused_expectations={cause: reason for cause, reason in expected.items() if cause not in used},
         doubts=(
             *_undecided(results, unverified, distributed, roles),
@@ -133,7 +143,8 @@ def concluded_from(report: Report, results: Sequence[CheckResult], reference: Tr
     ours, theirs = reference or report.reference, report.distributed
     assert ours is not None
     assert theirs is not None
-    return conclude(results, ours, theirs, report.expectations, strict=report.strict, roles=report.roles)
+    concluded = conclude(results, ours, theirs, report.expectations, strict=report.strict, roles=report.roles)
+    return replace(concluded, tolerance=report.tolerance if reference is None else None)
 
 
 def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
@@ -149,7 +160,18 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
     # A part of the program that was switched off in both runs explains no difference between them.
     possible = [f if is_possible(f.cause, distributed.neutralized) else _without_cause(f) for f in result.findings]
     # Only a repeated comparison verifies a finding. A check that says so itself would hide other defects behind it.
-    return replace(result, findings=tuple(replace(finding, verified=False) for finding in possible))
+    return replace(
+        result,
+        findings=tuple(
+            replace(
+                finding,
+                verified=False,
+                known=recognized(finding, reference, distributed, tolerance),
+                fix=fix_in_keras(finding, distributed) or finding.fix,
+            )
+            for finding in possible
+        ),
+    )
 
 
 def _without_cause(finding: Finding) -> Finding:
@@ -173,7 +195,8 @@ def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str,
     expected = dict(expect) if isinstance(expect, Mapping) else dict.fromkeys(expect, "no reason given")
     for cause in expected:
         if cause not in CAUSES:
-            raise ValueError(f"expect= names an unknown cause {cause!r}; valid: {', '.join(sorted(CAUSES))}")
+            hint = did_you_mean(cause, CAUSES, 0.7) or f"; valid: {', '.join(sorted(CAUSES))}"
+            raise ValueError(f"expect= names an unknown cause {cause!r}{hint}")
     return expected
 
 

@@ -39,6 +39,7 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
     return replace(
         report,
         expected=(*report.expected, *((f, reason) for f, reason in own.expected if f.cause not in known)),
+        known=(*report.known, *(f for f in own.known if f.known not in {other.known for other in report.known})),
         unused_expectations={
             cause: reason for cause, reason in report.unused_expectations.items() if cause in own.unused_expectations
         },

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING
-from pytest_ddl.equivalence.findings import Finding, Symptom
+from pytest_ddl.equivalence.findings import Finding, Grounds, Symptom
 from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 
 UNSPECIFIC = (
@@ -93,6 +93,9 @@ def _has_the_same_cause(earlier: Finding, later: Finding) -> bool:
 
 
 def _changes_the_loss(earlier: Finding, later: Finding) -> bool:
+    if earlier.step == later.step and earlier.cause is None:
+        # Whatever changed the gradients changed the losses of the replicas, of which the reported one is the sum.
+        return later.grounds is Grounds.PATTERN
     if earlier.step == later.step:
         return earlier.cause in later.also or earlier.cause in _CHANGES_THE_FORWARD_PASS
     return _after_its_step(earlier, later)

@@ -9,6 +9,9 @@ from pytest_ddl.equivalence.findings import Finding, Symptom
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.precedence import EXPLAINED, MUST_FOLLOW, UNSPECIFIC, decided
 
+_BEFORE_A_STOP = Role.DATA | Role.GRADIENTS | Role.UPDATES | Role.REPLICAS
+"""Checks whose findings about earlier steps come before an exception or a hang."""
+
 
 def root_causes(
     findings: Sequence[Finding],
@@ -22,7 +25,8 @@ def root_causes(
     """
     kept: list[Finding] = []
     verified: list[Finding] = []
-    for finding in sorted(findings, key=lambda finding: _rank(finding, roles)):
+    stops = [finding.step or 0 for finding in findings if roles.have(finding, Role.STOPPING)]
+    for finding in sorted(findings, key=lambda finding: _rank(finding, roles, min(stops, default=0))):
         explained = any(
             decided(EXPLAINED, earlier, finding, roles)
             and (not is_excused(earlier) or is_excused(finding) or decided(MUST_FOLLOW, earlier, finding, roles))
@@ -36,11 +40,18 @@ def root_causes(
     return kept
 
 
-def _rank(finding: Finding, roles: Roles) -> tuple[int, int, int, int]:
-    """Return a sort key: first what stopped the run, then by step (specific causes and data first), then slowness."""
+def _rank(finding: Finding, roles: Roles, stopped: int) -> tuple[int, int, int, int]:
+    """Return a sort key: first what stopped the run, then by step (specific causes and data first), then slowness.
+
+    Wrong data and wrong weights of a step before the one in which the run stopped come first: they may be the reason.
+    """
     tier = 2 if finding.symptom == Symptom.SLOW.value else 0 if roles.have(finding, Role.STOPPING) else 1
+    if tier == 1 and roles.have(finding, _BEFORE_A_STOP) and (finding.step or 0) < stopped:
+        tier = 0
     if roles.have(finding, Role.FILES):
         # Shared files damage what is read later. If a rank failed on the file, that is the reason.
         tier = 0 if finding.symptom == Symptom.CRASH.value else 2
     vague = 0 if roles.have(finding, Role.DATA) else (finding.cause in UNSPECIFIC) + (finding.cause is None)
+    if vague == 1 and roles.have(finding, Role.LOSS | Role.METRICS):
+        vague = 3  # a reported value says less than a weight whose cause is not known
     return tier, finding.step if finding.step is not None else 0, vague, roles.position(finding)

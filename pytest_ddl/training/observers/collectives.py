@@ -25,7 +25,7 @@ LARGEST = 100_000
 Issued = Callable[[CollectiveRecord, int], None]
 """Callback before each execution, which receives the collective and the key of its group.
 
-The record describes the collective as it was built. In eager mode, that is when it is executed.
+The record describes the collective at the time when it was built. In eager mode, it is built when it is executed.
 """
 _METHODS = ("batch_all_reduce", "all_reduce", "_all_gather", "_next_instance_key")
 

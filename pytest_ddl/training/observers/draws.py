@@ -7,10 +7,12 @@ its replica, with its position among the replica's draws.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ class _Site:
     shape: tuple[int, ...] | None
     """Shape of the numbers; ``None`` if only an execution knows it. The graph then also reports the shape."""
     seeded: bool
+    generator: str
     nested: bool = False
 
 
@@ -72,6 +75,9 @@ class Draws(Observer):
             self._hidden = self._hidden or not functions
             for module, name in functions:
                 replaced.put(module, name, self._watching(name, getattr(module, name)))
+            seeds = adapter.seeds_of_keras()
+            if seeds is not None:
+                replaced.put(*seeds, self._seeding(getattr(*seeds)))
             yield
 
     def before_replica(self) -> _Replica:
@@ -83,19 +89,36 @@ class Draws(Observer):
         return replica
 
     def after_replica(self, token: _Replica, result: Any) -> None:
-        self._here.replica = None
+        self._here.replica = self._here.seeded = None
         if token.sites:
             self._add_callback(token.sites, token.tensors)
 
     def end_step(self) -> Mapping[str, Any]:
         # A replica function that raised did not reset this; later draws do not belong to it.
-        self._here.replica = None
+        self._here.replica = self._here.seeded = None
         with self._lock:
             seen, self._seen = self._seen, {}
         return {"draws": tuple(_folded(seen[key]) for key in sorted(seen))}
 
     def end_run(self) -> Mapping[str, Any]:
         return {"draws_observed": not self._hidden}
+
+    def _seeding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``draw_seed`` of Keras that remembers the generator for the function of Keras that called it."""
+
+        def draw_seed(seed: Any) -> Any:
+            self._here.seeded = (sys._getframe(1), adapter.seed_generator(seed))
+            return original(seed)
+
+        return draw_seed
+
+    def _generator(self) -> str:
+        """Return the generator that seeds the function of Keras that is drawing now; empty outside such a function."""
+        caller, generator = getattr(self._here, "seeded", None) or (None, "")
+        frame: FrameType | None = sys._getframe(1)
+        while generator and frame is not None and frame is not caller:
+            frame = frame.f_back
+        return generator if frame is caller else ""
 
     def _watching(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def draw(*args: Any, **kwargs: Any) -> Any:
@@ -125,7 +148,7 @@ class Draws(Observer):
             if constant is None:
                 self.recorder.note(f"{neutral.REFUSED}{name}")
             return result if constant is None else constant
-        site, tensors = _described(position, name, result, adapter.tf_seed() != self._global_seed)
+        site, tensors = _described(position, name, result, adapter.tf_seed() != self._global_seed, self._generator())
         if replica.graph is not None and result.graph is replica.graph:
             replica.sites.append(site)
             replica.tensors += tensors
@@ -158,20 +181,30 @@ class Draws(Observer):
         dtype = str(values.dtype)
         place = replica, site.position
         made = DrawRecord(
-            *place, site.op, site.name, digest, flat.size, shape, dtype, distinct, site.seeded, site.nested
+            *place,
+            op=site.op,
+            name=site.name,
+            digest=digest,
+            size=flat.size,
+            shape=shape,
+            dtype=dtype,
+            distinct=distinct,
+            seeded=site.seeded,
+            nested=site.nested,
+            generator=site.generator,
         )
         with self._lock:
             self._seen.setdefault(place, []).append(made)
 
 
-def _described(position: int, op: str, result: Any, seeded: bool) -> tuple[_Site, list[Any]]:
+def _described(position: int, op: str, result: Any, seeded: bool, generator: str) -> tuple[_Site, list[Any]]:
     import tensorflow as tf
 
     name = op if tf.executing_eagerly() else str(result.op.name)
     elements = result.shape.num_elements()
     if elements is not None and elements <= HASHED:
-        return _Site(position, op, name, tuple(result.shape.as_list()), seeded), [result]
-    return _Site(position, op, name, None, seeded), [tf.reshape(result, [-1])[:HASHED], tf.shape(result)]
+        return _Site(position, op, name, tuple(result.shape.as_list()), seeded, generator), [result]
+    return _Site(position, op, name, None, seeded, generator), [tf.reshape(result, [-1])[:HASHED], tf.shape(result)]
 
 
 def _folded(draws: list[DrawRecord]) -> DrawRecord:
@@ -181,4 +214,5 @@ def _folded(draws: list[DrawRecord]) -> DrawRecord:
         return first
     digest = fingerprint.combine([np.array([draw.digest], np.uint64) for draw in draws])[0]
     size, distinct = sum(draw.size for draw in draws), max(draw.distinct for draw in draws)
-    return replace(first, digest=digest, size=size, distinct=distinct)
+    generator = first.generator if all(draw.generator == first.generator for draw in draws) else ""
+    return replace(first, digest=digest, size=size, distinct=distinct, generator=generator)

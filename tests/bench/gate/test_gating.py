@@ -116,4 +116,4 @@ def test_a_target_that_no_version_has_is_named_with_what_was_meant(tmp_path: Pat
     assert "Did you mean training?" in of_both
     of_one = gating._missing(Target.parse("other:train"), side)
     assert "has no other, so there is nothing to compare (looked in .)" in of_one
-    assert "A new target can be measured if BASE has it, too" in of_one
+    assert "To measure a new target, add it to BASE, too" in of_one

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench import outcome
+from pytest_ddl import github
 from pytest_ddl.bench.gate import GatePlan
 from pytest_ddl.bench.gate.cell import measure_cell
 from pytest_ddl.bench.gate.gating import name_of
@@ -111,14 +111,14 @@ def test_annotations_are_escaped() -> None:
 def test_the_step_summary_is_appended(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("before\n")
-    assert outcome.append_summary(
+    assert github.append_summary(
         whole(measured(5), bare(Verdict.ERROR)).step_summary(), {"GITHUB_STEP_SUMMARY": str(path)}
     )
     text = path.read_text()
     assert text.startswith("before\n## Performance gate: regression")
     assert "| REGRESSION | +5.0 % (" in text
     assert "because \\| of 50% more" in text
-    assert not outcome.append_summary("text", {})
+    assert not github.append_summary("text", {})
 
 
 def command(*arguments: str) -> int:

@@ -19,7 +19,7 @@ from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.history.page import as_script, render, views_of, write_page
 from pytest_ddl.bench.history.read import read_results
 from pytest_ddl.bench.history.report import Report, explain
-from pytest_ddl.bench.history.units import labels, number, percent, quantity, scale, ticks
+from pytest_ddl.web.units import labels, number, percent, quantity, scale, ticks
 from tests.bench.history.synthetic import Bench, commit_hashes, training, write_results
 
 URL = "https://github.com/example/project/commit/"

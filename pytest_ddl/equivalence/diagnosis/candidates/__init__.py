@@ -6,25 +6,42 @@ recomputed causes to causes that are only consistent with the records.
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.diagnosis.candidates import aggregation, clipping, layers, motion, parts, scaling, values
+from pytest_ddl.equivalence.diagnosis.candidates import (
+    aggregation,
+    clipping,
+    data,
+    factors,
+    layers,
+    micro_batches,
+    motion,
+    parts,
+    scaling,
+    values,
+)
 from pytest_ddl.equivalence.diagnosis.case import Candidate
 
 CANDIDATES: list[Candidate] = [
     values.overflow,
     values.not_finite,
     motion.applied_late,
+    motion.skipped,
     motion.standing_still,
     parts.empty_replica,
+    data.other_values,
     motion.another_rate,
     clipping.clipped_at_another_size,
+    factors.norm_of_another_gradient,
+    micro_batches.left_out,
+    motion.applied_again,
+    factors.rate_by_hand,
     scaling.scaled,
     scaling.unscaled,
     aggregation.own_gradient,
     aggregation.drifting_apart,
     aggregation.partly_apart,
+    aggregation.without_reduction,
     scaling.regularization,
     scaling.data_part_scaled,
-    motion.applied_again,
     motion.frozen_moved,
     clipping.clipped_parts,
     clipping.unlimited,
@@ -35,6 +52,7 @@ CANDIDATES: list[Candidate] = [
     values.sparse_rows,
     scaling.scaled_parts,
     parts.shares_of_examples,
+    scaling.scaled_sum,
     scaling.scaled_variables,
     parts.coupled,
     aggregation.from_slices,

@@ -6,10 +6,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import CLIPS, plain_normalization, random_sources, tell_apart
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, reproduces
+from pytest_ddl.equivalence.diagnosis.candidates.shared import (
+    CLIPS,
+    plain_normalization,
+    random_sources,
+    tell_apart,
+    total_of,
+)
+from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, agrees, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, mean
 from pytest_ddl.equivalence.evidence.observe import is_uneven
+from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 CAUSE = "gradient-not-aggregated"
@@ -109,6 +116,42 @@ def drifting_apart(case: Case) -> Fit | None:
     return None
 
 
+def without_reduction(case: Case) -> Fit | None:
+    """Test for replicas that differ, compute other gradients, and get the whole gradient from no reduction.
+
+    The update cannot be recomputed from the gradient if its rule is not known, for example that of RMSprop by hand.
+    """
+    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
+    apart = [motion for motion in case.weights if motion.components_differ]
+    by_hand = GradientStage.APPLIED not in case.parts  # the reductions of an optimizer are not recorded
+    if source is None or not apart or not by_hand or case.in_gradient_units or not tell_apart(case, source):
+        return None
+    summed = total_of(source)
+    if any(_is_reduced(case, summed[m.variable.index]) for m in apart if m.variable.index in summed):
+        return None
+    names = ", ".join(motion.variable.name for motion in apart[:3])
+    return Fit(
+        CAUSE,
+        f"{names} differ between the replicas, whose gradients differ, and no reduction gave their sum or mean",
+        grounds=Grounds.PATTERN,
+    )
+
+
+def _is_reduced(case: Case, summed: Float) -> bool:
+    """Return whether a reduction of the step gave the sum of the gradients of all replicas, or a multiple of it.
+
+    Every single number, such as the loss, is a multiple of another one.
+    """
+    for reduction in case.distributed.ranks[0].steps[case.step - 1].reductions:
+        received = np.asarray(reduction.received, np.float64).ravel()
+        if received.size != summed.size or summed.size == 1 or not all_finite(received):
+            continue
+        c = coefficient(received, summed.ravel())
+        if c and difference(received, c * summed.ravel()).error <= 1e-4 * magnitude(received):
+            return True
+    return False
+
+
 def partly_apart(case: Case) -> Fit | None:
     """Test for replicas that differ because a part of an update was not reduced: some elements, or one of its terms.
 
@@ -187,7 +230,9 @@ def from_slices(case: Case) -> Fit | None:
         evidence = "the sum of the updates of each replica's examples alone reproduces the change"
         if any(case.setting(kind) for kind in CLIPS):
             return Fit("gradient-clipped-before-aggregation", evidence)
-        return Fit("gradient-scaled-by-replica-count", f"{evidence}: {number} times their mean")
+        # It is N times their mean only if one device updates by the mean, which a coupled loss or a penalty does not.
+        if all(agrees(m.ours, mean(parts[m.variable.index]), m) for m in case.weights):
+            return Fit("gradient-scaled-by-replica-count", f"{evidence}: {number} times their mean")
     return None
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, configured_limit, limits_of, total_of
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, reproduces
-from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, magnitude, norm
+from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, flat, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, global_norm, solve
+from pytest_ddl.equivalence.findings import Grounds
 
 BEFORE = "gradient-clipped-before-aggregation"
 LOST = "clipping-lost"
@@ -207,7 +208,7 @@ def by_updates(case: Case) -> Fit | None:
     if clip is None or case.replicas == 1 or not case.weights:
         return None
     configured = f"the optimizer has {clip}"
-    ours, theirs = _flat([m.ours for m in case.weights]), _flat([m.theirs[0] for m in case.weights])
+    ours, theirs = flat([m.ours for m in case.weights]), flat([m.theirs[0] for m in case.weights])
     slack = sum(motion.slack for motion in case.weights)
     if clip.kind == "clipvalue":
         # Entries that the limit did not cut must agree. Those at the limit must exceed it.
@@ -228,11 +229,8 @@ def by_updates(case: Case) -> Fit | None:
     # Each clipped part is at most as long as the limit, so their sum is not much longer than that times the replicas.
     if norm(theirs) > (case.replicas + 1) * norm(ours):
         return None
-    return Fit(BEFORE, f"{configured}; the update is not a multiple of the single-device one{size}", exact=False)
-
-
-def _flat(values: list[Float]) -> Float:
-    return np.concatenate([np.ravel(value) for value in values])
+    evidence = f"{configured}; the update is not a multiple of the single-device one{size}"
+    return Fit(BEFORE, evidence, grounds=Grounds.PATTERN)
 
 
 def _parallel(ours: Float, theirs: Float, slack: float) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 from pytest_ddl.equivalence.diagnosis.candidates.shared import plain_normalization, random_sources
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit
 from pytest_ddl.equivalence.evidence.observe import of_kind
+from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import VariableKind
 
 
@@ -18,7 +19,7 @@ def normalization(case: Case) -> Fit | None:
     return Fit(
         "per-replica-normalization",
         f"consistent with it: {', '.join(layers[:3])} is not synchronized",
-        exact=False,
+        grounds=Grounds.PATTERN,
     )
 
 
@@ -33,11 +34,11 @@ def random_streams(case: Case) -> Fit | None:
         if "seed_generator" in variable.name and len(values) > 1:
             if all(np.array_equal(value, values[0]) for value in values):
                 evidence += f"; the state of {variable.name} is the same on all {len(values)} replicas"
-                return Fit("random-stream-repeated-across-replicas", evidence, exact=False)
+                return Fit("random-stream-repeated-across-replicas", evidence, grounds=Grounds.PATTERN)
             break
     return Fit(
         "random-stream-differs-across-replicas",
         evidence,
-        exact=False,
+        grounds=Grounds.PATTERN,
         also=("random-stream-repeated-across-replicas",),
     )

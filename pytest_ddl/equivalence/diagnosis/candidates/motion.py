@@ -9,6 +9,7 @@ from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, reproduces
 from pytest_ddl.equivalence.evidence.arrays import coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.effective import rate_of
 from pytest_ddl.equivalence.evidence.observe import component_updates
+from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 
@@ -31,6 +32,26 @@ def standing_still(case: Case) -> Fit | None:
             evidence += f", and the {source} the replicas reach {max(sizes):.4g}"
             break
     return Fit("variable-did-not-move", evidence)
+
+
+def skipped(case: Case) -> Fit | None:
+    """Test for a step that moves no variable at all, although other steps do."""
+    moving = [m for m in case.weights if magnitude(m.ours) > m.slack]
+    if not moving or any(np.any(theirs) for m in case.weights for theirs in m.theirs):
+        return None
+    others = [step for step in range(1, case.distributed.num_steps + 1) if step != case.step]
+    moved = [step for step in others if all(_moves(case, m, step) for m in moving)]
+    if not moved:
+        return None
+    evidence = (
+        f"no weight moves in step {case.step}, and all {len(moving)} that move on one device do in step {moved[0]}"
+    )
+    return Fit("lost-update", evidence)
+
+
+def _moves(case: Case, motion: Motion, step: int) -> bool:
+    changes = component_updates(case.distributed, motion.variable.index, step)
+    return any(np.any(change) for _rank, _replica, change in changes)
 
 
 def applied_late(case: Case) -> Fit | None:
@@ -65,6 +86,7 @@ def applied_again(case: Case) -> Fit | None:
                 "duplicate-update",
                 f"the change of every weight is {times} times that of one device, and was right in the "
                 f"{case.step - 1} step(s) before: the update was applied {times} times",
+                grounds=Grounds.RATIO,
             )
     return None
 
@@ -92,6 +114,7 @@ def another_rate(case: Case) -> Fit | None:
         "learning-rate-differs",
         f"the learning rate is {theirs:.6g}, on one device {ours:.6g}, and {factor:.4g} x the single-device update "
         "reproduces the change",
+        grounds=Grounds.RATIO,
     )
 
 
@@ -114,7 +137,7 @@ def optimizer_itself(case: Case) -> Fit | None:
     return Fit(
         "optimizer-state-mismatch",
         f"the {source} the replicas add up to those of one device; the result of the optimizer{where} differs",
-        exact=right,
+        grounds=Grounds.RECOMPUTED if right else Grounds.PATTERN,
     )
 
 
@@ -139,7 +162,7 @@ def state_of_the_update(case: Case) -> Fit | None:
         "optimizer-state-mismatch",
         f"the {source} the replicas add up to those of one device, but the change of {names}, which has the shape of "
         "a weight, differs from one device",
-        exact=False,
+        grounds=Grounds.PATTERN,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, random_sources
+from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, computed_alone, random_sources
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import is_uneven
+from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 
@@ -22,8 +23,9 @@ def empty_replica(case: Case) -> Fit | None:
     evidence = f"{empty} of {len(case.sizes)} replicas had no example"
     for value in (factor, 1 / factor):
         if reproduces(case.effective, lambda m, value=value: value * m.ours, value):  # type: ignore[misc]
-            return Fit("empty-replica", f"{evidence}, and {value:.4g} x the single-device update reproduces the change")
-    return Fit("empty-replica", evidence, exact=False, also=("mean-of-replica-means",))
+            evidence += f", and {value:.4g} x the single-device update reproduces the change"
+            return Fit("empty-replica", evidence, grounds=Grounds.RATIO)
+    return Fit("empty-replica", evidence, grounds=Grounds.PATTERN, also=("mean-of-replica-means",))
 
 
 def shares_of_examples(case: Case) -> Fit | None:
@@ -87,9 +89,12 @@ def _share(case: Case, source: Source) -> float | None:
 
 
 def coupled(case: Case) -> Fit | None:
-    """Test for a loss that couples examples: no weighting of the replicas' gradients gives that of one device."""
+    """Test for a loss that couples examples: no weighting of the replicas' gradients gives that of one device.
+
+    That is so too if a replica changed something before its forward pass. Only runs on each replica's examples tell.
+    """
     source = _used(case)
-    if source is None or not _same_data(case) or 0 in case.sizes:
+    if source is None or not case.same_examples or 0 in case.sizes:
         return None
     if solve(source.own, source.parts, case.gradient_slack) is not None or not _tells(case, source):
         return None
@@ -101,8 +106,11 @@ def coupled(case: Case) -> Fit | None:
         return None  # a term of only some weights is no term of the examples
     evidence = (
         f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
-        "device: the loss of an example depends on the others of its batch"
+        "device"
     )
+    if not all(computed_alone(case, source).values()) or len(case.slices) != case.replicas:
+        return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.EXCLUSION)
+    evidence += "; one device that trains on only a replica's examples gets the gradient of this replica"
     return Fit("batch-coupled-loss", evidence, also=_masks(case))
 
 
@@ -122,22 +130,6 @@ def _masks(case: Case) -> tuple[str, ...]:
     return ("masked-loss-normalised-per-replica",) if masked_layers(case) else ()
 
 
-def _same_data(case: Case) -> bool:
-    """Return whether the replicas are known to have consumed the examples of one device."""
-
-    def examples(batches: object) -> list[int | str] | None:
-        found: list[int | str] = []
-        for batch in batches:  # type: ignore[attr-defined]
-            known = batch.fingerprints or batch.example_ids
-            if batch.size and not known:
-                return None
-            found += known or ()
-        return sorted(found, key=str)
-
-    ours, theirs = (examples(record.batches(case.step)) for record in (case.reference, case.distributed))
-    return ours is not None and ours == theirs
-
-
 def masked_layers(case: Case) -> list[str]:
     found = case.distributed.ranks[0].layers if case.distributed.ranks else ()
     return [layer.name for layer in found if layer.type == "Masking" or layer.settings.get("mask_zero")]
@@ -149,7 +141,7 @@ def masking(case: Case) -> Fit | None:
     if not layers or case.replicas == 1:
         return None
     evidence = f"consistent with it: {', '.join(layers[:3])} masks positions"
-    return Fit("masked-loss-normalised-per-replica", evidence, exact=False)
+    return Fit("masked-loss-normalised-per-replica", evidence, grounds=Grounds.PATTERN)
 
 
 def mean_of_means(case: Case) -> Fit | None:
@@ -169,7 +161,7 @@ def mean_of_means(case: Case) -> Fit | None:
     return Fit(
         "mean-of-replica-means",
         f"consistent with it: {'; '.join(evidence)}",
-        exact=False,
+        grounds=Grounds.PATTERN,
         approximation=len(evidence) > 1 and not _contradicted(case),
         also=("masked-loss-normalised-per-replica",) if case.layers("Embedding", "Masking") else (),
     )

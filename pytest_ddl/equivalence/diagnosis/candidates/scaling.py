@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
+    is_never_reduced,
     limits_of,
     plain_normalization,
     random_sources,
@@ -16,6 +17,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import solve
+from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 CAUSES = {1: "gradient-scaled-by-replica-count", -1: "gradient-scaled-by-inverse-replica-count"}
@@ -33,9 +35,11 @@ def _factors(case: Case) -> Iterator[tuple[float, str]]:
 def scaled(case: Case) -> Fit | None:
     """Test for N (or 1/N) times the gradient in every variable: in the update, in the moments, or before clipping."""
     for factor, cause in _factors(case):
+        if factor < 1 and is_never_reduced(case):
+            continue  # replicas with equal data apply equal parts of the gradient
         evidence = _in_update(case, factor) or _in_moments(case, factor) or _in_gradients(case, factor)
         if evidence:
-            return Fit(cause, evidence)
+            return Fit(cause, evidence, grounds=Grounds.RATIO)
     return None
 
 
@@ -57,6 +61,7 @@ def unscaled(case: Case) -> Fit | None:
         "gradient-unscaled-without-scale",
         f"{factor:.6g} x the single-device {motions[0].label} reproduces the change of every weight: it is {did} "
         f"{max(factor, 1 / factor):.6g}",
+        grounds=Grounds.RATIO,
     )
 
 
@@ -72,7 +77,15 @@ def _in_update(case: Case, factor: float) -> str | None:
 
 
 def _in_moments(case: Case, factor: float) -> str | None:
-    slots = [motion for motion in case.slots if magnitude(motion.ours) > motion.slack]
+    shapes = {motion.ours.shape for motion in case.weights}
+    # An optimizer by hand keeps its moments beside the weights, where they count as state.
+    by_hand = [motion for motion in case.state if motion.ours.shape in shapes and not motion.is_right]
+    kept = case.slots or (by_hand if len(by_hand) >= len(case.weights) else [])
+    slots = [motion for motion in kept if magnitude(motion.ours) > motion.slack]
+    if len(case.distributed.ranks[0].optimizers) > 1:
+        # One of several optimizers may get the right gradients. Those of a wrong gradient are all wrong.
+        right = {motion.variable.slot_of for motion in slots if motion.is_right}
+        slots = [motion for motion in slots if motion.variable.slot_of not in right]
 
     def first_or_second_moment(motion: Motion) -> Float:
         errors = {power: difference(motion.theirs[0], factor**power * motion.ours).error for power in (1, 2)}
@@ -142,6 +155,25 @@ def scaled_parts(case: Case) -> Fit | None:
     return None
 
 
+def scaled_sum(case: Case) -> Fit | None:
+    """Test as :func:`scaled_parts` if an optimizer, whose rule is not known, gets the replicas' gradients to sum."""
+    source = next((s for s in case.sources if s.stage is GradientStage.APPLIED), None)
+    if source is None or case.pulls or case.replicas == 1 or not tell_apart(case, source):
+        return None
+    weights = solve(source.own, source.parts, case.gradient_slack)
+    if weights is None or min(weights.values) <= 0:
+        return None
+    for factor, cause in _factors(case):
+        if weights.total_is(case.replicas / factor) and not weights.are([1 / factor] * case.replicas):
+            shares = ", ".join(f"{weight:.3g}" for weight in weights.values)
+            return Fit(
+                cause,
+                f"one device's gradient is the sum of the {source} the replicas weighted by ({shares}), and the "
+                f"optimizer adds them up: {factor:.4g}x together",
+            )
+    return None
+
+
 def scaled_variables(case: Case) -> Fit | None:
     """Test for N (or 1/N) times the gradient in only some variables: one term, or one path, of several is wrong."""
     wrong = [m for m in case.effective if not m.is_right]
@@ -153,11 +185,11 @@ def scaled_variables(case: Case) -> Fit | None:
         evidence = f"{factor:.4g} x the single-device {fitting[0].label} reproduces {names}"
         others = len(case.effective) - len(wrong)
         if len(fitting) == len(wrong):
-            return Fit(cause, f"{evidence}; the other {others} weight(s) are right")
+            return Fit(cause, f"{evidence}; the other {others} weight(s) are right", grounds=Grounds.RATIO)
         return Fit(
             cause,
             f"{evidence}; other weights differ in another way, as if only one of several terms were wrong",
-            exact=False,
+            grounds=Grounds.PATTERN,
         )
     return None
 
@@ -221,7 +253,7 @@ def penalised_variables(case: Case) -> Fit | None:
     return Fit(
         "regularization-scaled-by-replica-count",
         f"of {len(motions)} weights only those with a regularizer differ: {differing}",
-        exact=False,
+        grounds=Grounds.PATTERN,
     )
 
 
@@ -261,5 +293,5 @@ def scaled_beside_randomness(case: Case) -> Fit | None:
             reason = (
                 f"the update is {theirs / ours:.3g}x, the sum of the replicas' losses {by_loss:.3g}x that of one device"
             )
-            return Fit(cause, f"consistent with it: {reason}", exact=False)
+            return Fit(cause, f"consistent with it: {reason}", grounds=Grounds.PATTERN)
     return None

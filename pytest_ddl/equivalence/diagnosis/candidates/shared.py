@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pytest_ddl.equivalence.diagnosis.case import Case, Source, is_of_type
-from pytest_ddl.equivalence.evidence.arrays import Float
+from pytest_ddl.equivalence.evidence import gradients
+from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, flat
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, weighted_sum
 from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord
 
@@ -74,6 +77,35 @@ def tell_apart(case: Case, source: Source) -> bool:
     """Return whether replicas differ in a gradient. Equal gradients were reduced, or come from equal data."""
     close, first = case.close(), source.parts[0]
     return any(not close(i, part[i], first[i]) for part in source.parts[1:] for i in first if i in part)
+
+
+def computed_alone(case: Case, source: Source) -> dict[int, bool]:
+    """Map each replica to whether its gradient is the one that one device computes for only its examples.
+
+    The result is empty if one device did not train on each replica's examples. A mean over the replica's examples
+    differs from a part of the global mean by one factor.
+    """
+    found: dict[int, bool] = {}
+    close = case.close(case.replicas)
+    if len(case.slices) != case.replicas:
+        return {}
+    for part, replica in zip(source.parts, sorted(case.slices), strict=True):
+        alone = gradients.by_replica(case.slices[replica], case.step, source.stage).get(0, {})
+        shared = [i for i in part if i in alone and alone[i].shape == part[i].shape]
+        factor = coefficient(flat([part[i] for i in shared]), flat([alone[i] for i in shared])) if shared else None
+        found[replica] = (
+            factor is not None
+            and len(shared) == len(part)
+            and all(close(i, part[i], factor * alone[i]) for i in shared)
+        )
+    return found
+
+
+def is_never_reduced(case: Case) -> bool:
+    """Return whether an update by hand takes place in a step that reduces nothing larger than a number."""
+    by_hand = GradientStage.COMPUTED in case.parts and GradientStage.APPLIED not in case.parts
+    reductions = [r for rank in case.distributed.ranks for r in rank.steps[case.step - 1].reductions]
+    return by_hand and bool(reductions) and all(np.size(reduction.given) == 1 for reduction in reductions)
 
 
 def configured_limit(case: Case) -> Clip | None:

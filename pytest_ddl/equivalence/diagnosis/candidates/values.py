@@ -9,6 +9,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import total_of
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.gradients import sparse_variables
+from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 _HALF_MAX = float(np.finfo(np.float16).max)
@@ -54,9 +55,10 @@ def not_finite(case: Case) -> Fit | None:
             return Fit("empty-replica", evidence)
     if 0 in case.sizes:
         evidence = f"{name} is not finite, and a replica had no example: sizes {case.sizes}"
-        return Fit("empty-replica", evidence, exact=False)
+        return Fit("empty-replica", evidence, grounds=Grounds.PATTERN)
     if not all(all(map(all_finite, m.theirs)) == all_finite(m.theirs[0]) for m in broken):
-        return Fit("non-finite-not-synchronised", f"{name} is not finite on some replicas only", exact=False)
+        evidence = f"{name} is not finite on some replicas only"
+        return Fit("non-finite-not-synchronised", evidence, grounds=Grounds.PATTERN)
     return None
 
 

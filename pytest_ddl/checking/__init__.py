@@ -1,0 +1,1 @@
+"""Check a training function without a test file: ``pytest-ddl check``."""

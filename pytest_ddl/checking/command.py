@@ -1,0 +1,130 @@
+"""Command ``pytest-ddl check``: run pytest on a training function that needs no test file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.checking.target import Target, TargetError
+from pytest_ddl.messages import did_you_mean
+
+EPILOG = """\
+All other options are those of pytest, for example -n 2, -x, -v, --junitxml=FILE or --ddl-timeout=60.
+
+exit status, that of pytest:
+  0    no difference was found; strategies that cannot run here, and comparisons that decide nothing, are skipped
+       (--strict makes the latter fail)
+  1    the training differs from one device, or fails
+  2    interrupted, or an option that does not exist or has a wrong form
+  4    a wrong name of the function, a strategy, a check or a cause; or the module cannot be imported
+
+example:
+  pytest-ddl check train.py:train --strategy=mirrored,multi_worker_mirrored --global-batch-size=12 --steps=4
+"""
+_EXPECTATION = re.compile(
+    r"(?:(?P<strategy>[A-Za-z_]\w*(?:\[[^\]]*\])?):)?(?P<cause>[\w-]+)(?:=(?P<reason>.+))?", re.DOTALL
+)
+_USAGE_ERROR = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.allow_abbrev = False
+    parser.add_argument(
+        "target", metavar="MODULE:FUNCTION", help="the training function, train(run); or path/to/file.py:function"
+    )
+    parser.add_argument(
+        "--strategy",
+        metavar="NAMES",
+        help="comma-separated names or variants such as mirrored[replicas=4], 'all' or 'available' (default: all)",
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "gpu", "tpu"), help="device of the replicas")
+    parser.add_argument("--global-batch-size", type=_count, metavar="N", help="examples per step over all replicas")
+    parser.add_argument("--steps", type=_count, metavar="N", help="maximum number of steps (default: all its data)")
+    parser.add_argument("--precision", metavar="NAME", help="auto, float64 or native (default: auto)")
+    parser.add_argument("--checks", metavar="NAMES", help="comma-separated names of the checks to run (default: all)")
+    parser.add_argument(
+        "--expect",
+        action="append",
+        type=_expectation,
+        metavar="[STRATEGY:]CAUSE[=REASON]",
+        help="difference that is intended, for all strategies or for one; repeatable",
+    )
+    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="deadline of each comparison")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")
+    parser.add_argument("--strict", action="store_true", help="fail on approximations and inconclusive verdicts too")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run pytest on the training function in place of this process, or return the exit status of a usage error."""
+    # As for python -m pytest, modules of the current folder can be imported.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        _refuse_similar(options.rest)
+        target = Target.find(options.target)
+    except TargetError as error:
+        sys.stderr.write(f"pytest-ddl check: {error}\n")
+        return _USAGE_ERROR
+    plan = {"file": str(target.file.absolute()), "function": target.function, "arguments": _arguments(options)}
+    # A module in folders without __init__.py is imported under the name that an import statement would use.
+    given = [f"--ddl-check={json.dumps(plan)}", "-o", "consider_namespace_packages=true"]
+    given += [f"--ddl-{name}={value}" for name in ("strategy", "device") if (value := getattr(options, name))]
+    command = [sys.executable, "-m", "pytest", *given, *options.rest, f"{target.file}::{target.function}"]
+    sys.stdout.flush()
+    return os.execv(sys.executable, command)
+
+
+def _arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of ``ddl_equivalence`` that were given."""
+    names = ("global_batch_size", "steps", "precision", "timeout", "seed", "strict")
+    arguments = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+    if options.checks is not None:
+        arguments["checks"] = [name.strip() for name in options.checks.split(",") if name.strip()]
+    expect: dict[str, Any] = {}
+    for strategy, cause, reason in options.expect or ():
+        level = expect if strategy is None else expect.setdefault(strategy, {})
+        level[cause] = reason
+    return {**arguments, "expect": expect} if expect else arguments
+
+
+def _refuse_similar(rest: Sequence[str]) -> None:
+    """Refuse a misspelled option of this command, because pytest would explain it by its own options.
+
+    :raises TargetError: if an option is similar to one of this command.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    known = [name for action in parser._actions for name in action.option_strings]
+    for option in rest:
+        name = option.partition("=")[0]
+        if name.startswith("--") and not name.startswith("--ddl-") and (hint := did_you_mean(name, known, 0.75)):
+            raise TargetError(f"there is no option {name}{hint}")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    from pytest_ddl.config import parse_seconds
+
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _expectation(text: str) -> tuple[str | None, str, str]:
+    match = _EXPECTATION.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form [STRATEGY:]CAUSE[=REASON]")
+    return match["strategy"], match["cause"], match["reason"] or "declared on the command line"

@@ -1,0 +1,97 @@
+"""Collect a training function as a test that compares it: the pytest plugin behind ``pytest-ddl check``.
+
+The plugin registers it if its hidden option is given, as it also is to the workers of pytest-xdist.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddl.messages import did_you_mean
+
+_PLAN = pytest.StashKey[dict[str, Any]]()
+"""``file``, ``function`` and the ``arguments`` of the comparison."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    plan = config.stash[_PLAN] = json.loads(config.option.ddl_check)
+    if not hasattr(config, "workerinput"):
+        _refuse_wrong_arguments(config, plan["arguments"])
+
+
+def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any]) -> None:
+    """Refuse wrong arguments of the comparison before anything runs. Plugins may have added checks.
+
+    :raises pytest.UsageError: for the first wrong argument. The message is one line.
+    """
+    from pytest_ddl.comparisons import registered_checks
+    from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments
+    from pytest_ddl.session import harness_of
+
+    try:
+        check_arguments(registered_checks(config), harness_of(config).registry, **arguments)
+    except ArgumentError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    if module_path != Path(parent.config.stash[_PLAN]["file"]):
+        return None
+    return CheckedModule.from_parent(parent, path=module_path)
+
+
+class CheckedModule(pytest.Module):
+    """Module in which pytest collects nothing but the training function."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        """Collect the training function.
+
+        :raises pytest.Collector.CollectError: if the module has no such function. The message is one line.
+        """
+        name = self.config.stash[_PLAN]["function"]
+        if not callable(getattr(self.obj, name, None)):
+            functions = [one for one, value in vars(self.obj).items() if callable(value) and not one.startswith("_")]
+            problem = "is not a function" if hasattr(self.obj, name) else "does not exist"
+            raise self.CollectError(f"{self.path.name}:{name} {problem}{did_you_mean(name, functions)}")
+        return super().collect()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: Any) -> list[pytest.Function] | None:
+    if not isinstance(collector, CheckedModule):
+        return None
+    plan = collector.config.stash[_PLAN]
+    return list(_items(collector, name, _test_of(obj, plan["arguments"]))) if name == plan["function"] else []
+
+
+def _items(module: CheckedModule, name: str, test: Callable[..., None]) -> Iterable[pytest.Function]:
+    for item in module._genfunctions(name, test):
+        item.obj = test
+        # The only frames of a difference are those of the plugin, so the report itself is all there is to show.
+        item.repr_failure = _report_or(item.repr_failure)  # type: ignore[method-assign]
+        yield item
+
+
+def _test_of(train: Any, arguments: dict[str, Any]) -> Callable[..., None]:
+    def test(ddl_equivalence: Any) -> None:
+        __tracebackhide__ = True
+        ddl_equivalence(train, **arguments)
+
+    return test
+
+
+def _report_or(represent: Callable[..., Any]) -> Callable[..., Any]:
+    def repr_failure(excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
+        from pytest_ddl.equivalence.report import DivergenceError
+
+        if isinstance(excinfo.value, DivergenceError):
+            return excinfo.getrepr(style="value")
+        return represent(excinfo, *args, **kwargs)
+
+    return repr_failure

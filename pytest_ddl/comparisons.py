@@ -1,0 +1,124 @@
+"""Turn the comparisons of a test into the outcome of the test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddl.items.selection import label
+from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_with_cause, status_line
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.checks.registry import Check
+    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.harness import Harness
+    from pytest_ddl.items.selection import DdlMark
+    from pytest_ddl.strategies.spec import StrategySpec
+
+_EXPECTED_ENDS = pytest.StashKey[list[str]]()
+_KNOWN = pytest.StashKey[list[str]]()
+_COMPARER = pytest.StashKey[Any]()
+
+
+def registered_checks(config: pytest.Config) -> list[Check]:
+    """Return the checks of this package and of plugins.
+
+    :raises pytest.UsageError: if a plugin registers something else than a check, or a name twice.
+    """
+    from pytest_ddl.equivalence.checks.registry import CHECKS, Check
+
+    checks = list(CHECKS)
+    config.hook.pytest_ddl_register_checks(checks=checks)
+    for check in checks:
+        if not isinstance(check, Check):
+            raise pytest.UsageError(f"pytest_ddl_register_checks: {check!r} is no pytest_ddl.Check")
+    names = [check.name for check in checks]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise pytest.UsageError(f"pytest_ddl_register_checks: the check {twice.pop()!r} is registered twice")
+    return checks
+
+
+def assert_equivalence(
+    harness: Harness, item: pytest.Item, spec: StrategySpec, mark: DdlMark, train: Any, **arguments: Any
+) -> Report:
+    """Compare a training function with one device and turn the verdict into an outcome of the test.
+
+    A known behavior of a framework makes the test an expected failure, unless the test is marked as one itself.
+
+    :raises DivergenceError: if the comparison fails. It is also raised for an inconclusive comparison in strict mode,
+        or if the program is the reason. That is so if the program fails on one device too, records nothing, is not
+        finite on one device, or draws other data in each run.
+    """
+    __tracebackhide__ = True
+    from pytest_ddl.equivalence.report import DivergenceError
+    from pytest_ddl.equivalence.runs.comparer import Comparer
+    from pytest_ddl.pages.watch import compared, failed
+
+    if _COMPARER not in item.config.stash:
+        item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
+    strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
+    with status_line(item.config) as harness.show:
+        report: Report = item.config.stash[_COMPARER].compare(
+            train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
+        )
+    compared(item, report)
+    for finding in report.approximations:
+        item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
+    for behavior in report.known_behaviors:
+        item.user_properties.append((KNOWN_BEHAVIOR, behavior.id))
+    if report.verdict == "known" and not _is_marked_xfail(item):
+        reasons = [f"{behavior.id}: {behavior.explanation}" for behavior in report.known_behaviors]
+        item.stash.setdefault(_KNOWN, []).extend(reasons)
+        return report
+    if report.expected_end is not None:
+        item.stash.setdefault(_EXPECTED_ENDS, []).append(report.expected_end)
+        item.user_properties.append((EXPECTED_END, report.expected_end))
+        return report
+    blamed = strict or not report.comparable or report.program_reasons
+    if report.verdict in ("fail", "known") or (not report.passed and blamed):
+        failed(item, report)
+        raise DivergenceError(report)
+    if not report.passed:
+        pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
+    return report
+
+
+def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:
+    """Report a test as an expected failure if its comparisons do not let it count as passed.
+
+    This is so if one of them met a known behavior of a framework, or if all of them ended in a crash that ``expect=``
+    declares, so that nothing was compared. The body of the test ran to its end.
+    """
+    known = item.stash.get(_KNOWN, [])
+    ends = item.stash.get(_EXPECTED_ENDS, [])
+    decided = not report.passed or hasattr(report, "wasxfail") or item.config.getoption("runxfail", False)
+    if report.when == "call" and (known or (ends and len(ends) == comparisons)) and not decided:
+        report.outcome = "skipped"
+        report.wasxfail = "; ".join(dict.fromkeys((*known, *ends)))
+
+
+def _is_marked_xfail(item: pytest.Item) -> bool:
+    """Return whether the user decides about failures: by a marker, or by ``--runxfail``."""
+    return bool(item.config.getoption("runxfail", False)) or item.get_closest_marker("xfail") is not None
+
+
+def report_cause(call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Make the summary of a test begin with the cause if its comparison failed."""
+    from pytest_ddl.equivalence.report import DivergenceError
+
+    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, DivergenceError):
+        begin_with_cause(report, call.excinfo.value.report)
+
+
+def attach_comparisons(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Give the facts of a test's comparisons to its report, for the process that shows the reports."""
+    from pytest_ddl.pages.watch import attach
+
+    attach(item, report)
+
+
+def _without_strategy(item: pytest.Item, spec: StrategySpec, harness: Harness) -> str:
+    """Return the id of a test without its strategy, so that all its strategies share the id."""
+    return item.nodeid.replace(label(spec, harness.registry), "")

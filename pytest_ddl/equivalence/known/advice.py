@@ -1,0 +1,63 @@
+"""Fixes for programs that train with ``Model.fit``, in which the usual advice cannot be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
+from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.records import TrainingRecord
+
+_N = "tf.distribute.get_strategy().num_replicas_in_sync"
+_TRAIN_STEP = (
+    "Model.fit of Keras 3 adds up the gradients of the replicas. Divide the loss in your train_step before "
+    f"tape.gradient: loss / {_N}. self.compute_loss(...) and objects of keras.losses give a loss that is "
+    "already divided."
+)
+_LOSS_FUNCTION = (
+    "Return one loss per example from the loss function of compile(), for example keras.ops.mean(..., axis=-1). Keras "
+    "divides only losses per example by the number of replicas, and adds up the gradients."
+)
+_LOGS = (
+    "self.compute_loss(...) and objects of keras.losses give a loss that is already divided by the number of replicas. "
+    f"Multiply it for the metric: update_state(loss * {_N}). "
+    "Return {metric.name: metric.result() for metric in self.metrics}."
+)
+_STATISTICS = (
+    "Use keras.layers.BatchNormalization(synchronized=True). Without it, Keras 3 gives every replica moving statistics "
+    "of its own, never combines them, and saves those of the first replica."
+)
+_SHARE = 1e-6
+"""Relative error of a ratio that is 1 divided by the number of replicas."""
+
+
+def fix_in_keras(finding: Finding, distributed: TrainingRecord) -> str | None:
+    """Return a fix that a program of Keras 3 can apply, or ``None`` if the usual one of the cause fits."""
+    if finding.cause == "state-not-aggregated" and _is_moving_statistic(finding.variable or "", distributed):
+        return _STATISTICS
+    fitted: Mapping[str, bool] = next(
+        (rank.facts["fitted"] for rank in distributed.ranks if "fitted" in rank.facts), {}
+    )
+    if finding.cause == "gradient-scaled-by-replica-count":
+        if fitted.get("train_step"):
+            return _TRAIN_STEP
+        return _LOSS_FUNCTION if fitted.get("loss_function") else None
+    shown = finding.check in (LOSS_EQ, METRIC_EQ)
+    divided = finding.ratio is not None and abs(finding.ratio * distributed.num_replicas - 1) <= _SHARE
+    wrong = finding.cause in ("reported-loss-wrong", "metric-wrong") or (finding.check == LOSS_EQ and divided)
+    return _LOGS if shown and wrong and fitted.get("train_step") else None
+
+
+def _is_moving_statistic(variable: str, record: TrainingRecord) -> bool:
+    """Return whether a variable belongs to a batch normalization of Keras 3 that is not synchronized."""
+    *path, name = variable.split("/")
+    plain = [
+        layer.name
+        for rank in record.ranks[:1]
+        for layer in rank.layers
+        if layer.type == "BatchNormalization"
+        and layer.settings.get("synchronized") is False
+        and "keras" in rank.versions
+    ]
+    return name in ("moving_mean", "moving_variance") and bool(path) and path[-1] in plain

@@ -1,0 +1,152 @@
+"""Catalogue of known behaviors of TensorFlow and Keras, and the search in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_ddl.equivalence.diagnosis import limitations as limits
+from pytest_ddl.equivalence.diagnosis.limitations import Limitation
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.known.behavior import KnownBehavior
+from pytest_ddl.equivalence.known.limits import is_limit
+from pytest_ddl.equivalence.known.random_streams import is_seed_generator
+from pytest_ddl.equivalence.known.shared_metrics import is_summed_again
+from pytest_ddl.equivalence.known.sparse_squares import is_squares_of_parts
+from pytest_ddl.records import TrainingRecord
+
+_KERAS_3 = ">=3.0,<3.16"
+"""Versions in which a recomputation shows the behavior. A newer Keras is not assumed to behave alike."""
+
+_KERAS_3_15 = {"keras": ">=3.15,<3.16"}
+_DTENSOR = {"tensorflow": ">=2.21,<2.22", "keras": ">=3.15,<3.16"}
+_REPLICAS = ("mirrored", "multi_worker_mirrored", "central_storage")
+
+
+def _limit(
+    name: str, limitation: Limitation, versions: Mapping[str, str], workaround: str, *strategies: str
+) -> KnownBehavior:
+    """Return the entry for a limitation, which ends a run."""
+    causes = ("unsupported-by-framework",)
+    title, link = limitation.reason, limitation.link
+    return KnownBehavior(name, title, causes, workaround, link, is_limit(limitation), versions, strategies)
+
+
+_ENTRIES = (
+    KnownBehavior(
+        "keras-seed-generator",
+        "Keras 3 gives every replica the same seeds, so that Dropout and all other random layers draw the same numbers "
+        "on all replicas",
+        ("random-stream-repeated-across-replicas",),
+        "Train with it as it is: masks repeat over replicas, not over steps. For numbers of its own on each replica, "
+        "use a layer that draws with tf.random.stateless_* from a seed into which it folds the replica id.",
+        "https://keras.io/api/random/seed_generator/",
+        is_seed_generator,
+        {"keras": _KERAS_3},
+        _REPLICAS,
+    ),
+    KnownBehavior(
+        "keras-squares-of-parts",
+        "Adam and RMSprop of Keras 3 square the replicas' parts of a sparse gradient one by one, so that rows that all "
+        "replicas use (positional embeddings) move by another step than on one device",
+        ("optimizer-state-mismatch", "sparse-gradient-mismatch"),
+        "Make the gradient dense, for example by multiplying a one-hot matrix with the embeddings, or add positions by "
+        "a weight of the layer (self.add_weight) instead of an Embedding of a range.",
+        "",
+        is_squares_of_parts,
+        {"keras": _KERAS_3},
+        ("mirrored", "multi_worker_mirrored"),
+    ),
+    KnownBehavior(
+        "keras-metrics-central-storage",
+        "Keras 3 lets the replicas share the state of a metric under central storage, and sums it over them again in "
+        "every update",
+        ("reported-loss-wrong", "metric-wrong"),
+        "Compute the metrics with model.evaluate outside of the strategy. The weights are right.",
+        "",
+        is_summed_again,
+        _KERAS_3_15,
+        ("central_storage",),
+    ),
+    _limit(
+        "keras-fit-multi-worker",
+        limits.FIT_OF_WORKERS,
+        _KERAS_3_15,
+        "Train in a custom loop (run.steps), or with Model.fit of tf_keras.",
+        "multi_worker_mirrored",
+    ),
+    _limit(
+        "keras-fit-parameter-server",
+        limits.FIT_OF_COORDINATOR,
+        _KERAS_3_15,
+        "Train in a ClusterCoordinator loop (run.steps), or with Model.fit of tf_keras.",
+        "parameter_server",
+    ),
+    _limit(
+        "keras-fit-model-parallel",
+        limits.FIT_OF_DTENSOR,
+        _DTENSOR,
+        "Train in a custom loop (run.steps).",
+        "model_parallel",
+    ),
+    _limit(
+        "dtensor-tensor-lists",
+        limits.TENSOR_LISTS,
+        _DTENSOR,
+        "Give the recurrent layer unroll=True.",
+        "model_parallel",
+    ),
+    _limit(
+        "keras-fit-unequal-parts",
+        limits.UNEQUAL_PARTS,
+        _KERAS_3_15,
+        "Let the first batch of fit be divisible by the number of replicas: batch with drop_remainder=True, or put the "
+        "whole batches first.",
+        *_REPLICAS,
+    ),
+    _limit(
+        "keras-fit-strings",
+        limits.STRINGS,
+        _KERAS_3_15,
+        "Turn strings into numbers in the dataset: dataset.map(lambda x, y: (lookup(x), y)) with the same layer.",
+        *_REPLICAS,
+    ),
+    _limit(
+        "keras-fit-averaged-indices",
+        limits.AVERAGED_INDICES,
+        _KERAS_3_15,
+        "Cast indices in the model's call(): keras.ops.cast(x, 'int32').",
+        *_REPLICAS,
+    ),
+    _limit(
+        "keras-fit-several-steps",
+        limits.SEVERAL_STEPS,
+        _KERAS_3_15,
+        "Compile with steps_per_execution=1 if there are several replicas.",
+        "mirrored",
+    ),
+    _limit(
+        "xla-variables-of-replicas",
+        limits.XLA_REPLICAS,
+        {"tensorflow": ">=2.16,<2.22"},
+        "Compile with jit_compile=False if there are several replicas in one process.",
+        "mirrored",
+        "central_storage",
+    ),
+)
+
+KNOWN: Mapping[str, KnownBehavior] = {entry.id: entry for entry in _ENTRIES}
+"""All known behaviors by id, in the order of the documentation."""
+
+
+def recognized(
+    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
+) -> str | None:
+    """Return the id of the known behavior that explains a finding by itself, or ``None``."""
+    strategy = distributed.strategy.partition("[")[0]
+    versions = next((rank.versions for rank in distributed.ranks if rank.versions), {})
+    for entry in KNOWN.values():
+        fits = finding.cause in entry.causes and entry.applies(strategy, versions)
+        if fits and entry.recognize(finding, reference, distributed, tolerance):
+            return entry.id
+    return None

@@ -1,0 +1,78 @@
+"""Recognize metrics of Keras 3 under central storage, whose replicas share one state that each update sums again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
+from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite
+from pytest_ddl.equivalence.evidence.metric_state import combined, growth, means, pairs
+from pytest_ddl.equivalence.evidence.observe import shared_steps
+from pytest_ddl.equivalence.evidence.results import returned
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.records import TrainingRecord
+
+_CLOSE = {"float64": 1e-9, "float32": 1e-3}
+"""Dtype -> relative error of a state that was multiplied in every step. A defect changes it by much more."""
+
+
+def is_summed_again(
+    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, _tolerance: Tolerance
+) -> bool:
+    """Return whether all state of metrics grows as if it was summed again, and gives the value that was found."""
+    if finding.check not in (LOSS_EQ, METRIC_EQ) or not finding.step or distributed.num_replicas < 2:
+        return False
+    watched = pairs(reference, distributed)
+    steps = range(1, shared_steps(reference, distributed) + 1)
+    for pair in watched:
+        for step in steps:
+            predicted = growth(reference, pair.ours.index, step, distributed.num_replicas)
+            if not _is_close(combined(distributed, pair.theirs, step), predicted, pair.theirs.dtype):
+                return False
+    if finding.variable in {pair.theirs.name for pair in watched}:
+        return True
+    dtype = watched[0].theirs.dtype if watched else ""
+    possible = {step: list(_means(reference, distributed, step)) for step in steps}
+    every = [mean for found in possible.values() for mean in found]
+    shown = [
+        (value, possible[step] if step is not None else every)
+        for step, value in _shown(finding, distributed)
+        if step is None or step in possible
+    ]
+    return bool(shown) and all(any(_is_close(np.asarray(v), one, dtype) for one in among) for v, among in shown)
+
+
+def _shown(finding: Finding, record: TrainingRecord) -> Iterator[tuple[int | None, float]]:
+    """Yield ``(step, number)`` that fit shows under the name of a finding, in its step and in all later ones.
+
+    The step of a number in the history of fit is not known.
+    """
+    name = finding.variable or ""
+    for rank in record.ranks:
+        for step in rank.steps[(finding.step or 1) - 1 :]:
+            value = step.loss if finding.check == LOSS_EQ else step.values.get(name)
+            if value is not None:
+                yield step.index, value
+        for result in returned(rank).values():
+            if finding.check == METRIC_EQ and result.name == name and result.kind == "fit":
+                yield from ((None, value) for value in np.ravel(result.value).tolist())
+
+
+def _means(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> Iterator[Float]:
+    """Yield the means that the predicted state gives after a step."""
+    for mean in means(reference, distributed):
+        total, count = (
+            growth(reference, pair.ours.index, step, distributed.num_replicas) for pair in (mean.total, mean.count)
+        )
+        if total is not None and count is not None and total.shape == count.shape == () and count:
+            yield np.asarray(total / count)
+
+
+def _is_close(actual: Float | None, predicted: Float | None, dtype: str) -> bool:
+    if actual is None or predicted is None or actual.shape != predicted.shape or dtype not in _CLOSE:
+        return False
+    return all_finite(actual) and bool(np.all(np.abs(actual - predicted) <= _CLOSE[dtype] * np.abs(predicted)))

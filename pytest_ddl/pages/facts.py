@@ -1,0 +1,96 @@
+"""Short facts of one comparison: for the index, for JUnit properties and for annotations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.equivalence.text import headline
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.findings import Finding
+    from pytest_ddl.equivalence.report import Report
+
+UNKNOWN = "not known"
+PAGE = "ddl_page"
+PROPERTIES = ("ddl_strategy", "ddl_verdict", "ddl_cause", "ddl_step", "ddl_variable", PAGE)
+"""Names of the properties of a test in the JUnit report."""
+_PLACE = re.compile(r"(?P<file>[^\s:()'\"]+\.py):(?P<line>\d+)")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Verdict of one comparison of a test, and its worst finding. All values are plain, so that JSON can hold them."""
+
+    test: str
+    number: int
+    """1 for the first comparison of the test."""
+    strategy: str
+    verdict: str
+    headline: str
+    cause: str | None = None
+    """Cause of the worst finding, or ``"not known"``; ``None`` without a finding."""
+    step: int | None = None
+    variable: str | None = None
+    replica: int | None = None
+    worker: int | None = None
+    fix: str | None = None
+    file: str = ""
+    """File of the program's line that the finding names; empty if it names none."""
+    line: int = 0
+    findings: int = 0
+    failed: bool = False
+    """True if the test fails because of the comparison."""
+    page: str = ""
+    """Name of the file of its page; empty if it has none."""
+
+    @classmethod
+    def of(cls, report: Report, test: str, number: int = 1) -> Facts:
+        """Collect the facts of a report."""
+        facts = cls(test, number, report.strategy, report.verdict, headline(report), findings=len(report.findings))
+        if not report.findings:
+            return facts
+        worst = report.findings[0]
+        file, line = place_of(worst)
+        return cls(
+            **{
+                **asdict(facts),
+                "cause": worst.cause or UNKNOWN,
+                "step": worst.step,
+                "variable": worst.variable,
+                "replica": worst.replica,
+                "worker": worst.worker,
+                "fix": worst.fix,
+                "file": file,
+                "line": line,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Facts:
+        """Make facts of the object of :meth:`as_json`, which another version may have written.
+
+        :raises TypeError: if it lacks a field.
+        """
+        return cls(**{name: item for name, item in value.items() if name in cls.__dataclass_fields__})
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def properties(self) -> Iterator[tuple[str, str]]:
+        """Yield properties of the test for JUnit, as far as they are known."""
+        for name in PROPERTIES:
+            value = getattr(self, name.removeprefix("ddl_"))
+            if value not in (None, ""):
+                yield name, str(value)
+
+
+def place_of(finding: Finding) -> tuple[str, int]:
+    """Return the file and line of the program that a finding names, or an empty text and 0."""
+    for text in (finding.source, finding.message):
+        match = _PLACE.search(text or "")
+        if match:
+            return match["file"], int(match["line"])
+    return "", 0

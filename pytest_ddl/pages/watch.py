@@ -1,0 +1,138 @@
+"""Collect the comparisons of a run: write their pages as they fail, and the index and annotations at its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ddl.config import SETTINGS
+from pytest_ddl.pages.annotations import annotation
+from pytest_ddl.pages.facts import PAGE, PROPERTIES, Facts
+from pytest_ddl.pages.folder import prepare, write_index, write_page
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.report import Report
+
+COMPARED = pytest.StashKey[list[Facts]]()
+"""Facts of the comparisons of a test, in order."""
+FOLDER = pytest.StashKey[Path]()
+"""Folder of the pages, if the user named one."""
+_ATTRIBUTE = "ddl_comparisons"
+"""Attribute of a report of a test with the facts as plain values. xdist sends it to the process that shows reports."""
+
+
+def watch_pages(config: pytest.Config) -> None:
+    """Check the folder of ``--ddl-report``, and write its index at the end of the run.
+
+    A worker of xdist gets the folder from the process that started it, which also writes the index.
+
+    :raises pytest.UsageError: if the folder cannot be written. The message is one line.
+    """
+    workerinput = getattr(config, "workerinput", None)
+    if workerinput is not None:
+        if "ddl_report" in workerinput:
+            config.stash[FOLDER] = Path(workerinput["ddl_report"])
+        return
+    settings = config.stash[SETTINGS]
+    start = config.rootpath if settings.origin("report") == "ini" else config.invocation_params.dir
+    folder = Path(os.path.abspath(start / Path(settings["report"]).expanduser()))
+    try:
+        prepare(folder)
+    except OSError as error:
+        reason = f"cannot write pages there: {error.strerror or error}"
+        raise settings.error("report", reason) from None
+    config.stash[FOLDER] = folder
+    config.pluginmanager.register(PageWatch(config, folder), "ddl-page-watch")
+
+
+def compared(item: pytest.Item, report: Report) -> None:
+    """Keep the facts of a comparison for the reports of its test."""
+    known = item.stash.setdefault(COMPARED, [])
+    if hasattr(getattr(item, "obj", None), "hypothesis"):
+        # Hypothesis calls the test with many examples, and last with the smallest that fails. Only that one is kept.
+        known.clear()
+        item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in PROPERTIES]
+    known.append(Facts.of(report, item.nodeid, len(known) + 1))
+    item.user_properties.extend(known[-1].properties())
+
+
+def failed(item: pytest.Item, report: Report) -> None:
+    """Write the page of the latest comparison of a test, because the test fails."""
+    known = item.stash[COMPARED]
+    known[-1] = replace(known[-1], failed=True)
+    folder = item.config.stash.get(FOLDER, None)
+    if folder is None:
+        return
+    try:
+        known[-1] = write_page(report, folder, item.nodeid, known[-1].number)
+    except Exception as error:
+        # The verdict is worth more than its page, also if warnings are errors.
+        problem = f"the page of {item.nodeid} could not be written: {type(error).__name__}: {error}"
+        with suppress(pytest.PytestWarning):
+            item.warn(pytest.PytestWarning(problem))
+    else:
+        item.user_properties.append((PAGE, known[-1].page))
+
+
+def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Give the facts of a test's comparisons to the report of one of its phases."""
+    facts = item.stash.get(COMPARED, [])
+    setattr(report, _ATTRIBUTE, [one.as_json() for one in facts])
+    if report.when == "teardown":
+        facts.clear()  # a plugin may run the test again
+
+
+def _facts_of(report: Any) -> Iterator[Facts]:
+    return (Facts.from_json(value) for value in getattr(report, _ATTRIBUTE, ()))
+
+
+def annotate(terminalreporter: Any) -> None:
+    """Print an annotation for each failed comparison of a test that failed."""
+    root = terminalreporter.config.rootpath
+    reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    lines = [
+        annotation(facts, root, report.location) for report in reports for facts in _facts_of(report) if facts.failed
+    ]
+    for line in dict.fromkeys(lines):
+        terminalreporter.ensure_newline()
+        terminalreporter.write_line(line)
+
+
+class PageWatch:
+    """Plugin of the process that the user started: it writes the index, and says where the pages are."""
+
+    def __init__(self, config: pytest.Config, folder: Path) -> None:
+        self._config, self._folder = config, folder
+        self._others: dict[tuple[str, int], Facts] = {}
+        self._told = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for facts in _facts_of(report):
+            if not facts.page:
+                self._others[facts.test, facts.number] = facts
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        try:
+            path, pages = write_index(self._folder, list(self._others.values()))
+        except OSError as error:
+            self._told = f"ddl report: the index of {self._folder} cannot be written: {error.strerror or error}"
+            return
+        shown = os.path.relpath(path, self._config.invocation_params.dir)
+        self._told = f"ddl report: {_count(pages, len(self._others))}, see {shown}"
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.ensure_newline()
+        terminalreporter.write_line(self._told)
+
+
+def _count(pages: int, others: int) -> str:
+    if pages:
+        return f"{pages} failed comparison{'s' if pages > 1 else ''}"
+    return f"none of {others} comparison(s) failed" if others else "nothing was compared"

@@ -1,0 +1,1 @@
+"""What HTML pages share: their look, and how numbers are written."""

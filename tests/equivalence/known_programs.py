@@ -1,0 +1,120 @@
+"""Programs that meet what Keras does by itself under a strategy, and the same programs with a mistake of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES, FEATURES = 24, 8
+LAYERS = keras.layers
+
+
+def _arrays(examples: int = EXAMPLES) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(examples, FEATURES)).astype("float32")
+    return x, x[:, :1] * x[:, 1:2]
+
+
+def _set(run: Any, *arrays: np.ndarray) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(run.global_batch_size)
+
+
+def _fit(run: Any, layers: Callable[[], list[Any]] = list, *, data: Any = None, loss: Any = "mse") -> None:
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), *layers(), LAYERS.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), loss)
+    run.watch(model=model)
+    run.fit(model, data or _set(run, *_arrays()), epochs=2)
+
+
+def dropout(run: Any) -> None:
+    _fit(run, lambda: [LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5)])
+
+
+def noise(run: Any) -> None:
+    _fit(run, lambda: [LAYERS.GaussianNoise(0.1), LAYERS.Dense(8, activation="relu")])
+
+
+class OwnNoise(keras.layers.Layer):
+    """Layer with a seed of its own, which is the same on every replica: a mistake of the program."""
+
+    def build(self, _shape: Any) -> None:
+        self.count = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+
+    def call(self, x: Any) -> Any:
+        self.count.assign_add(1)
+        seed = tf.stack([7, tf.convert_to_tensor(self.count)])
+        return x + tf.cast(tf.random.stateless_normal(tf.shape(x), seed=seed), x.dtype)
+
+
+def noise_of_the_program(run: Any) -> None:
+    _fit(run, lambda: [OwnNoise(), LAYERS.Dense(8, activation="relu")])
+
+
+def dropout_and_noise_of_the_program(run: Any) -> None:
+    _fit(run, lambda: [OwnNoise(), LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5)])
+
+
+def _scalar(y: Any, prediction: Any) -> Any:
+    return keras.ops.mean(keras.ops.square(y - prediction))
+
+
+def dropout_and_a_gradient_that_is_too_large(run: Any) -> None:
+    """Keras scales only losses per example, so this loss is not divided by the number of replicas."""
+    _fit(run, lambda: [LAYERS.Dense(8, activation="relu"), LAYERS.Dropout(0.5)], loss=_scalar)
+
+
+class Positions(keras.layers.Layer):
+    """Embedding of tokens plus embedding of their positions, as in many tutorials."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = LAYERS.Embedding(20, 4), LAYERS.Embedding(FEATURES, 4)
+
+    def call(self, x: Any) -> Any:
+        return self.tokens(x) + self.positions(keras.ops.arange(FEATURES))
+
+
+def _fit_text(run: Any, loss: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 20, (EXAMPLES, FEATURES)).astype("int32")
+    with run.strategy.scope():
+        layers = [keras.Input((FEATURES,), dtype="int32"), Positions(), LAYERS.Flatten(), LAYERS.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.Adam(0.01), loss)
+    run.watch(model=model)
+    run.fit(model, _set(run, x, x[:, :1] / 10), epochs=2)
+
+
+def positions(run: Any) -> None:
+    _fit_text(run, "mse")
+
+
+def positions_and_a_gradient_that_is_too_large(run: Any) -> None:
+    _fit_text(run, _scalar)
+
+
+def shared_metrics(run: Any) -> None:
+    _fit(run)
+
+
+def shared_metrics_and_a_gradient_that_is_too_large(run: Any) -> None:
+    _fit(run, loss=_scalar)
+
+
+def strings(run: Any) -> None:
+    words, y = np.array(["a", "b", "c", "d"] * 6)[:, None], np.arange(EXAMPLES, dtype="float32")
+    with run.strategy.scope():
+        given = keras.Input((1,), dtype="string")
+        lookup = LAYERS.StringLookup(vocabulary=["a", "b", "c"], output_mode="one_hot")
+        model = keras.Model(given, LAYERS.Dense(1)(lookup(given)))
+        model.compile("sgd", "mse")
+    run.watch(model=model)
+    run.fit(model, _set(run, words, y))
+
+
+def one_example(run: Any) -> None:
+    _fit(run, data=_set(run, *_arrays(1)))

@@ -1,0 +1,66 @@
+"""What Keras does by itself is recognized on real clusters, and hides neither a second defect nor the program's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import known_programs as programs
+import understood_programs as loops
+
+from pytest_ddl import check_training
+
+pytestmark = pytest.mark.slow
+GIVEN = {"global_batch_size": 8, "timeout": 400}
+DROPOUT = "keras-seed-generator"
+REPEATED, SCALED = "random-stream-repeated-across-replicas", "gradient-scaled-by-replica-count"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "program", "known"),
+    [
+        ("mirrored", programs.dropout, DROPOUT),
+        ("mirrored", programs.noise, DROPOUT),
+        ("mirrored", loops.keras_dropout, DROPOUT),
+        ("mirrored", programs.positions, "keras-squares-of-parts"),
+        ("central_storage", programs.shared_metrics, "keras-metrics-central-storage"),
+        ("mirrored", programs.strings, "keras-fit-strings"),
+        ("mirrored", programs.one_example, "keras-fit-unequal-parts"),
+        ("multi_worker_mirrored", programs.dropout, "keras-fit-multi-worker"),
+        ("parameter_server", programs.dropout, "keras-fit-parameter-server"),
+    ],
+)
+def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.verdict == "known", str(report)
+    assert not report.passed
+    assert [behavior.id for behavior in report.known_behaviors] == [known]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "program", "cause"),
+    [
+        ("mirrored", programs.noise_of_the_program, REPEATED),
+        ("mirrored", programs.dropout_and_noise_of_the_program, REPEATED),
+        ("mirrored", programs.dropout_and_a_gradient_that_is_too_large, SCALED),
+        ("mirrored", programs.positions_and_a_gradient_that_is_too_large, SCALED),
+        ("central_storage", programs.shared_metrics_and_a_gradient_that_is_too_large, SCALED),
+    ],
+)
+def test_a_mistake_of_the_program_fails_beside_it(strategy, program, cause):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.verdict == "fail", str(report)
+    assert report.findings[0].cause == cause, str(report)
+    assert report.findings[0].known is None
+
+
+def test_a_declared_cause_passes_and_strict_mode_fails():
+    declared = check_training(programs.dropout, "mirrored", expect={REPEATED: "why not"}, **GIVEN)
+    assert declared.passed, str(declared)
+    strict = check_training(programs.dropout, "mirrored", strict=True, **GIVEN)
+    assert strict.verdict == "fail"
+    assert [finding.cause for finding in strict.findings] == [REPEATED]

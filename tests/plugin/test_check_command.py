@@ -1,0 +1,133 @@
+"""``pytest-ddl check``, which compares a training function without a test file, and ``pytest-ddl --version``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+    import numpy as np
+    import tensorflow as tf
+
+    def right(run, scale=1.0):
+        with run.strategy.scope():
+            weight = tf.Variable([[1.0], [2.0]])
+        run.watch(variables=[weight])
+        x = np.random.default_rng(0).normal(size=(24, 2)).astype("float32")
+        dataset = tf.data.Dataset.from_tensor_slices(x).batch(run.global_batch_size)
+
+        @tf.function
+        def train_step(iterator):
+            def replica_step(x):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum((x @ weight) ** 2) / run.global_batch_size
+                gradient = tape.gradient(loss, weight)
+                gradient = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
+                weight.assign_sub(0.1 * scale * gradient)
+                return loss
+
+            return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+        for loss in run.steps(train_step, dataset):
+            pass
+
+    def wrong(run):
+        right(run, scale=float(run.num_replicas))
+
+    SETTING = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def project(new_project: Callable[..., Any]) -> Any:
+    return new_project({"train.py": PROGRAM, "broken.py": "import not_there\ndef train(run): pass\n"})
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest_ddl.cli", *arguments]
+    return subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=120)
+
+
+def test_version_names_all_parts_without_tensorflow(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pytest_ddl.cli import main\ntry:\n    main(['--version'])\n"
+        "finally:\n    assert 'tensorflow' not in sys.modules"
+    )
+    result = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["pytest-ddl", "TensorFlow", "Keras", "pytest", "Python"]
+    assert lines[-1].endswith(".".join(map(str, sys.version_info[:3])))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train:rigth"], "train.py has no 'rigth' (did you mean 'right'?); its functions: right, wrong"),
+        (["train.py:SETTNG"], "train.py has no 'SETTNG'"),
+        (["trian.py:right"], "there is no file 'trian.py' (did you mean 'train.py'?)"),
+        (["trian:right"], "there is no module 'trian' here or installed (did you mean 'train'?)"),
+        (["train.py"], "for example train.py:train"),
+        (["train:right", "--stratgy=all"], "there is no option --stratgy (did you mean '--strategy'?)"),
+        (["train:right", "--strategy=mirored"], "'mirored' is not a strategy (did you mean 'mirrored'?)"),
+        (["train:right", "--checks=STEPEQ"], "an unknown check 'STEPEQ' (did you mean 'STEP-EQ'?)"),
+        (["train:right", "--expect=metric-wong"], "an unknown cause 'metric-wong' (did you mean 'metric-wrong'?)"),
+        (["train:right", "--precision=flaot64"], "not one of auto, float64, native (did you mean 'float64'?)"),
+        (["train:right", "--expect=mirored:metric-wrong"], "'mirored' is not a strategy (did you mean 'mirrored'?)"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_a_wrong_name_is_one_line_before_anything_runs(project: Any, arguments: list[str], said: str) -> None:
+    result = call(project.folder, "check", *arguments)
+    assert result.returncode == 4
+    (line,) = result.stderr.strip().splitlines()
+    assert said in line
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("option", ["--steps=0", "--global-batch-size=many", "--timeout=-1", "--expect=a:b:c="])
+def test_a_wrong_value_is_refused(project: Any, option: str) -> None:
+    result = call(project.folder, "check", "train:right", option)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(f"pytest-ddl check: error: argument {option.partition('=')[0]}: ")
+
+
+def test_what_cannot_be_imported_is_an_error_of_collection(project: Any) -> None:
+    result = call(project.folder, "check", "broken.py:train", "--strategy=mirrored")
+    assert result.returncode == 4
+    assert "broken.py:1: in <module>" in result.stdout
+    assert "No module named 'not_there'" in result.stdout
+
+
+def test_an_object_that_is_no_function_is_an_error_of_collection(project: Any) -> None:
+    project.write("settings.py", "SETTING = 3\n\ndef setting(run): pass\n")
+    result = call(project.folder, "check", "settings:SETTING", "--ddl-strategy=mirrored", "-p", "no:cacheprovider")
+    assert result.returncode == 4
+    assert "settings.py:SETTING is not a function" in result.stdout
+
+
+@pytest.mark.slow
+def test_check_is_a_test_of_the_function(project: Any) -> None:
+    options = ["--strategy=mirrored,tpu", "--global-batch-size=12", "--steps=2", "-v"]
+    result = project.finish(project.start("-m", "pytest_ddl.cli", "check", "train:right", *options, python=True))
+    assert (result.status, result.processes, result.files) == (0, [], []), result.stdout
+    assert "train.py::right[mirrored] PASSED" in result.stdout
+    assert "train.py::right[tpu] SKIPPED" in result.stdout
+    assert "warning" not in result.stdout
+
+
+@pytest.mark.slow
+def test_a_difference_is_shown_without_frames_of_the_plugin(project: Any) -> None:
+    options = ["--strategy=mirrored,multi_worker_mirrored", "--global-batch-size=12", "--steps=2", "-n", "2"]
+    options += ["--expect=multi_worker_mirrored:gradient-scaled-by-replica-count=known"]
+    result = project.finish(project.start("-m", "pytest_ddl.cli", "check", "train.py:wrong", *options, python=True))
+    assert (result.status, result.processes, result.files) == (1, [], []), result.stdout
+    assert "2 workers [2 items]" in result.stdout
+    assert "\ngradient-scaled-by-replica-count: mirrored[replicas=2] differs from one device at step 1" in result.stdout
+    assert "plugin.py" not in result.stdout
+    assert "1 failed, 1 passed" in result.stdout
