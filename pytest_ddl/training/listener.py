@@ -57,6 +57,9 @@ class StepListener(ABC):
     def note(self, text: str) -> None:
         """Keep a note on something that cannot be recorded."""
 
+    def fact(self, name: str, value: Any) -> None:
+        """Keep a fact about the run, as plain values."""
+
     def begin_call(self, method: str, trains: Any = None) -> None:
         """Handle the start of a method that has data to train on.
 

@@ -41,6 +41,7 @@ class Recorder(StepListener):
         self._settings = settings
         self._context = context
         self._notes: dict[str, None] = {}
+        self._facts: dict[str, Any] = {}
         self._watcher = Watcher(context.strategy, self.note)
         self._initial: dict[int, tuple[Array, ...]] = {}
         self._since: dict[int, int] = {}
@@ -85,6 +86,9 @@ class Recorder(StepListener):
     def note(self, text: str) -> None:
         """Add a note about something that could not be recorded, unless the record has the same note."""
         self._notes.setdefault(text)
+
+    def fact(self, name: str, value: Any) -> None:
+        self._facts[name] = value
 
     def watch(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
         if self._trained_before is None and not self._steps:
@@ -256,7 +260,7 @@ class Recorder(StepListener):
         context = self._context
         local = max(1, context.num_replicas // max(1, context.num_ranks))
         results = {**self._results, **({"restart": True} if self.restart else {})}
-        facts: dict[str, Any] = {}
+        facts = dict(self._facts)
         observed: dict[str, Any] = {}
         for observer in self.observers:
             found = dict(observer.end_run())

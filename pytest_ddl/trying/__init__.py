@@ -1,0 +1,1 @@
+"""Run an unmodified training script on one device and under each strategy: ``pytest-ddl try``."""

@@ -1,0 +1,190 @@
+"""Run the Keras loops and the datasets of a script with the run's data, precision and number of steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.training import data
+from pytest_ddl.training.fitting import KERAS_BATCH
+from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.trying.found import Found, place
+from pytest_ddl.trying.objects import Objects
+from pytest_ddl.trying.steps import Steps
+
+
+@dataclass
+class Calls:
+    """Replacements of ``fit``, ``evaluate``, ``predict`` and of the functions that distribute datasets."""
+
+    run: Any
+    objects: Objects
+    steps: Steps
+    found: Found
+    batches: int
+    """Maximum number of batches of each loop and epoch."""
+    epochs: int
+    told: int
+    """Number of replicas that the reference tells the script; 1 under a strategy."""
+    joined: int = 1
+    """Number of batches of the script that make a global batch."""
+    distributed: int = 0
+
+    def install_keras(self, put: Replacements, keras: Any) -> None:
+        import tensorflow as tf
+
+        for namespace in (keras, tf.keras):
+            # Its logs would be removed, and the package may not be installed.
+            put.put(namespace.callbacks, "TensorBoard", self._no_tensorboard(namespace.callbacks.Callback))
+        for name in ("fit", "evaluate", "predict"):
+            put.put(keras.Model, name, self._replaced(name, getattr(keras.Model, name)))
+
+    def _no_tensorboard(self, callback: Any) -> Callable[..., Any]:
+        def tensorboard(*_args: Any, **_kwargs: Any) -> Any:
+            self.found.add("ignored", "callbacks.TensorBoard")
+            return callback()
+
+        return tensorboard
+
+    def _replaced(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        def called(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.steps.paused:
+                return original(model, *args, **kwargs)
+            given = dict(signature.bind(model, *args, **kwargs).arguments)
+            given.pop(next(iter(given)))
+            given |= given.pop("kwargs", {})
+            self.steps.flush()
+            if not self.objects.is_distributed(model):
+                self.found.add("not compared", f"{name} at {place()}: its model was created outside strategy.scope()")
+                self.objects.leave_out(model)
+                self.steps.paused += 1
+                try:
+                    return original(model, **self._cut(given, name))
+                finally:
+                    self.steps.paused -= 1
+            if name == "fit":
+                self.found.add("loops", f"fit at {place()}")
+                self.objects.watch_model(model)
+            options = self._cut(given, name)
+            self.steps.paused += 1
+            try:
+                return getattr(self.run, name)(model, options.pop("x", None), **options)
+            finally:
+                self.steps.paused -= 1
+
+        return called
+
+    def _cut(self, given: dict[str, Any], name: str) -> dict[str, Any]:
+        """Return the arguments of a loop of Keras for at most ``batches`` batches of its data."""
+        given["verbose"] = 0
+        if self.joined > 1 and hasattr(given.get("x"), "unbatch"):
+            given["x"] = _joined(given["x"], self.joined)
+        elif self.joined > 1:
+            given["batch_size"] = (given.get("batch_size") or KERAS_BATCH) * self.joined
+        size = given.get("batch_size") or KERAS_BATCH
+        steps = "steps_per_epoch" if name == "fit" else "steps"
+        most = min(self.batches, given.get(steps) or self.batches)
+        rows = int(np.ceil(most * size / (1 - (given.get("validation_split") or 0))))
+        x = given.get("x")
+        for key in ("x", "y", "sample_weight"):
+            given[key] = _first(given.get(key), most, rows)
+        if given.get(steps) or not _is_cut(x):
+            given[steps] = most
+        if name != "fit":
+            return {key: value for key, value in given.items() if value is not None}
+        epochs = min(given.get("epochs") or 1, self.epochs)
+        given["epochs"] = (given.get("initial_epoch") or 0) + epochs
+        if given.get(steps) and x is not None and hasattr(x, "take"):
+            given["x"] = x.take(most * epochs)
+        validation = given.get("validation_data")
+        if validation is not None:
+            most = min(self.batches, given.get("validation_steps") or self.batches)
+            rows = most * (given.get("validation_batch_size") or size)
+            several = type(validation) is tuple
+            given["validation_data"] = (
+                tuple(_first(item, most, rows) for item in validation) if several else _first(validation, most, rows)
+            )
+            if given.get("validation_steps") or not (several or _is_cut(validation)):
+                given["validation_steps"] = most
+        return {key: value for key, value in given.items() if value is not None}
+
+    def install_datasets(self, put: Replacements) -> None:
+        strategy = self.run.strategy
+        whole = strategy.experimental_distribute_dataset
+
+        def of_dataset(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.steps.paused:
+                return whole(dataset, *args, **kwargs)
+            return whole(self._prepared(dataset).take(self.batches), *args, **kwargs)
+
+        put.put(strategy, "experimental_distribute_dataset", of_dataset)
+        for name in ("distribute_datasets_from_function", "experimental_distribute_datasets_from_function"):
+            original = getattr(strategy, name, None)
+            if original is not None:
+                put.put(strategy, name, self._from_function(original))
+
+    def _from_function(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def of_function(function: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.steps.paused:
+                return original(function, *args, **kwargs)
+            prepared = self._prepared(self._of_one_device(function) if self.told > 1 else function, joined=1)
+
+            def cut(context: Any) -> Any:
+                here = 1 if self.told > 1 else context.num_replicas_in_sync // context.num_input_pipelines
+                return prepared(context).take(self.batches * max(1, here))
+
+            return original(cut, *args, **kwargs)
+
+        return of_function
+
+    def _of_one_device(self, function: Any) -> Any:
+        """Return a dataset function that joins the batches of all replicas into one."""
+        import tensorflow as tf
+
+        def joined(_context: Any) -> Any:
+            replicas = self.told if self.joined == 1 else 1
+            return _joined(function(tf.distribute.InputContext(1, 0, replicas)), self.told)
+
+        return joined
+
+    def _prepared(self, dataset: Any, joined: int | None = None) -> Any:
+        """Prepare a dataset. Only the first of a script may be replaced by the batches of another run."""
+        settings = self.run._settings
+        dataset = _joined(dataset, self.joined if joined is None else joined)
+        self.distributed += 1
+        if self.distributed == 1:
+            return data.prepare(dataset, settings, self.run._completed)
+        return data.prepare(dataset, replace(settings, constant=False, repeat=False))
+
+
+def _joined(dataset: Any, batches: int) -> Any:
+    """Return a dataset whose elements are several batches of another, joined."""
+    import tensorflow as tf
+
+    if batches == 1:
+        return dataset
+    first = tf.nest.flatten(next(iter(dataset)))[0]
+    return dataset.unbatch().batch(int(first.shape[0]) * batches)
+
+
+def _is_cut(given: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(given, tf.data.Dataset) or all(hasattr(item, "shape") for item in tf.nest.flatten(given))
+
+
+def _first(given: Any, batches: int, rows: int) -> Any:
+    """Return the first batches of a dataset, or the first rows of arrays; other data is returned unchanged."""
+    import tensorflow as tf
+
+    if isinstance(given, tf.data.Dataset):
+        return given.take(batches)
+    if given is None or not _is_cut(given):
+        return given
+    return tf.nest.map_structure(lambda item: item[:rows] if len(item.shape) else item, given)

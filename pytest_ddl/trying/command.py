@@ -1,0 +1,87 @@
+"""Command ``pytest-ddl try``: run an unmodified script on one device and under each strategy, and compare."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from pytest_ddl.trying.source import Source, SourceError
+
+EPILOG = """\
+Options of pytest, for example -n 2, go into the environment variable PYTEST_ADDOPTS.
+
+exit status:
+  0    no difference was found under the strategies that could be compared
+  1    the training differs from one device, or nothing could be decided
+  2    interrupted, or an option that does not exist or has a wrong form
+  4    the file cannot be read, or a strategy does not exist
+
+example:
+  pytest-ddl try train.py --strategy=mirrored --steps=4 --args="--learning_rate=0.1"
+"""
+STRATEGIES = "mirrored,multi_worker_mirrored,central_storage"
+_USAGE_ERROR = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("script", type=Path, help="a training script (.py) or a notebook (.ipynb)")
+    parser.add_argument("--strategy", default=STRATEGIES, metavar="NAMES", help=f"strategies (default: {STRATEGIES})")
+    parser.add_argument("--steps", type=_count, default=4, metavar="N", help="batches per epoch and loop (default: 4)")
+    parser.add_argument("--epochs", type=_count, default=1, metavar="N", help="epochs of each fit (default: 1)")
+    parser.add_argument(
+        "--examples", type=_count, metavar="N", help="training examples of synthetic datasets (default: 12000)"
+    )
+    parser.add_argument(
+        "--data", type=Path, action="append", default=[], metavar="PATH",
+        help="file or folder that the script reads from its working directory; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each comparison")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")
+    parser.add_argument("--strict", action="store_true", help="fail on approximations too")
+    parser.add_argument("--args", default="", metavar="TEXT", help="command line arguments of the script, in quotes")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run pytest on the script in place of this process, or return the exit status of a usage error."""
+    try:
+        source = Source.read(options.script)
+    except SourceError as error:
+        sys.stderr.write(f"pytest-ddl try: {error}\n")
+        return _USAGE_ERROR
+    missing = [str(path) for path in options.data if not path.exists()]
+    if missing:
+        sys.stderr.write(f"pytest-ddl try: --data={missing[0]} does not exist\n")
+        return _USAGE_ERROR
+    plan = {
+        "file": source.file,
+        "code": source.code,
+        "left_out": source.left_out,
+        "script": {
+            "arguments": shlex.split(options.args),
+            "steps": options.steps,
+            "epochs": options.epochs,
+            "examples": options.examples,
+            "data": [str(path.absolute()) for path in options.data],
+        },
+        "arguments": {
+            name: value
+            for name in ("timeout", "seed", "strict")
+            if (value := getattr(options, name)) not in (None, False)
+        },
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "pytest_ddl.trying.plugin", f"--ddl-try={json.dumps(plan)}"]
+    command += [f"--ddl-strategy={options.strategy}", "-rs", source.file]
+    sys.stdout.flush()
+    return os.execv(sys.executable, command)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 1")
+    return int(text)

@@ -1,0 +1,117 @@
+"""Find the models and optimizers that a script creates."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.trying.found import Found
+
+
+class Objects:
+    """Models and optimizers of a script, in the order of their creation."""
+
+    def __init__(self, run: Any, found: Found) -> None:
+        self._run, self._found = run, found
+        self._models: list[weakref.ref[Any]] = []
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._watched: dict[int, Any] = {}
+        self._left_out: list[Any] = []
+        self._unscoped: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def install(self, put: Replacements, keras: Any) -> None:
+        """Observe the creation of models and optimizers of one flavor of Keras."""
+        import tensorflow as tf
+
+        new = keras.Model.__new__
+        init = keras.optimizers.Optimizer.__init__
+
+        def created_model(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            model = new(cls, *args, **kwargs)
+            self._models.append(weakref.ref(model))
+            if not tf.distribute.has_strategy():
+                self._unscoped.add(model)
+            return model
+
+        def created_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            self._optimizers.append(weakref.ref(optimizer))
+            init(optimizer, *args, **kwargs)
+
+        put.put(keras.Model, "__new__", staticmethod(created_model))
+        put.put(keras.optimizers.Optimizer, "__init__", created_optimizer)
+
+    def watch(self) -> None:
+        """Compare every model and optimizer that exists now. One that is part of another adds no variables."""
+        for model in _alive(self._models):
+            if _is_part(model, self._left_out):
+                self._watched[id(model)] = model
+        known = [*self._watched.values()]
+        for model in self._new(self._models):
+            self._run.watch(model=model)
+            if not _is_part(model, known):
+                self._found.add("models", _text(model))
+            known.append(model)
+        inner = {id(getattr(optimizer, "inner_optimizer", None)) for optimizer in _alive(self._optimizers)}
+        for optimizer in self._new(self._optimizers):
+            if id(optimizer) not in inner:
+                self._found.add("optimizers", _text(optimizer))
+                self._run.watch(optimizer=optimizer)
+
+    def is_distributed(self, model: Any) -> bool:
+        """Return False for a model that the script created outside ``strategy.scope()``, perhaps on purpose."""
+        return model not in self._unscoped or self._run._settings.without_strategy
+
+    def leave_out(self, model: Any) -> None:
+        """Do not compare a model and its optimizer."""
+        self._left_out.append(model)
+        for item in (model, getattr(model, "optimizer", None)):
+            self._watched[id(item)] = item
+
+    def watch_model(self, model: Any) -> None:
+        """Compare a model that ``fit`` trains, and everything else that exists now."""
+        for other in self._unscoped:
+            self._watched.setdefault(id(other), other)
+        self.watch()
+        if id(model) not in self._watched:
+            self._watched[id(model)] = model
+            self._found.add("models", _text(model))
+            self._run.watch(model=model)
+
+    def updates(self) -> tuple[int, ...]:
+        """Return the numbers of updates that the optimizers have counted."""
+        return tuple(_updates(optimizer) for optimizer in _alive(self._optimizers))
+
+    def _new(self, references: list[weakref.ref[Any]]) -> Iterator[Any]:
+        for item in _alive(references):
+            if id(item) not in self._watched:
+                self._watched[id(item)] = item
+                yield item
+
+
+def _alive(references: list[weakref.ref[Any]]) -> list[Any]:
+    return [item for reference in references if (item := reference()) is not None]
+
+
+def _is_part(model: Any, others: list[Any]) -> bool:
+    """Return True for a model whose layers all belong to another, as the functional model in a Sequential model."""
+    layers = _layers(model)
+    return bool(layers) and any(layers <= _layers(other) for other in others if other is not model)
+
+
+def _layers(model: Any) -> set[int]:
+    # The layers of a Sequential model do not include its input.
+    return {id(layer) for layer in getattr(model, "layers", ()) if type(layer).__name__ != "InputLayer"}
+
+
+def _text(item: Any) -> str:
+    name = getattr(item, "name", "")
+    return f"{type(item).__name__} {name!r}" if name else type(item).__name__
+
+
+def _updates(optimizer: Any) -> int:
+    try:
+        return int(optimizer.iterations.numpy())
+    except Exception:  # it is being built, or is a wrapper without a counter of its own
+        return 0

@@ -1,0 +1,117 @@
+"""Collect a script as a test that runs it under every strategy: the pytest plugin behind ``pytest-ddl try``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_ddl.trying.source import Source
+
+_PLAN = pytest.StashKey[dict[str, Any]]()
+_FOUND = "ddl_found"
+_NO_VERDICT = 1
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ddl-try", help=argparse.SUPPRESS)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_PLAN] = json.loads(config.option.ddl_try)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return _module(file_path, parent) if file_path.suffix != ".py" else None  # pytest itself asks for the module
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return _module(module_path, parent)
+
+
+def _module(path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    if path != Path(parent.config.stash[_PLAN]["file"]):
+        return None
+    module: pytest.Module = ScriptModule.from_parent(parent, path=path)
+    return module
+
+
+class ScriptModule(pytest.Module):
+    """Module with one test, which runs the script. The script itself is never imported."""
+
+    def _getobj(self) -> ModuleType:
+        module = ModuleType("pytest_ddl_try")
+        module.script = _test_of(self.config.stash[_PLAN])  # type: ignore[attr-defined]
+        return module
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        """Collect the test, under each strategy."""
+        for item in self._genfunctions("script", self.obj.script):
+            item.repr_failure = _report_or(item.repr_failure)  # type: ignore[method-assign]
+            yield item
+
+
+def _test_of(plan: dict[str, Any]) -> Any:
+    def script(ddl_equivalence: Any, _ddl_spec: Any, request: pytest.FixtureRequest) -> None:
+        __tracebackhide__ = True
+        from pytest_ddl.session import harness_of
+        from pytest_ddl.trying.program import TriedScript
+        from pytest_ddl.trying.verdict import UndecidedError, compare_script
+
+        def tell(text: str) -> None:
+            properties = request.node.user_properties
+            properties[:] = [*(pair for pair in properties if pair[0] != _FOUND), (_FOUND, text)]
+
+        registry = harness_of(request.config).registry
+        source = Source(plan["file"], plan["code"], tuple(plan["left_out"]))
+        replicas = registry[_ddl_spec.name].num_replicas(_ddl_spec) or 1
+        settings: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in plan["script"].items()
+        }
+        program = TriedScript(source, replicas=replicas, **settings)
+        try:
+            compare_script(ddl_equivalence, program, plan["arguments"], tell)
+        except UndecidedError as error:
+            reason = f"inconclusive: {error}"
+            tell("\n".join([*(text for name, text in request.node.user_properties if name == _FOUND), reason]))
+            pytest.skip(reason)
+
+    return script
+
+
+def _report_or(represent: Any) -> Any:
+    def repr_failure(excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
+        from pytest_ddl.equivalence.report import DivergenceError
+
+        if isinstance(excinfo.value, DivergenceError):
+            return excinfo.getrepr(style="value")
+        return represent(excinfo, *args, **kwargs)
+
+    return repr_failure
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what was found in the script, once if it is the same under all strategies."""
+    texts: dict[str, list[str]] = {}
+    for report in (one for kind in ("passed", "xfailed", "failed", "skipped") for one in terminalreporter.getreports(kind)):
+        text = dict(getattr(report, "user_properties", ())).get(_FOUND)
+        name = report.nodeid.rpartition("[")[2].rstrip("]")
+        if text and name not in texts.setdefault(text, []):
+            texts[text].append(name)
+    for text, names in texts.items():
+        terminalreporter.section(f"found in the script ({', '.join(names)})")
+        terminalreporter.write_line(text)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    decided = reporter is None or any(reporter.stats.get(kind) for kind in ("passed", "failed", "error", "xfailed"))
+    if exitstatus == 0 and not decided:
+        session.exitstatus = _NO_VERDICT

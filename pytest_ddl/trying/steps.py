@@ -1,0 +1,179 @@
+"""Find the steps of a script's own training loop.
+
+A step is an eager call of a ``tf.function``, or of ``strategy.run``, after which an optimizer has counted an update. It
+is recorded when the next such call begins, so that a ``strategy.reduce`` after it gives its loss.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pytest_ddl.training import adapter, values
+from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError, place
+from pytest_ddl.trying.objects import Objects
+
+_CALL_OF_RUN = 0
+"""Key of an eager ``strategy.run`` among the functions; the others are ids of objects."""
+
+
+class Steps:
+    """Recorder of the steps of custom loops."""
+
+    def __init__(self, run: Any, objects: Objects, found: Found, limit: int, needs_run: bool) -> None:
+        """Prepare the recorder.
+
+        :param limit: maximum number of steps of the script's own loops.
+        :param needs_run: True for a script without a strategy, whose own loops cannot be compared.
+        """
+        self._run, self._objects, self._found, self._limit = run, objects, found, limit
+        self._needs_run = needs_run
+        self._thread = threading.get_ident()
+        self._function: int | None = None
+        """Key of the outermost call that is running."""
+        self._trains: set[int] = set()
+        self._reduces: set[int] = set()
+        self._before: tuple[int, ...] = ()
+        self._pending = False
+        self._loss: Any = None
+        self._taken = 0
+        self._begun = False
+        self._calls_run = False
+        self.paused = 0
+        """More than 0 while Keras or TensorFlow runs code of its own that this object must not see."""
+
+    def install(self, put: Replacements) -> None:
+        """Observe functions, ``strategy.run``, ``strategy.reduce`` and gradient tapes."""
+        import tensorflow as tf
+
+        unconverted = tf.autograph.experimental.do_not_convert
+        strategy = self._run.strategy
+        run, reduce = strategy.run, strategy.reduce
+        enter, leave = unconverted(self._enter), unconverted(self._leave)
+
+        def observed_run(fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+            entered = enter(_CALL_OF_RUN)
+            try:
+                result = run(fn, args=args, kwargs=kwargs, options=options)
+            finally:
+                leave(entered, None)
+            return result
+
+        def observed_reduce(*args: Any, **kwargs: Any) -> Any:
+            self.paused += 1
+            try:
+                result = reduce(*args, **kwargs)
+            finally:
+                self.paused -= 1
+            self._reduced(result)
+            return result
+
+        put.put(strategy, "run", observed_run)
+        put.put(strategy, "reduce", unconverted(observed_reduce))
+        kind: Any = type(tf.function(lambda: None))
+        put.put(kind, "__call__", unconverted(self._observed_call(kind.__call__)))
+        gradient = tf.GradientTape.gradient
+
+        def observed_gradient(tape: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.paused and self._function is not None:
+                self._trains.add(self._function)
+            return gradient(tape, *args, **kwargs)
+
+        put.put(tf.GradientTape, "gradient", unconverted(observed_gradient))
+
+    def _observed_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def observed_call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            entered = self._enter(id(function))
+            result = None
+            try:
+                result = call(function, *args, **kwargs)
+            except Exception as error:
+                if entered and self._taken and _is_end_of_data(error):
+                    self._found.add("ended", f"after {self._taken} steps of the script's own loop")
+                    raise EnoughSteps from error
+                raise
+            finally:
+                self._leave(entered, result)
+            return result
+
+        return observed_call
+
+    def _enter(self, function: int) -> bool:
+        """Handle the begin of a call, and return True if it is an outermost one."""
+        import tensorflow as tf
+
+        if self.paused:
+            return False
+        self._calls_run |= function == _CALL_OF_RUN
+        if self._function is not None or threading.get_ident() != self._thread:
+            return False
+        if not tf.executing_eagerly():
+            return False
+        self.flush()
+        if function in self._trains and self._taken >= self._limit:
+            self._found.add("ended", f"after {self._taken} steps of the script's own loop")
+            raise EnoughSteps
+        self._objects.watch()
+        if not self._begun:
+            self._run._listener.begin_loop()
+            self._begun = True
+        self._before = self._objects.updates()
+        self._function = function
+        return True
+
+    def _leave(self, entered: bool, result: Any) -> None:
+        if not entered:
+            return
+        function, self._function = self._function, None
+        assert function is not None
+        if self._objects.updates() != self._before:
+            if self._needs_run and not self._calls_run:
+                raise NotSeenError(no_strategy_advice())
+            self._taken += 1
+            self._pending, self._loss = True, _scalar(result) if function in self._reduces else None
+            self._found.add("loops", f"a loop of the script's own, around {place()}")
+        elif function not in self._trains:
+            self._run._listener.end_without_step()  # an evaluation
+
+    def _reduced(self, result: Any) -> None:
+        import tensorflow as tf
+
+        if self.paused:
+            return
+        if not tf.executing_eagerly():
+            if self._function is not None:
+                self._reduces.add(self._function)
+        elif self._pending and self._loss is None:
+            self._loss = _scalar(result)
+
+    def flush(self) -> None:
+        """Record the step that has run, if there is one."""
+        if self._pending:
+            self._pending = False
+            self._run.record(self._loss)
+
+
+def no_strategy_advice() -> str:
+    """Say what a script without a strategy has to add for its own loop."""
+    return (
+        f"{adapter.user_frames(1)}: this loop applies gradients without a strategy, so nothing in it is distributed. "
+        "Add `strategy = tf.distribute.MirroredStrategy()`, create the model and the optimizer in "
+        "`with strategy.scope():`, and call the step as `strategy.run(train_step, args=(batch,))` with batches of "
+        "`strategy.experimental_distribute_dataset(dataset)`"
+    )
+
+
+def _scalar(result: Any) -> Any:
+    first = result[0] if isinstance(result, list | tuple) and result else result
+    dtype = getattr(first, "dtype", None)
+    if dtype is None or not getattr(dtype, "is_floating", False) or values.scalar(first) is None:
+        return None
+    return first
+
+
+def _is_end_of_data(error: Exception) -> bool:
+    import tensorflow as tf
+
+    return isinstance(error, StopIteration | tf.errors.OutOfRangeError)

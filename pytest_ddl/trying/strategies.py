@@ -1,0 +1,163 @@
+"""Give a script the strategy of the run in place of those that it constructs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+from pytest_ddl.training import adapter
+from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.trying.found import Found, NotSeenError, place
+
+CONSTRUCTORS = (
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
+    "CentralStorageStrategy",
+    "OneDeviceStrategy",
+    "TPUStrategy",
+)
+_DEVICE_SETTINGS = (
+    ("config", "set_visible_devices"),
+    ("config", "set_logical_device_configuration"),
+    ("config.experimental", "set_visible_devices"),
+    ("config.experimental", "set_virtual_device_configuration"),
+    ("config.experimental", "set_memory_growth"),
+    ("config", "experimental_connect_to_cluster"),
+    ("config", "experimental_connect_to_host"),
+    ("tpu.experimental", "initialize_tpu_system"),
+    ("config.threading", "set_inter_op_parallelism_threads"),
+    ("config.threading", "set_intra_op_parallelism_threads"),
+)
+
+
+class Meaning(Enum):
+    """Hypothesis about what a script computes with the number of replicas.
+
+    A script computes its global batch size from this number. One device has one replica, so its batches would be
+    smaller than those under the strategy. The reference therefore reads the number of the compared strategy. A loss
+    that is divided by the number needs the opposite. Under the right hypothesis, one device runs an equal program.
+    """
+
+    BATCHES = "batches"
+    """Outside replica functions the number of the compared strategy, and inside them the true number."""
+    EVERYWHERE = "everywhere"
+    """The number of the compared strategy everywhere. A loss that is divided twice also agrees under it."""
+    NOTHING = "nothing"
+    """The true number everywhere. Batches are joined to global batches."""
+
+
+class _Constructor(type):
+    """Type of a class that always returns the strategy of the run, and that ``isinstance`` still accepts."""
+
+    def __call__(cls, *_args: Any, **_kwargs: Any) -> Any:
+        return cls.give()  # type: ignore[attr-defined]
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.original)  # type: ignore[attr-defined]
+
+
+def install(put: Replacements, strategy: Any, found: Found) -> None:
+    """Replace the constructors of strategies, ``get_strategy`` and the settings of devices."""
+    import tensorflow as tf
+
+    for module in (tf.distribute, tf.distribute.experimental):
+        for name in CONSTRUCTORS:
+            original = getattr(module, name, None)
+            if original is not None:
+                put.put(module, name, _constructor(name, original, strategy, found))
+    current = tf.distribute.get_strategy
+
+    def get_strategy() -> Any:
+        # Keras calls the same public function.
+        return strategy if _caller_is_program() and not tf.distribute.has_strategy() else current()
+
+    put.put(tf.distribute, "get_strategy", get_strategy)
+    for path, name in _DEVICE_SETTINGS:
+        owner = tf
+        for part in path.split("."):
+            owner = getattr(owner, part)
+        if hasattr(owner, name):
+            put.put(owner, name, _ignored(f"tf.{path}.{name}", found))
+    put.put(tf.distribute.coordinator, "ClusterCoordinator", _no_coordinator)
+    put.put(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda *_args, **_kwargs: _resolver())
+    put.put(strategy, "experimental_distribute_values_from_function", _no_values)
+    if getattr(strategy, "cluster_resolver", None) is None:
+        put.put(type(strategy), "cluster_resolver", property(lambda _self: _resolver()))
+
+
+def _constructor(name: str, original: Any, strategy: Any, found: Found) -> Any:
+    def give() -> Any:
+        found.add("strategies", f"{name} at {place()}")
+        return strategy
+
+    return _Constructor(name, (), {"original": original, "give": staticmethod(give)})
+
+
+def _ignored(name: str, found: Found) -> Any:
+    def ignore(*_args: Any, **_kwargs: Any) -> None:
+        found.add("ignored", name)
+
+    return ignore
+
+
+def _no_coordinator(*_args: Any, **_kwargs: Any) -> Any:
+    raise NotSeenError(
+        f"{adapter.user_frames(1)}: the loop of a ClusterCoordinator is not followed. Write the loop as "
+        "`for loss in run.steps(train_step, dataset)` in a function train(run), and use `pytest-ddl check`"
+    )
+
+
+def _no_values(*_args: Any, **_kwargs: Any) -> Any:
+    raise NotSeenError(
+        f"{adapter.user_frames(1)}: values from a function are not comparable, because one device has one replica. "
+        "Give the batches with strategy.experimental_distribute_dataset(dataset)"
+    )
+
+
+def _resolver() -> Any:
+    """Return the resolver of a single worker, for a script that asks for its task under a strategy without tasks."""
+    import tensorflow as tf
+
+    cluster = tf.train.ClusterSpec({"worker": ["localhost:1"]})
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type="worker", task_id=0)
+
+
+def tell_replicas(put: Replacements, strategy: Any, told: int, meaning: Meaning, found: Found) -> None:
+    """Let the script read ``told`` as the number of replicas. TensorFlow and Keras still read the true number."""
+    import tensorflow as tf
+
+    original = type(strategy).num_replicas_in_sync
+
+    def num_replicas_in_sync(self: Any) -> Any:
+        true = original.fget(self)
+        if not _caller_is_program():
+            return true
+        found.counts_replicas = True
+        inside = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        return true if meaning is Meaning.NOTHING or (inside and meaning is Meaning.BATCHES) else told
+
+    put.put(type(strategy), "num_replicas_in_sync", property(num_replicas_in_sync))
+
+
+def _caller_is_program() -> bool:
+    return not sys._getframe(2).f_code.co_filename.startswith(adapter.frameworks())
+
+
+@contextmanager
+def cluster_of_one_worker(code: str) -> Iterator[None]:
+    """Set ``TF_CONFIG`` for a script that reads it, if the rank has none."""
+    if "TF_CONFIG" not in code or "TF_CONFIG" in os.environ:
+        yield
+        return
+    task = {"type": "worker", "index": 0}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": ["localhost:1"]}, "task": task})
+    try:
+        yield
+    finally:
+        os.environ.pop("TF_CONFIG", None)

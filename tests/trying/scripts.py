@@ -1,0 +1,156 @@
+"""Scripts in the shapes of common tutorials, which :mod:`test_scripts` runs and breaks."""
+
+FIT = """
+import tensorflow as tf
+
+strategy = tf.distribute.MirroredStrategy()
+(x_train, y_train), (x_test, y_test) = tf.keras.datasets.mnist.load_data()
+x_train, x_test = x_train[:400] / 255.0, x_test[:40] / 255.0
+BATCH_SIZE = 4 * strategy.num_replicas_in_sync
+train = tf.data.Dataset.from_tensor_slices((x_train, y_train[:400])).shuffle(100).batch(BATCH_SIZE)
+test = tf.data.Dataset.from_tensor_slices((x_test, y_test[:40])).batch(BATCH_SIZE)
+
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss, optimizer=tf.keras.optimizers.SGD(0.1))
+
+callback = tf.keras.callbacks.ModelCheckpoint("at_{epoch}.weights.h5", save_weights_only=True)
+model.fit(train, epochs=12, callbacks=[callback])
+model.evaluate(test)
+model.save_weights("last.weights.h5")
+with strategy.scope():
+    model.load_weights("last.weights.h5")
+"""
+
+NO_STRATEGY = """
+import keras
+import numpy as np
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(200, 4)).astype("float32")
+
+def main():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    model.fit(x, x.sum(axis=1), batch_size=8, epochs=3, shuffle=False, validation_split=0.1, verbose=2)
+
+if __name__ == "__main__":
+    main()
+"""
+
+OWN_LOOP_WITHOUT_STRATEGY = """
+import keras
+import tensorflow as tf
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD(0.1)
+for x in tf.data.Dataset.from_tensor_slices(tf.ones((40, 4))).batch(4):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+"""
+
+LOOP = """
+import numpy as np
+import tensorflow as tf
+
+strategy = tf.distribute.MirroredStrategy()
+PER_REPLICA = 4
+GLOBAL_BATCH_SIZE = PER_REPLICA * strategy.num_replicas_in_sync
+rng = np.random.default_rng(0)
+x = rng.normal(size=(200, 4)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+# data
+dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH_SIZE)
+dist_dataset = strategy.experimental_distribute_dataset(dataset)
+# end of data
+with strategy.scope():
+    dense = tf.keras.layers.Dense
+    model = tf.keras.Sequential([tf.keras.Input((4,)), dense(8, activation="tanh"), dense(1)])
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+
+def train_step(inputs):
+    x, y = inputs
+    with tf.GradientTape() as tape:
+        losses = tf.reduce_sum((model(x, training=True) - y) ** 2, axis=-1)
+        loss = tf.nn.compute_average_loss(losses, global_batch_size=GLOBAL_BATCH_SIZE)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+def test_step(inputs):
+    return tf.reduce_mean(model(inputs[0], training=False))
+
+@tf.function
+def distributed_train_step(inputs):
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(train_step, args=(inputs,)), axis=None)
+
+@tf.function
+def distributed_test_step(inputs):
+    return strategy.run(test_step, args=(inputs,))
+
+for epoch in range(3):
+    total = 0.0
+    for batch in dist_dataset:
+        total += distributed_train_step(batch)
+    for batch in dist_dataset:
+        distributed_test_step(batch)
+    checkpoint.save("training_checkpoints/ckpt")
+    print(epoch, float(total))
+"""
+
+AVERAGE = "tf.nn.compute_average_loss(losses, global_batch_size=GLOBAL_BATCH_SIZE)"
+DATA = LOOP[LOOP.index("# data") : LOOP.index("# end of data")]
+
+FROM_FUNCTION = LOOP.replace(
+    DATA,
+    """
+def dataset_fn(context):
+    batch_size = context.get_per_replica_batch_size(GLOBAL_BATCH_SIZE)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+    return dataset.batch(batch_size)
+
+dist_dataset = strategy.distribute_datasets_from_function(dataset_fn)
+""",
+)
+
+TWO_WORKERS = """
+import json, os
+import tensorflow as tf
+
+workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
+""" + FROM_FUNCTION.replace("MirroredStrategy()", "MultiWorkerMirroredStrategy()").replace(
+    '"training_checkpoints/ckpt"', '"worker%d/ckpt" % strategy.cluster_resolver.task_id'
+)
+
+OWN_ITERATOR = (
+    LOOP[: LOOP.index("@tf.function")]
+    + """
+@tf.function
+def distributed_train_step(iterator):
+    return strategy.reduce("SUM", strategy.run(train_step, args=(next(iterator),)), axis=None)
+
+iterator = iter(dist_dataset)
+for step in range(1000):
+    distributed_train_step(iterator)
+"""
+)
+
+EAGER = LOOP.replace("@tf.function\n", "")
+
+NOT_BUILT = (
+    LOOP.replace("    optimizer.build(model.trainable_variables)\n", "")
+    .replace("tf.keras.Input((4,)), ", "")
+    .replace("SGD(0.1)", "Adam()")
+)
+
+COORDINATOR = """
+import tensorflow as tf
+
+strategy = tf.distribute.experimental.ParameterServerStrategy(None)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+"""

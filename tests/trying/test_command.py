@@ -1,0 +1,50 @@
+"""``pytest-ddl try`` as users call it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trying import scripts
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest_ddl.cli", "try", *arguments]
+    return subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=500)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.py"], "none.py cannot be read"),
+        (["script.txt"], "neither a Python script"),
+        (["script.py", "--data=none"], "--data=none does not exist"),
+    ],
+)
+def test_a_wrong_file_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    for name in ("script.txt", "script.py"):
+        (tmp_path / name).touch()
+    result = call(tmp_path, *arguments)
+    assert (result.returncode, message in result.stderr, len(result.stderr.splitlines())) == (4, True, 1)
+
+
+@pytest.mark.slow
+def test_a_script_is_compared_and_described(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys\nassert sys.argv[1:] == ['--lr', '1']\n" + scripts.NO_STRATEGY)
+    result = call(tmp_path, "script.py", "--strategy=mirrored", "--steps=2", "--args=--lr 1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "found in the script (mirrored)" in result.stdout
+    assert "strategies:   none in the script: it runs in strategy.scope()" in result.stdout
+    assert "models:       Sequential 'sequential'\n" in result.stdout
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["script.py"]
+
+
+@pytest.mark.slow
+def test_a_run_that_decides_nothing_does_not_succeed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('no training here')\n")
+    result = call(tmp_path, "script.py", "--strategy=mirrored")
+    assert result.returncode == 1
+    assert "inconclusive: no training step was seen" in result.stdout

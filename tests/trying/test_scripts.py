@@ -1,0 +1,121 @@
+"""Scripts that nobody wrote for the plugin: right ones never fail, and broken ones fail with their cause."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import pytest_ddl
+from pytest_ddl.trying.program import TriedScript
+from pytest_ddl.trying.source import Source
+from pytest_ddl.trying.verdict import UndecidedError, compare_script
+from tests.trying import scripts
+
+pytestmark = [pytest.mark.slow, pytest.mark.ddl(strategies=["mirrored"], timeout=300)]
+
+
+def tried(path: Path, code: str, compare: pytest_ddl.Equivalence) -> list[str]:
+    """Compare a script of two replicas, and return the lines about what was found."""
+    path.write_text(code)
+    told: list[str] = []
+    compare_script(compare, TriedScript(Source.read(path), replicas=2, steps=2, examples=500), {}, told.append)
+    return told[-1].splitlines()
+
+
+def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | None:
+    with pytest.raises(pytest_ddl.DivergenceError) as failure:
+        tried(path, code, compare)
+    return failure.value.report.findings[0].cause
+
+
+@pytest.mark.parametrize(
+    "name", ["FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER"]
+)
+def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    found = tried(tmp_path / "script.py", getattr(scripts, name), ddl_equivalence)
+    assert found[-1].split() == ["compared:", "2", "step(s)"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "tf.reduce_mean(losses) / strategy.num_replicas_in_sync",
+        "tf.reduce_mean(losses) * (1.0 / strategy.num_replicas_in_sync)",
+        "tf.reduce_sum(losses) * (1.0 / GLOBAL_BATCH_SIZE)",
+    ],
+)
+def test_every_right_way_to_scale_a_loss_passes(
+    loss: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    tried(tmp_path / "script.py", scripts.LOOP.replace(scripts.AVERAGE, loss), ddl_equivalence)
+
+
+def test_a_copied_number_of_replicas_passes(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    code = scripts.LOOP.replace("PER_REPLICA =", "REPLICAS = strategy.num_replicas_in_sync\nPER_REPLICA =")
+    code = code.replace(scripts.AVERAGE, "tf.reduce_mean(losses) / REPLICAS")
+    tried(tmp_path / "script.py", code, ddl_equivalence)
+
+
+@pytest.mark.parametrize(
+    "loss", ["tf.reduce_mean(losses)", "tf.nn.compute_average_loss(losses, global_batch_size=PER_REPLICA)"]
+)
+def test_a_loss_that_is_not_divided_by_the_replicas_fails(
+    loss: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    code = scripts.LOOP.replace(scripts.AVERAGE, loss)
+    assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "gradient-scaled-by-replica-count"
+
+
+@pytest.mark.parametrize("divided", ["tf.reduce_sum(losses) / PER_REPLICA", scripts.AVERAGE])
+def test_a_sum_that_is_divided_by_the_replicas_gets_advice(
+    divided: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    # The first is right, and the second is divided twice. Nothing in their values shows it.
+    code = scripts.LOOP.replace(scripts.AVERAGE, f"{divided} / strategy.num_replicas_in_sync")
+    with pytest.raises(UndecidedError, match="a loss is scaled by the number of replicas"):
+        tried(tmp_path / "script.py", code, ddl_equivalence)
+
+
+@pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
+def test_a_right_script_of_two_workers_passes(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    tried(tmp_path / "script.py", scripts.TWO_WORKERS, ddl_equivalence)
+
+
+@pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
+def test_a_shard_that_both_workers_read_fails(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    shard = "    dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)\n"
+    assert shard in scripts.TWO_WORKERS
+    assert (
+        cause_of(tmp_path / "script.py", scripts.TWO_WORKERS.replace(shard, ""), ddl_equivalence)
+        == "examples-duplicated"
+    )
+
+
+def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    first, second = scripts.FIT.split("with strategy.scope():", 1)
+    cells = ["!pip install tensorflow\n%matplotlib inline", first, "with strategy.scope():" + second]
+    notebook = {"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]}
+    found = tried(tmp_path / "notebook.ipynb", json.dumps(notebook), ddl_equivalence)
+    assert found[0] == "left out:     cell 1: !pip install tensorflow; cell 1: %matplotlib inline"
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (scripts.OWN_LOOP_WITHOUT_STRATEGY, r"script.py:10: this loop .*strategy.run\(train_step"),
+        ("import keras\nkeras.utils.get_file('a', 'https://example.org/a')\n", "example.org/a.* is refused"),
+        ("import tensorflow as tf\nprint(tf.distribute.MirroredStrategy())\n", "no training step was seen"),
+        (scripts.COORDINATOR, "script.py:5: the loop of a ClusterCoordinator is not followed"),
+        (scripts.FIT.replace("with strategy.scope():", "if True:"), "fit at script.py.*outside strategy.scope"),
+        (scripts.FIT + "import not_there\n", "the script fails on one device, too: ModuleNotFoundError"),
+        (scripts.NOT_BUILT, "call optimizer.build"),
+    ],
+    ids=["loop", "download", "nothing", "coordinator", "no scope", "own error", "not built"],
+)
+def test_a_script_that_cannot_be_followed_gets_advice(
+    code: str, advice: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    with pytest.raises(UndecidedError, match=advice):
+        tried(tmp_path / "script.py", code, ddl_equivalence)

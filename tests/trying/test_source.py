@@ -1,0 +1,87 @@
+"""Reading scripts and notebooks, and synthetic data, without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ddl.trying import synthetic
+from pytest_ddl.trying.source import Source, SourceError
+
+
+def notebook(path: Path, *cells: str) -> Source:
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]}))
+    return Source.read(path)
+
+
+def test_a_notebook_loses_its_magics_and_keeps_its_lines(tmp_path: Path) -> None:
+    source = notebook(
+        tmp_path / "a.ipynb", "%load_ext x\nif True:\n    !ls\nvalue = (7\n% 4)\n", "%%bash\nrm -r /\n", "len?\n"
+    )
+    assert source.left_out == (
+        "cell 1: %load_ext x",
+        "cell 1: !ls",
+        "cell 2: %%bash (the whole cell)",
+        "cell 3: len?",
+    )
+    values: dict[str, int] = {}
+    exec(source.code, values)
+    assert values["value"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.ipynb", "{}", "not a notebook"),
+        ("a.ipynb", "no json", "not a notebook"),
+        ("a.py", "def f(:\n", r"a.py:1 is not valid Python"),
+        ("a.txt", "", "neither a Python script"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SourceError, match=message):
+        Source.read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("code", "mentions"),
+    [("s = tf.distribute.get_strategy()", True), ("# tf.distribute", False), ("model.fit(x)", False)],
+)
+def test_a_strategy_is_found_in_the_text(code: str, mentions: bool) -> None:
+    assert Source("a.py", code).mentions_strategy is mentions
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("n = s.num_replicas_in_sync\ndef f(x):\n    return x / n\n", 3),
+        ("n = float(s.num_replicas_in_sync)\ndef f(x):\n    return x / n\n", 3),
+        ("n = 4 * s.num_replicas_in_sync\ndef f(x):\n    return x / n\n", None),
+        ("n = s.num_replicas_in_sync\nb = 4 * n\n", None),
+    ],
+)
+def test_a_copy_of_the_number_of_replicas_is_found_in_functions(code: str, line: int | None) -> None:
+    assert Source("a.py", code).line_with_copied_count() == line
+
+
+def test_a_file_that_a_notebook_writes_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(notebook(tmp_path / "a.ipynb", "%%writefile part.py\nVALUE = 'x'\n").code, {})
+    assert (tmp_path / "part.py").read_text() == "VALUE = 'x'\n"
+
+
+@pytest.mark.parametrize("name", sorted(synthetic.KINDS))
+def test_synthetic_data_has_two_parts_of_known_size(name: str) -> None:
+    (x, y), (x_test, y_test) = synthetic.load(name, 60, {"num_words": 50})
+    assert (len(x), len(y), len(x_test), len(y_test)) == (60, 60, 10, 10)
+    again, _test = synthetic.load(name, 60, {"num_words": 50})
+    assert np.array_equal(again[1], y)
+
+
+def test_synthetic_images_have_the_type_of_the_originals() -> None:
+    (x, y), _test = synthetic.load("cifar10", 6, {})
+    assert (x.shape, x.dtype, y.shape) == ((6, 32, 32, 3), np.uint8, (6, 1))
