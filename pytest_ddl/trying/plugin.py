@@ -99,7 +99,8 @@ def _report_or(represent: Any) -> Any:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print what was found in the script, once if it is the same under all strategies."""
     texts: dict[str, list[str]] = {}
-    for report in (one for kind in ("passed", "xfailed", "failed", "skipped") for one in terminalreporter.getreports(kind)):
+    outcomes = ("passed", "xfailed", "failed", "skipped")
+    for report in (one for kind in outcomes for one in terminalreporter.getreports(kind)):
         text = dict(getattr(report, "user_properties", ())).get(_FOUND)
         name = report.nodeid.rpartition("[")[2].rstrip("]")
         if text and name not in texts.setdefault(text, []):

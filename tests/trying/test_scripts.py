@@ -110,12 +110,17 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
         (scripts.COORDINATOR, "script.py:5: the loop of a ClusterCoordinator is not followed"),
         (scripts.FIT.replace("with strategy.scope():", "if True:"), "fit at script.py.*outside strategy.scope"),
         (scripts.FIT + "import not_there\n", "the script fails on one device, too: ModuleNotFoundError"),
-        (scripts.NOT_BUILT, "call optimizer.build"),
     ],
-    ids=["loop", "download", "nothing", "coordinator", "no scope", "own error", "not built"],
+    ids=["loop", "download", "nothing", "coordinator", "no scope", "own error"],
 )
 def test_a_script_that_cannot_be_followed_gets_advice(
     code: str, advice: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:
     with pytest.raises(UndecidedError, match=advice):
         tried(tmp_path / "script.py", code, ddl_equivalence)
+
+
+def test_an_optimizer_that_keras_cannot_build_under_the_strategy_is_named(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    assert cause_of(tmp_path / "script.py", scripts.NOT_BUILT, ddl_equivalence) == "optimizer-not-built"
