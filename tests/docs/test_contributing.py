@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -49,7 +50,9 @@ def registry_of(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", rows())
-def test_the_registry_of_a_row_exists(kind: str) -> None:
+def test_the_registry_of_a_row_exists(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The suites are not installed. At the end of the path, so that an installed pytest_ddl is still found first.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
     assert registry_of(kind)
 
 
