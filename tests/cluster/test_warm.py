@@ -253,13 +253,18 @@ time.sleep(600)
 def test_zygote_ends_with_a_killed_owner(server: tuple[warm.Server, str], tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_RUNTIME_DIR": server[1]}
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(tmp_path / "session")], stdout=subprocess.PIPE, text=True, env=environ
+        [sys.executable, "-c", OWNER, str(tmp_path / "session")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
+        # Python puts the working directory first on the path, and the repository has a package of the same name.
+        cwd=tmp_path,
     ) as owner:
         assert owner.stdout is not None
         pid, kind = owner.stdout.readline().split()
-        assert kind == "WarmZygote"
-        assert runs(int(pid))
+        running = runs(int(pid))
         owner.kill()
+    assert (kind, running) == ("WarmZygote", True)
     wait_for(lambda: not runs(int(pid)), "the zygote outlives its owner")
     wait_for(lambda: not (tmp_path / "session").exists(), "the folder of the zygote is left")
 
