@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.candidates.shared import total_of
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
-from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, flat, norm
+from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, flat, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import global_norm
 from pytest_ddl.equivalence.evidence.effective import rate_of
 from pytest_ddl.equivalence.evidence.observe import update
@@ -27,12 +27,22 @@ def norm_of_another_gradient(case: Case) -> Fit | None:
     for size, what in _sizes(source):
         factor = whole / size if size > 0 else 1.0
         if reproduces(case.weights, lambda m, factor=factor: factor * m.ours, factor):  # type: ignore[misc]
+            if _fits_a_number_of_replicas_better(case, factor):
+                return None
             return Fit(
                 "gradient-clipped-before-aggregation",
                 f"the update is {factor:.4g} x that of one device, which is the norm of the whole gradient "
                 f"({whole:.4g}) divided by {what} ({size:.4g})",
             )
     return None
+
+
+def _fits_a_number_of_replicas_better(case: Case, factor: float) -> bool:
+    """Return whether the update is closer to N or 1/N times that of one device: coarse types leave room for both."""
+    moving = [motion for motion in case.weights if magnitude(motion.ours) > motion.slack]
+    seen = coefficient(flat([motion.theirs[0] for motion in moving]), flat([motion.ours for motion in moving]))
+    numbers = [power for number in case.parallel for power in (float(number), 1.0 / number)]
+    return seen is not None and any(abs(seen - number) < abs(seen - factor) for number in numbers)
 
 
 def _sizes(source: Source) -> Iterator[tuple[float, str]]:
