@@ -74,7 +74,7 @@ def _items(module: CheckedModule, name: str, test: Callable[..., None]) -> Itera
     for item in module._genfunctions(name, test):
         item.obj = test
         # The only frames of a difference are those of the plugin, so the report itself is all there is to show.
-        item.repr_failure = _report_or(item.repr_failure)  # type: ignore[method-assign]
+        item.repr_failure = report_or(item.repr_failure)  # type: ignore[method-assign]
         yield item
 
 
@@ -86,7 +86,9 @@ def _test_of(train: Any, arguments: dict[str, Any]) -> Callable[..., None]:
     return test
 
 
-def _report_or(represent: Callable[..., Any]) -> Callable[..., Any]:
+def report_or(represent: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that shows only the report of a failed comparison, and other failures as before."""
+
     def repr_failure(excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         from pytest_ddl.equivalence.report import DivergenceError
 

@@ -138,19 +138,10 @@ class WarmServer:
         os._exit(0)
 
     def _reap(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._wakeup.recv(4096):
-                pass
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
+        for pid, status in zygote.reaped(self._wakeup):
             client = self._zygotes.pop(pid, None)
             if client is not None:
-                client.send({"event": "ended", "status": os.waitstatus_to_exitcode(status)})
+                client.send({"event": "ended", "status": status})
         for orphan in strays.children() - self._zygotes.keys() - self._own_children:
             strays.kill(orphan)
 

@@ -149,23 +149,14 @@ class Zygote:
             one.socket.close()
 
     def _reap(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._wakeup.recv(4096):
-                pass
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                break
+        for pid, status in reaped(self._wakeup):
             # Processes that the worker itself started must not outlive it.
             _signal_group(pid, signal.SIGKILL)
             self._doomed.discard(pid)
             for client in self._clients.values():
                 if pid in client.workers:
                     client.workers.discard(pid)
-                    client.send({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+                    client.send({"event": "exited", "pid": pid, "status": status})
         workers = {worker for client in self._clients.values() for worker in client.workers}
         for orphan in strays.children() - workers - self._doomed - self._own_children:
             strays.kill(orphan)
@@ -225,6 +216,19 @@ def fork() -> int:
         # Python 3.12 warns about other threads. They belong to NumPy, which restarts them after a fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+def reaped(wakeup: socket.socket) -> Iterator[tuple[int, int]]:
+    """Read all signals from the wakeup socket, and yield the pid and the exit status of each child that has ended."""
+    with contextlib.suppress(BlockingIOError):
+        while wakeup.recv(4096):
+            pass
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            yield pid, os.waitstatus_to_exitcode(status)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.checking.plugin import report_or
 from pytest_ddl.trying.source import Source
 
 _PLAN = pytest.StashKey[dict[str, Any]]()
@@ -53,7 +54,7 @@ class ScriptModule(pytest.Module):
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         """Collect the test, under each strategy."""
         for item in self._genfunctions("script", self.obj.script):
-            item.repr_failure = _report_or(item.repr_failure)  # type: ignore[method-assign]
+            item.repr_failure = report_or(item.repr_failure)  # type: ignore[method-assign]
             yield item
 
 
@@ -83,17 +84,6 @@ def _test_of(plan: dict[str, Any]) -> Any:
             pytest.skip(reason)
 
     return script
-
-
-def _report_or(represent: Any) -> Any:
-    def repr_failure(excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
-        from pytest_ddl.equivalence.report import DivergenceError
-
-        if isinstance(excinfo.value, DivergenceError):
-            return excinfo.getrepr(style="value")
-        return represent(excinfo, *args, **kwargs)
-
-    return repr_failure
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

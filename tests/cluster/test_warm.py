@@ -241,12 +241,12 @@ def look() -> tuple[str | None, str, int, set[int], bool]:
 
 
 OWNER = """
-import os, sys, time
+import os, signal, sys
 from pathlib import Path
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 launcher = LocalLauncher(os.environ, Path(sys.argv[1]), warm=True)
 print(launcher._process.pid, type(launcher._process).__name__, flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
