@@ -10,7 +10,7 @@ from html import escape
 
 from pytest_ddl.bench.history.detect import Change, relative_noise
 from pytest_ddl.bench.history.meaning import family, higher_is_better
-from pytest_ddl.bench.history.model import Commit, Point, Series
+from pytest_ddl.bench.history.model import Commit, Point, Series, dates
 from pytest_ddl.web.units import DASH, THIN, TIMES, labels, number, percent, scale, ticks
 
 WIDTH, HEIGHT = 1000.0, 100.0
@@ -125,6 +125,7 @@ def chart(
         words += f'<span class="ideal-word" style="top:{room.y(ideal):.1f}%">ideal</span>'
     drawing = lines + marks + _drawn(series, room, places, noise)
     newest = series.points[-1] if series.points else None
+    first, last = dates((commits[0], commits[-1]))
     now = _newest(newest, series, noise, by, unit)
     summary = _summary(series, title, found, by, unit)
     spots = " ".join(f"{room.x(places[point.commit.hash]) / WIDTH * 100:.1f}" for point in series.points)
@@ -135,7 +136,7 @@ def chart(
         f'<div class="plot" tabindex="0" role="img" aria-label="{escape(summary, quote=True)}">'
         f"{_svg(drawing)}"
         f'{words}{sizes}<i class="cursor" hidden></i></div>'
-        f'<div class="axis" aria-hidden="true"><span>{commits[0].day}</span><span>{commits[-1].day}</span></div>'
+        f'<div class="axis" aria-hidden="true"><span>{first}</span><span>{last}</span></div>'
         "</figure>"
     )
 
@@ -215,10 +216,10 @@ def _summary(series: Series, title: str, found: Sequence[Change], by: float, uni
     if not series.points:
         return f"{series.benchmark.name}, {title}: no results"
     values = [point.value / by for point in series.points]
+    start, end = dates((series.points[0].commit, series.points[-1].commit))
     first = (
-        f"{series.benchmark.name}, {title}: {len(values)} results from {series.points[0].commit.day} to "
-        f"{series.points[-1].commit.day}, newest {number(values[-1])} {unit}, "
-        f"between {number(min(values))} and {number(max(values))}."
+        f"{series.benchmark.name}, {title}: {len(values)} results from {start} to {end}, "
+        f"newest {number(values[-1])} {unit}, between {number(min(values))} and {number(max(values))}."
     )
     changes = (
         f"{'Worse' if change.worse else 'Better'} by {percent(change.effect)} after {change.before.short}, "

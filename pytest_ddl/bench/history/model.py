@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -67,6 +68,17 @@ class Commit:
     def day(self) -> str:
         """Date in UTC, such as ``2026-09-15``."""
         return datetime.fromtimestamp(self.date / 1000, timezone.utc).strftime("%Y-%m-%d")
+
+    @property
+    def minute(self) -> str:
+        """Date and time in UTC, such as ``2026-09-15 14:03``."""
+        return datetime.fromtimestamp(self.date / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+
+def dates(commits: Sequence[Commit]) -> list[str]:
+    """Return the day of each commit, with the time if another one of the commits is from the same day."""
+    count = Counter(commit.day for commit in set(commits))
+    return [commit.day if count[commit.day] == 1 else commit.minute for commit in commits]
 
 
 @dataclass(frozen=True)

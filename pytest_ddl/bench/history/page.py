@@ -17,7 +17,7 @@ from typing import Any
 from pytest_ddl.bench.history.charts import appearance, band, is_share
 from pytest_ddl.bench.history.detect import Change, relative_noise
 from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, workload
-from pytest_ddl.bench.history.model import History, Problem, Series
+from pytest_ddl.bench.history.model import History, Problem, Series, dates
 from pytest_ddl.bench.history.report import Report, causes
 from pytest_ddl.bench.history.sections import View, commit_link, scrollable, series_order, series_title, view_section
 from pytest_ddl.web.look import look
@@ -51,7 +51,7 @@ def render(report: Report, *, asv: bool = False) -> str:
     """
     history = report.history
     views = views_of(report)
-    days = " to ".join(commit.day for commit in dict.fromkeys((*history.commits[:1], *history.commits[-1:])))
+    days = " to ".join(dict.fromkeys(dates((*history.commits[:1], *history.commits[-1:]))))
     project = history.project or "Training"
     fields = {
         "title": escape(f"{project}: performance history"),
@@ -128,7 +128,8 @@ def _data(report: Report) -> dict[str, Any]:
             "environment": one.environment,
             "points": rows,
         }
-    commits = [[one.hash, one.day, one.subject] for one in report.history.commits]
+    among = report.history.commits
+    commits = [[one.hash, date, one.subject] for one, date in zip(among, dates(among), strict=True)]
     return {"commits": commits, "url": report.history.commit_url, "series": shown, "report": report.as_json()}
 
 

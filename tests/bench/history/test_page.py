@@ -15,7 +15,7 @@ import pytest
 from pytest_ddl.bench.history.confirm import Confirmations, confirm_all
 from pytest_ddl.bench.history.detect import ChangeVerdict, changes
 from pytest_ddl.bench.history.meaning import variant
-from pytest_ddl.bench.history.model import Series
+from pytest_ddl.bench.history.model import Commit, Series, dates
 from pytest_ddl.bench.history.page import as_script, render, views_of, write_page
 from pytest_ddl.bench.history.read import read_results
 from pytest_ddl.bench.history.report import Report, explain
@@ -234,6 +234,13 @@ def test_it_lies_beside_what_asv_publishes(tmp_path: Path, report: Report) -> No
     assert "../index.html" not in path.read_text(encoding="utf-8")
     (tmp_path / "index.html").write_text("asv")
     assert "../index.html" in write_page(report, tmp_path).read_text(encoding="utf-8")
+
+
+def test_commits_of_one_day_have_times() -> None:
+    noon = 1_789_905_600_000
+    commits = [Commit(n, f"{n:040x}", noon + minutes * 60_000) for n, minutes in enumerate((0, 63, 24 * 60))]
+    assert dates(commits) == ["2026-09-20 12:00", "2026-09-20 13:03", "2026-09-21"]
+    assert dates(commits[:1] * 2) == ["2026-09-20"] * 2
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@
     const tell = (index) => {
       at = Math.max(0, Math.min(series.points.length - 1, index));
       const [position, value, low, high, meaning] = series.points[at];
-      const [hash, day, subject] = data.commits[position];
+      const [hash, date, subject] = data.commits[position];
       const interval = low === null ? "" : ` (${number(low)} to ${number(high)}; ${meaning})`;
       cursor.style.left = places[at] + "%";
       cursor.hidden = false;
@@ -39,7 +39,7 @@
       const strong = document.createElement("b");
       strong.textContent = `${number(value)} ${series.unit}`;
       const what = figure.querySelector(".name").textContent;
-      readout.replaceChildren(`${what}: `, strong, `${interval} at `, name, ` ${day} on ${series.machine}. ${subject}`);
+      readout.replaceChildren(`${what}: `, strong, `${interval} at `, name, ` ${date} on ${series.machine}. ${subject}`);
     };
     plot.addEventListener("pointermove", (event) => {
       const box = plot.getBoundingClientRect();
