@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from pytest_ddl.bench.gate.lockstep import GROUPS, Paired, VersionPair
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
 from pytest_ddl.bench.gate.target import Target
-from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide_launches, percent
+from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, decide_launches, percent
 from pytest_ddl.bench.records import BenchSpec
 
 EXAMPLES = "examples"
@@ -21,6 +22,11 @@ OVERLOADED = 2
 """Overloaded launches that end the measurement of time, if there are more of them than calm ones.
 
 It is also the number of launches that may be made beyond the last look."""
+_LARGE = 4.0
+"""Slowdown, in margins, which each overloaded launch must show, so that further ones are made on such a machine."""
+_STRICT = 0.1
+"""Share of the false alarms that a regression on an overloaded machine may use. Load widens the spread of launches, so
+the slowdown must be many times the spread."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +100,26 @@ def measure_cell(
         if cell.counters_only:
             return result(Verdict.PASS, "counters are not worse; time was not measured (--counters-only)")
         overloaded = len(made) - len(calm)
+        used = time.monotonic() - started
+        late = used + statistics.fmean(one.seconds for one in made) > cell.budget
         if overloaded >= OVERLOADED and overloaded > len(calm):
+            provisional = _provisional(made, cell.rule)
+            if provisional is not None and len(made) < cell.rule.looks[0] and not late:
+                continue
+            if provisional is not None and provisional.verdict is Verdict.REGRESSION:
+                return result(
+                    Verdict.REGRESSION,
+                    f"provisional, because the machine is overloaded ({_last_problem(made)}): {provisional.reason}, "
+                    f"which is many times the spread of {len(made)} launches. Measure the size on a calm machine",
+                    provisional,
+                )
             return result(
                 Verdict.INCONCLUSIVE,
                 f"no verdict on time, because the machine is overloaded: {_last_problem(made)}. The counters are not "
                 "worse. Measure on a calm machine, or give --counters-only",
                 _decided(calm, cell),
             )
-        used = time.monotonic() - started
         over = len(made) >= cell.rule.looks[-1] + OVERLOADED or len(calm) >= cell.rule.looks[-1]
-        late = used + statistics.fmean(one.seconds for one in made) > cell.budget
         if len(calm) in cell.rule.looks or over or late:
             decision = _decision(calm, cell.rule)
             if decision.verdict is not Verdict.INCONCLUSIVE:
@@ -132,6 +148,14 @@ def _decision(calm: list[Paired], rule: Rule) -> Decision:
         )
         return replace(decision, verdict=Verdict.INCONCLUSIVE, reason=reason)
     return decision
+
+
+def _provisional(made: list[Paired], rule: Rule) -> Decision | None:
+    """Decide from all launches on an overloaded machine; ``None`` if not each of them shows a large slowdown."""
+    ratios = [one.log_ratio for one in made]
+    if min(ratios) < math.log1p(_LARGE * rule.margin):
+        return None
+    return decide(ratios, replace(rule, false_alarms=_STRICT * rule.false_alarms))
 
 
 def _decided(calm: list[Paired], cell: Cell) -> Decision | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -77,7 +78,9 @@ class CellResult:
         found = self.decision
         launches = str(len(self.launches)) + (f" ({self.set_aside} set aside)" if self.set_aside else "")
         if found is None or math.isnan(found.ratio):
-            return (self.name, self.verdict.value.upper(), "not measured", "", launches, "")
+            timed = [] if self.counters_only else [one.log_ratio for one in self.launches]
+            time = f"{percent(statistics.fmean(timed))} (no bounds)" if timed else "not measured"
+            return (self.name, self.verdict.value.upper(), time, "", launches, "")
         ratio, low, high = (percent(math.log(value)) for value in (found.ratio, found.lower, found.upper))
         throughput = percent(-math.log(found.ratio))
         return (
@@ -93,8 +96,8 @@ class CellResult:
     def details(self) -> tuple[str, ...]:
         """Changes of counters and notes, one text for each."""
         changes = (
-            f"{'worse' if change.is_regression else 'changed'}: {change.counter} {change.base} -> {change.head}. "
-            f"{change.message}"
+            f"{'worse' if change.is_regression else 'changed'}: {change.counter} {change.base} -> {change.head}"
+            + ("" if change.message in self.reason else f". {change.message}")
             for change in self.changes
         )
         return (*changes, *(f"note: {note}" for note in self.launch_notes))

@@ -81,10 +81,23 @@ def test_a_program_without_a_measured_step_does_not_pass_on_counters() -> None:
 
 
 def test_an_overloaded_machine_has_no_verdict_on_time() -> None:
-    found = run([paired(30 + noise, BUSY) for noise in NOISE])
+    found = run([paired(9 + noise, BUSY) for noise in NOISE])
     assert (found.verdict, len(found.launches), found.set_aside) == (Verdict.INCONCLUSIVE, 2, 2)
     assert "the machine is overloaded: other processes kept 1.2 of 2 cores busy" in found.reason
     assert "The counters are not worse" in found.reason
+
+
+def test_a_slowdown_of_many_times_the_noise_is_a_provisional_regression_on_an_overloaded_machine() -> None:
+    found = run([paired(30 + noise, BUSY) for noise in NOISE])
+    assert (found.verdict, len(found.launches), found.set_aside) == (Verdict.REGRESSION, 4, 4)
+    assert found.reason.startswith("provisional, because the machine is overloaded (other processes kept 1.2 of 2")
+
+
+def test_a_slowdown_of_a_few_times_the_noise_is_none_on_an_overloaded_machine() -> None:
+    found = run([paired(30 + 20 * noise, BUSY) for noise in NOISE])
+    assert (found.verdict, len(found.launches)) == (Verdict.INCONCLUSIVE, 4)
+    calm = run([paired(30 + 20 * noise) for noise in NOISE])
+    assert (calm.verdict, len(calm.launches)) == (Verdict.REGRESSION, 4)
 
 
 def test_launches_of_a_busy_moment_are_set_aside() -> None:

@@ -73,6 +73,20 @@ def test_what_was_not_measured_is_said() -> None:
     assert "it was not shown that HEAD is as fast as BASE; exit status 3" in text
 
 
+def test_what_was_measured_is_never_called_not_measured() -> None:
+    text = str(whole(replace(bare(Verdict.INCONCLUSIVE), launches=(paired(9), paired(11)))))
+    assert "+10.0 % (no bounds)" in text
+    assert "not measured" not in text
+
+
+def test_a_worse_counter_is_explained_once() -> None:
+    worse = replace(COUNTERS, collectives={"all_reduce": 2})
+    found = measure_cell(cell(), launch=lambda _number: paired(0, head=worse))
+    message = found.changes[0].message
+    assert str(whole(found)).count(message) == 1
+    assert str(whole(found)).count("worse: collectives.all_reduce 1 -> 2\n") == 1
+
+
 def test_what_launches_had_to_say_is_shown_once_with_its_versions() -> None:
     both, alone = "copies were not counted", "only loop 1 | of 2 was measured"
     launches = tuple(
