@@ -86,6 +86,8 @@ class Finding:
     """Grounds on which the cause is named; ``None`` if the check observed the cause itself."""
     look_at: tuple[str, ...] = ()
     """Likeliest places of the defect in the program, if its cause is not known."""
+    lines: tuple[str, ...] = ()
+    """Lines of the program that the cause is about: file, line number, what happens there, and text."""
     verified: bool = False
     """True if both runs are equal once the tolerated cause is removed, so that no other defect is hidden behind it."""
     known: str | None = None

@@ -109,6 +109,8 @@ def _in_full(finding: Finding) -> Iterator[str]:
     if any(where):
         yield from _field("where", ", ".join(part for part in where if part))
     yield from _field("waits in" if finding.symptom == Symptom.HANG.value else "raised in", finding.source)
+    for line in finding.lines:
+        yield from _field("line", line)
     yield from _field("ACTUAL", finding.observed)
     yield from _field("DESIRED", finding.expected)
     if finding.error is not None:

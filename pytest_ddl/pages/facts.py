@@ -89,7 +89,7 @@ class Facts:
 
 def place_of(finding: Finding) -> tuple[str, int]:
     """Return the file and line of the program that a finding names, or an empty text and 0."""
-    for text in (finding.source, finding.message):
+    for text in (finding.source, *finding.lines, finding.message):
         match = _PLACE.search(text or "")
         if match:
             return match["file"], int(match["line"])

@@ -92,6 +92,7 @@ def _grounds(finding: Finding) -> str:
         items.append("The cause was not recomputed; the records are consistent with it.")
     if finding.also:
         items.append(f"Also fits: {', '.join(f'<code>{escape(cause)}</code>' for cause in finding.also)}.")
+    items += [f"Line: <code>{escape(line)}</code>" for line in finding.lines]
     if finding.look_at:
         items.append(f"Look at: {escape('; or '.join(finding.look_at))}.")
     if finding.origin:

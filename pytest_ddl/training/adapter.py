@@ -9,17 +9,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from pytest_ddl.training.replacing import Replacements
 
 
-def _module(name: str, *needed: str) -> Any:
+def module_of(name: str, *needed: str) -> Any:
     """Return ``tensorflow.python.NAME``, or ``None`` if the release lacks this module or one of these attributes."""
     try:
         found = importlib.import_module(f"tensorflow.python.{name}")
@@ -58,7 +55,7 @@ def created_trainable(layer: Any) -> list[Any] | None:
 
 def tf_seed() -> int | None:
     """Return the global seed of TensorFlow, which has a public setter but no getter (TF 2.0 to 2.21)."""
-    context = _module("eager.context", "global_seed")
+    context = module_of("eager.context", "global_seed")
     seed = None if context is None else context.global_seed()
     return None if seed is None else int(seed)
 
@@ -70,7 +67,7 @@ def unseeded_data_apart(rank: int, seed: int) -> Iterator[None]:
     All of ``tf.data`` gets its seeds from ``tensorflow.python.data.util.random_seed.get_seed`` (TF 2.0 to 2.21).
     A different global seed per rank would be wrong, because it also changes the order of a ``shuffle(seed=1)``.
     """
-    random_seed = _module("data.util.random_seed", "get_seed")
+    random_seed = module_of("data.util.random_seed", "get_seed")
     if random_seed is None or not rank:
         yield
         return
@@ -100,7 +97,7 @@ def within_xla() -> bool:
     """
     import tensorflow as tf
 
-    module = _module("ops.control_flow_util", "GraphOrParentsInXlaContext")
+    module = module_of("ops.control_flow_util", "GraphOrParentsInXlaContext")
     return module is not None and bool(module.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
@@ -137,51 +134,6 @@ def outermost_graph() -> Any:
     return graph
 
 
-def user_frames(most: int = 3) -> str:
-    """Return ``file:line`` of the innermost frames of the program itself, joined; empty if there is none."""
-    found = _of_program(_here())
-    if not found and threading.current_thread() is not threading.main_thread():
-        # TensorFlow issues eager collectives from its own thread, while the program waits in the main thread.
-        found = _of_program(_frames(sys._current_frames().get(threading.main_thread().ident or 0)))
-    return ", from ".join(found[:most])
-
-
-def _here() -> list[tuple[str, int]]:
-    """Return the stack of this thread as ``(file, line)``, the innermost last.
-
-    ``tf_stack.extract_stack`` (TF 2.1 to 2.21): it maps lines of AutoGraph's generated code back to lines
-    of the program, and ``traceback`` does not.
-    """
-    tf_stack = _module("util.tf_stack", "extract_stack")
-    if tf_stack is None:
-        return _frames(sys._getframe())
-    return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
-
-
-def _frames(frame: FrameType | None) -> list[tuple[str, int]]:
-    return [(entry.f_code.co_filename, line) for entry, line in traceback.walk_stack(frame)][::-1]
-
-
-def _of_program(frames: Sequence[tuple[str, int]]) -> list[str]:
-    """Return the frames of the program as ``file:line``, the innermost first."""
-    foreign = frameworks()
-    return [
-        f"{name}:{line}"
-        for name, line in reversed(frames)
-        if not name.startswith(foreign) and not (name.startswith(_STANDARD) and "site-packages" not in name)
-    ]
-
-
-_STANDARD = os.path.dirname(os.__file__) + os.sep
-
-
-def frameworks() -> tuple[str, ...]:
-    """Return prefixes of the file names of code that does not belong to the program."""
-    modules = (sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras", "pytest_ddl"))
-    folders = tuple(os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__)
-    return (*folders, "<frozen")
-
-
 def random_functions() -> Iterator[tuple[Any, str]]:
     """Yield ``(module, name)`` of every function by which TensorFlow's Python code adds a random operation.
 
@@ -190,7 +142,7 @@ def random_functions() -> Iterator[tuple[Any, str]]:
     Functions for seeds (``*_full_int``, key and counter) and for gradients are left out.
     """
     for family in ("random_ops", "stateless_random_ops", "stateless_random_ops_v2", "stateful_random_ops"):
-        module = _module(f"ops.gen_{family}")
+        module = module_of(f"ops.gen_{family}")
         for name in RANDOM_FUNCTIONS:
             if hasattr(module, name):
                 yield module, name
@@ -202,7 +154,7 @@ def cast_functions() -> Iterator[tuple[Any, str]]:
     ``tensorflow.python.ops.gen_math_ops.cast`` (TF 2.4 to 2.21). ``tf.cast``, ``tf.saturate_cast``, both flavors of
     Keras and the gradients of casts call it. No public hook sees operations that run eagerly.
     """
-    module = _module("ops.gen_math_ops", "cast")
+    module = module_of("ops.gen_math_ops", "cast")
     if module is not None:
         yield module, "cast"
 
@@ -239,21 +191,6 @@ def seed_generator(seed: Any) -> str:
     if seed is None:
         return "the global seed generator" if plain is not None else ""
     return str(seed.name) if plain is not None and type(seed) is plain else ""
-
-
-def called_by_program() -> str:
-    """Return ``file:line`` of the caller of a watched method, or an empty string if the caller is a framework.
-
-    AutoGraph's frames, which are between the frames of the program, are skipped.
-    """
-    frames = _here()
-    here = os.path.dirname(__file__) + os.sep
-    between = (f"{os.sep}python{os.sep}autograph{os.sep}", f"{os.sep}contextlib.py")
-    for name, line in reversed(frames):
-        if name.startswith(here) or any(part in name for part in between):
-            continue
-        return "" if name.startswith(frameworks()) else f"{name}:{line}"
-    return ""
 
 
 def is_of_strategy(function: object) -> bool:
@@ -294,8 +231,8 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
     public list of a program's functions. ``context.enable_graph_collection`` and ``export_run_metadata`` (TF 2.0 to
     2.21) belong to ``tf.summary.trace_on``, which itself only writes the graphs to a file.
     """
-    context = _module("eager.context", "enable_graph_collection", "disable_graph_collection", "export_run_metadata")
-    owner = getattr(_module("eager.polymorphic_function.atomic_function"), "AtomicFunction", None)
+    context = module_of("eager.context", "enable_graph_collection", "disable_graph_collection", "export_run_metadata")
+    owner = getattr(module_of("eager.polymorphic_function.atomic_function"), "AtomicFunction", None)
     original = getattr(owner, "call_flat", None)
     if context is None or original is None:
         yield False
@@ -334,7 +271,7 @@ def taken_batches(seen: Callable[[Any, bool], None]) -> Iterator[None]:
     """
     import tensorflow as tf
 
-    owner = getattr(_module("distribute.input_lib"), "DistributedIteratorBase", None)
+    owner = getattr(module_of("distribute.input_lib"), "DistributedIteratorBase", None)
     original = getattr(owner, "get_next", None)
     if original is None:
         yield
@@ -369,7 +306,7 @@ def traced_functions(seen: Callable[[], None]) -> Iterator[None]:
     functions, which differ by having a graph around them. In the public interface, only the owner of a function
     can count its traces.
     """
-    func_graph = _module("framework.func_graph", "func_graph_from_py_func")
+    func_graph = module_of("framework.func_graph", "func_graph_from_py_func")
     if func_graph is None:
         yield
         return

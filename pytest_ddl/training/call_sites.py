@@ -34,15 +34,20 @@ class CallSites:
         site = CallSite(method, _code_of(trains), _frames(), limit)
         self._ran[site] = self._ran.get(site, False) or may_run
 
-    def fitted(self, model: Any) -> None:
-        """Note whether a model that ``run.fit`` trains has a ``train_step`` or a loss function of the program."""
+    def fitted(self, model: Any) -> list[Any]:
+        """Note whether a model that ``run.fit`` trains has a ``train_step`` or a loss function of the program.
+
+        Return the loss functions of the program.
+        """
         losses = getattr(model, "loss", None)
         given = losses.values() if isinstance(losses, dict) else losses if isinstance(losses, list) else [losses]
+        functions = [function for function in given if _is_of_program(function)]
         for name, own in (
             ("train_step", _is_of_program(getattr(type(model), "train_step", None))),
-            ("loss_function", any(map(_is_of_program, given))),
+            ("loss_function", bool(functions)),
         ):
             self._fitted[name] = self._fitted.get(name, False) or own
+        return functions
 
     def facts(self) -> dict[str, Any]:
         """Return the facts ``call_sites`` (each site -> True if it ran) and ``fitted`` of the run."""

@@ -72,11 +72,13 @@ class Creations:
         note: Callable[[str], None],
         completed: Callable[[], int],
         change: Change | None = None,
+        created: Callable[[Any], None] = lambda _variable: None,
     ) -> None:
         self._strategy = strategy
         self._note = note
         self._completed = completed
         self._change = change
+        self._created = created
         self._lock = threading.Lock()
         self._entries: dict[int, _Entry] = {}
         self.watching = False
@@ -147,6 +149,7 @@ class Creations:
         return variable
 
     def _keep(self, variable: Any, entry: _Entry) -> None:
+        self._created(variable)
         handle = getattr(variable, "handle", None)
         if handle is not None:
             entry.variable = weakref.ref(variable)

@@ -7,6 +7,7 @@ that one device would not train on.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -34,6 +35,7 @@ def prepare(dataset: Any, settings: RunSettings, completed: Callable[[], int] | 
         return _prepare_dataset(dataset, settings, completed)
     if is_dataset_function(dataset):
 
+        @functools.wraps(dataset)
         def prepared(context: Any) -> Any:
             made = dataset(context)
             return _prepare_dataset(made, settings, completed) if isinstance(made, tf.data.Dataset) else made

@@ -122,10 +122,12 @@ class GradientHooks:
     """Hooks that report every ``GradientTape.gradient`` and every outermost ``apply`` of an optimizer."""
 
     def __init__(
-        self, computed: Callable[[Any, Any], Any], applied: Callable[[Any, str, tuple[Any, ...], dict[str, Any]], None]
+        self,
+        computed: Callable[[Any, Any, Any], Any],
+        applied: Callable[[Any, str, tuple[Any, ...], dict[str, Any]], None],
     ) -> None:
         self._computed = computed
-        """Called with the sources and the result; returns the result that the program gets."""
+        """Called with the target, the sources and the result; returns the result that the program gets."""
         self._applied = applied
         """Called with the optimizer, the name of its method, and the arguments."""
         self._replaced = Replacements()
@@ -149,7 +151,7 @@ class GradientHooks:
     def _watching_tape(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(tape, target, sources, *args, **kwargs)
-            return self._computed(sources, result)
+            return self._computed(target, sources, result)
 
         return gradient
 

@@ -25,6 +25,7 @@ from pytest_ddl.training.call_sites import CallSites
 from pytest_ddl.training.consumption import Consumption, observe_ids
 from pytest_ddl.training.creations import Creation, Creations
 from pytest_ddl.training.data import move_by_ulp
+from pytest_ddl.training.lines import FIT, LOSS, TRAIN, Lines
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.settings import RunSettings
@@ -53,7 +54,8 @@ class Recorder(StepListener):
         """Values of ``run.value`` for the step that ends next."""
         self._noise = np.random.default_rng(settings.perturbation)
         change = self._moved if settings.perturbation else None
-        self.creations = Creations(context.strategy, self.note, lambda: len(self._steps), change)
+        self.lines = Lines()
+        self.creations = Creations(context.strategy, self.note, lambda: len(self._steps), change, self.lines.create)
         """Variables that the program creates while it trains."""
         self.consumption = Consumption(self.note)
         self.observers: tuple[Observer, ...] = ()
@@ -147,12 +149,14 @@ class Recorder(StepListener):
 
     def begin_call(self, method: str, trains: Any = None) -> None:
         """Note where the program calls ``run.steps``, ``run.batches`` or ``run.fit`` with data to train on."""
+        self.lines.add(FIT if method == "run.fit" else TRAIN)
         # With one batch that repeats for ever, the first loop takes all steps and later loops never run.
         limit = self._settings.steps
         if limit is not None and not self._settings.constant:
             self._call_sites.add(method, trains, limit, not self.reached_limit)
         if method == "run.fit":
-            self._call_sites.fitted(trains)
+            for function in self._call_sites.fitted(trains):
+                self.lines.add_function(LOSS, function)
 
     def end_update(self) -> None:
         """Record the values after the update of a step, before callbacks of the program run.
@@ -260,7 +264,7 @@ class Recorder(StepListener):
         context = self._context
         local = max(1, context.num_replicas // max(1, context.num_ranks))
         results = {**self._results, **({"restart": True} if self.restart else {})}
-        facts = dict(self._facts)
+        facts, variables = dict(self._facts), self._variables()
         observed: dict[str, Any] = {}
         for observer in self.observers:
             found = dict(observer.end_run())
@@ -277,7 +281,7 @@ class Recorder(StepListener):
             rank=context.rank,
             task=context.task,
             replicas=tuple(range(context.rank * local, (context.rank + 1) * local)),
-            variables=self._variables(),
+            variables=variables,
             initial=self._initial,
             steps=tuple(self._steps),
             final=self._changed_since() if ended else None,
@@ -305,6 +309,8 @@ class Recorder(StepListener):
             except Exception as error:  # an unknown layout must not make the record fail
                 self.note(f"the layout of {item.record.name} could not be read: {type(error).__name__}: {error}")
                 layout = None
+            if item.variable is not None:
+                self.lines.add_variable(item.record.index, values.components(strategy, item.variable))
             found.append(replace(item.record, layout=layout, since=self._since.get(item.record.index, 0)))
         return tuple(found)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.training import adapter
+from pytest_ddl.training import frames
 
 FACT = "script"
 """Name of the fact of a rank's record that holds what was found."""
@@ -41,7 +41,7 @@ class Found:
 
 def place() -> str:
     """Return the name of the file and the line of the script that runs now."""
-    path, _, line = adapter.user_frames(1).rpartition(":")
+    path, _, line = frames.user_frames(1).rpartition(":")
     return f"{Path(path).name}:{line}"
 
 

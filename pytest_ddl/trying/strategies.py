@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-from pytest_ddl.training import adapter
+from pytest_ddl.training import frames
 from pytest_ddl.training.replacing import Replacements
 from pytest_ddl.trying.found import Found, NotSeenError, place
 
@@ -108,14 +108,14 @@ def _ignored(name: str, found: Found) -> Any:
 
 def _no_coordinator(*_args: Any, **_kwargs: Any) -> Any:
     raise NotSeenError(
-        f"{adapter.user_frames(1)}: the loop of a ClusterCoordinator is not followed. Write the loop as "
+        f"{frames.user_frames(1)}: the loop of a ClusterCoordinator is not followed. Write the loop as "
         "`for loss in run.steps(train_step, dataset)` in a function train(run), and use `pytest-ddl check`"
     )
 
 
 def _no_values(*_args: Any, **_kwargs: Any) -> Any:
     raise NotSeenError(
-        f"{adapter.user_frames(1)}: values from a function are not comparable, because one device has one replica. "
+        f"{frames.user_frames(1)}: values from a function are not comparable, because one device has one replica. "
         "Give the batches with strategy.experimental_distribute_dataset(dataset)"
     )
 
@@ -146,7 +146,7 @@ def tell_replicas(put: Replacements, strategy: Any, told: int, meaning: Meaning,
 
 
 def _caller_is_program() -> bool:
-    return not sys._getframe(2).f_code.co_filename.startswith(adapter.frameworks())
+    return not sys._getframe(2).f_code.co_filename.startswith(frames.frameworks())
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.behind import behind
 from pytest_ddl.equivalence.verdict.later_steps import unlike_before
+from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
@@ -93,7 +94,10 @@ def conclude(
 ) -> Report:
     """Make a report of the results of checks. Sort out root causes and declared or approximate findings."""
     evidence = Evidence(results, reference, distributed, roles)
-    results = [replace(r, findings=without_contradictions(r.findings, expected, evidence)) for r in results]
+    results = [
+        replace(r, findings=with_lines(without_contradictions(r.findings, expected, evidence), distributed))
+        for r in results
+    ]
     found = [finding for result in results for finding in result.findings]
 
     def is_excused(finding: Finding) -> bool:

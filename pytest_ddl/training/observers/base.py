@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.training.lines import Lines
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched
 
@@ -17,6 +18,7 @@ class Recording(Protocol):
     asynchronous: bool
     epochs_as_steps: bool
     observers: tuple[Observer, ...]
+    lines: Lines
 
     @property
     def completed(self) -> int: ...

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_ddl.records import CollectiveRecord
-from pytest_ddl.training import adapter
+from pytest_ddl.training import frames
 from pytest_ddl.training.collective_log import CollectiveLog, path_of
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.replacing import Replacements
@@ -63,7 +63,7 @@ class CollectiveObserver(Observer):
                 yield
 
     def _record(self, built: CollectiveRecord, group: int) -> CollectiveRecord:
-        called = adapter.user_frames()
+        called = frames.user_frames()
         return replace(
             built,
             where=built.where or called,
@@ -92,7 +92,7 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
     def get_instance_key(group_key: Any, device: Any) -> Any:
         # Each replica of a rank takes a number for the same collective, which is reported only once.
         if first_devices.setdefault(group_key, device) == device:
-            built = current.built or CollectiveRecord("broadcast", "", None, "", adapter.user_frames())
+            built = current.built or CollectiveRecord("broadcast", "", None, "", frames.user_frames())
             issued(built, int(group_key))
         return draw(group_key, device)
 
@@ -170,7 +170,7 @@ def _described(kind: str, op: str, tensor: Any, pack: Sequence[Any] = ()) -> Col
     if len(pack) > 1:
         parts = tuple(f"{'x'.join(map(str, shape_of(part) or ()))} {dtype_of(part)}" for part in pack)
     names = () if hasattr(tensor, "numpy") else tuple(str(getattr(part, "name", "")) for part in pack or [tensor])
-    where = adapter.user_frames()
+    where = frames.user_frames()
     return CollectiveRecord(kind, op, shape_of(tensor), dtype_of(tensor), where, parts=parts, names=names)
 
 

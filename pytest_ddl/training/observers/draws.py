@@ -21,6 +21,7 @@ from pytest_ddl.records import Array, DrawRecord
 from pytest_ddl.training import adapter, fingerprint, neutral
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.creations import creating
+from pytest_ddl.training.lines import DRAW
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.replacing import Replacements
 
@@ -143,6 +144,7 @@ class Draws(Observer):
         if eager != (replica.graph is None):
             return result  # lifted out of the function, or in a graph that an eager replica function calls
         position, replica.draws = replica.draws, replica.draws + 1
+        self.recorder.lines.add(DRAW.format(position))
         if self._neutral:
             constant = neutral.constant_draw(name, result, original, args, kwargs, low=self._low)
             if constant is None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import Array, GradientRecord, GradientStage
-from pytest_ddl.training import adapter, values
+from pytest_ddl.training import adapter, frames, values
 from pytest_ddl.training.callback_ops import add_callback, replica_id
 from pytest_ddl.training.consumption import LARGEST
 from pytest_ddl.training.coordinator import uses_coordinator
@@ -34,6 +34,7 @@ from pytest_ddl.training.gradient_calls import (
     source_of,
     tensors_of,
 )
+from pytest_ddl.training.lines import APPLY, GRADIENT, LOSS
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.unwatched import Unwatched
 
@@ -52,7 +53,7 @@ class Gradients(Observer):
         self._origin: dict[int, tuple[Any, Site, int]] = {}
         """``id`` of a gradient -> the gradient (kept alive), the call that computed it, and its position there."""
         self._hooks = GradientHooks(
-            lambda sources, result: self._safely(self._computed, result, sources, result),
+            lambda target, sources, result: self._safely(self._computed, result, target, sources, result),
             lambda *given: self._safely(self._applied, None, *given),
         )
         self._index: dict[int, int] = {}
@@ -77,7 +78,7 @@ class Gradients(Observer):
 
     # -- while the program runs -------------------------------------------------------------------------
 
-    def _computed(self, sources: Any, result: Any) -> Any:
+    def _computed(self, target: Any, sources: Any, result: Any) -> Any:
         import tensorflow as tf
 
         if not _in_replica_context() and not uses_coordinator(self.context.strategy):
@@ -85,6 +86,8 @@ class Gradients(Observer):
         pairs = list(zip(tf.nest.flatten(sources), _flat(result), strict=True))
         if not any(values.is_variable(source) for source, _gradient in pairs):
             return result
+        self.recorder.lines.add(GRADIENT)
+        self.recorder.lines.add(LOSS, frames.line_of(next(iter(tf.nest.flatten(target)), None)))
         if self.settings.inject:
             sources_of = [source_of(source) if values.is_variable(source) else None for source, _gradient in pairs]
             flat = _planted(sources_of, _flat(result), functools.partial(self._to_plant, sources_of))
@@ -102,6 +105,7 @@ class Gradients(Observer):
             pairs = list(zip(gradients, given or adapter.weights_of(optimizer), strict=False))
         else:
             pairs = list(args[0] if args else kwargs["grads_and_vars"])
+        self.recorder.lines.add(APPLY)
         self._observe(GradientStage.APPLIED, [(variable, gradient) for gradient, variable in pairs])
 
     def _observe(self, stage: GradientStage, pairs: Sequence[tuple[Any, Any]]) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_ddl.records import CollectiveRecord, GraphRecord
-from pytest_ddl.training import adapter
+from pytest_ddl.training import adapter, frames
 from pytest_ddl.training.graphs import analyse
 from pytest_ddl.training.observers.base import Observer
 
@@ -35,7 +35,7 @@ class GraphObserver(Observer):
             self._eager = self._eager or False
             if not any(graph is known for known in self._traced):
                 self._traced.append(graph)
-        elif not tf.config.functions_run_eagerly() and adapter.called_by_program():
+        elif not tf.config.functions_run_eagerly() and frames.called_by_program():
             # Not if Keras is the caller: it calls strategy.run eagerly only if the program chose run_eagerly=True.
             self._eager = True
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import CollectiveRecord, ReductionRecord
-from pytest_ddl.training import adapter
+from pytest_ddl.training import adapter, frames
+from pytest_ddl.training.lines import ALL_REDUCE, REDUCE
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.observers.collectives import dtype_of, shape_of
 from pytest_ddl.training.observers.graphs import GraphObserver
@@ -46,7 +47,7 @@ class ReductionObserver(Observer):
     def _cautious(self, watch: Callable[..., None]) -> Callable[..., None]:
         def cautious(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
             try:
-                where = adapter.called_by_program()
+                where = frames.called_by_program()
                 if where:
                     watch(where, args, kwargs, result)
             except Exception as error:  # an exception here would be raised in the program's step
@@ -61,6 +62,7 @@ class ReductionObserver(Observer):
 
         op, value = _argument(args, kwargs, 1, "reduce_op"), _argument(args, kwargs, 2, "value")
         given, received = tf.nest.flatten(value), tf.nest.flatten(result)
+        self.recorder.lines.add(ALL_REDUCE, where)
         self._asked("all_reduce", _name(op), given, where)
         context = tf.distribute.get_replica_context()
         self._observe(_name(op), [context.replica_id_in_sync_group], [[tensor] for tensor in given], received)
@@ -83,6 +85,7 @@ class ReductionObserver(Observer):
         self._asked("all_gather", "", parts, where)
 
     def _cross_replica(self, op: str, values: Sequence[Any], results: Sequence[Any], where: str) -> None:
+        self.recorder.lines.add(REDUCE, where)
         strategy = self.context.strategy
         given = [list(strategy.experimental_local_results(value)) for value in values]
         self._asked("all_reduce", op, [parts[0] for parts in given], where)

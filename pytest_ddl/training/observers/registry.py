@@ -9,6 +9,7 @@ from pytest_ddl.training.observers.collectives import CollectiveObserver
 from pytest_ddl.training.observers.draws import Draws
 from pytest_ddl.training.observers.gradients import Gradients
 from pytest_ddl.training.observers.graphs import GraphObserver
+from pytest_ddl.training.observers.lines import LineObserver
 from pytest_ddl.training.observers.reductions import ReductionObserver
 from pytest_ddl.training.observers.setup import Setup
 from pytest_ddl.training.observers.writes import WriteObserver
@@ -23,5 +24,6 @@ OBSERVERS: tuple[type[Observer], ...] = (
     Draws,
     WriteObserver,
     CheckpointObserver,
+    LineObserver,
 )
 """Observers of a run. To add an observer, add a file and one entry here."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.records import WriteRecord
+from pytest_ddl.training.lines import WRITE
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
 
@@ -61,6 +62,7 @@ class WriteObserver(Observer):
         shown = whole.removeprefix(folder) if folder else whole
         if not shown.startswith("."):  # files of this package are hidden
             self._writes.setdefault(WriteRecord(shown, api, self.recorder.completed))
+            self.recorder.lines.add(WRITE.format(shown))
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,0 +1,69 @@
+"""Find the lines at which a program distributes its data and enters a merge of its replicas."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from pytest_ddl.training import frames
+from pytest_ddl.training.coordinator import uses_coordinator
+from pytest_ddl.training.lines import DATA
+from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.replacing import Replacements
+
+_DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_function")
+
+
+class LineObserver(Observer):
+    """Observer that fills the fact ``lines``. Other observers add the lines of the calls that they watch."""
+
+    _converted: Mapping[object, object] = MappingProxyType({})
+    """Lines of the program in which ``strategy.run`` was called, by the lines that AutoGraph made of them."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        import tensorflow as tf
+
+        strategy = self.context.strategy
+        with Replacements() as replaced:
+            for name in _DISTRIBUTING:
+                original = getattr(strategy, name, None)
+                if original is not None:
+                    replaced.put(strategy, name, self._distributing(original))
+            if not uses_coordinator(strategy):  # whose closures merge in the threads in which they run
+                merge = tf.distribute.ReplicaContext.merge_call
+                replaced.put(tf.distribute.ReplicaContext, "merge_call", _merging(merge))
+            yield
+
+    def before_dispatch(self) -> None:
+        self._converted = frames.converted_lines()
+
+    def before_replica(self) -> None:
+        frames.add_converted_lines(self._converted)
+
+    def _distributing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # functools.wraps copies the module name, by which AutoGraph leaves the method and its settings as they are.
+        @functools.wraps(original)
+        def distribute(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (callable(dataset) and self.recorder.lines.add_function(DATA, dataset)):
+                self.recorder.lines.add(DATA)
+            return original(dataset, *args, **kwargs)
+
+        return distribute
+
+    def end_run(self) -> Mapping[str, Any]:
+        return {"facts": self.recorder.lines.facts()}
+
+
+def _merging(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``merge_call`` that keeps the replica's lines. The merge itself runs in the thread of strategy.run."""
+
+    @functools.wraps(original)
+    def merge_call(context: Any, *args: Any, **kwargs: Any) -> Any:
+        with frames.merging():
+            return original(context, *args, **kwargs)
+
+    return merge_call
