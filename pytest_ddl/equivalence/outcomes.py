@@ -8,6 +8,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Place
 from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Outcome
+from pytest_ddl.messages import NEVER_BEGAN
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 
@@ -43,6 +44,8 @@ def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
     if any(rank.results for rank in distributed.ranks):
         return not_applicable(check, "no training step; check METRIC-EQ judges what evaluate and predict return")
     reason = "no training step was recorded: does the program use run.steps, run.batches or run.fit?"
+    notes = [note for rank in distributed.ranks for note in rank.notes if note.startswith(NEVER_BEGAN)]
+    reason = f"no training step was recorded: {notes[0]}" if notes else reason
     return inconclusive(check, reason, in_program=True)
 
 

@@ -63,7 +63,9 @@ def _attempt(
         else:
             recorder.note("the batches of the replicas were not observed")
         try:
-            train(Run(settings, context, recorder))
+            run = Run(settings, context, recorder)
+            train(run)
+            run.end()
             # Closures that the program did not wait for still write variables, and may fail.
             join_scheduled(context.strategy)
         except RestartRequested:

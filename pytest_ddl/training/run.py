@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_ddl.messages import NEVER_BEGAN
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import coordinator, data, stepping
 from pytest_ddl.training.fitting import Fitting
@@ -28,6 +29,8 @@ class Run:
         self._fitting = Fitting(listener, settings, context.strategy)
         self._loop: Literal["steps", "batches"] | None = None
         """Loop whose body the program runs now."""
+        self._never_began: list[str] = []
+        """Loops that the program has made and not begun."""
 
     # -- facts about the run ------------------------------------------------------------------
 
@@ -159,6 +162,9 @@ class Run:
         :param concurrent: under ``parameter_server``, schedule all steps at once, which needs ``steps`` or
             a step limit. The default is to schedule a step only after the previous step has ended.
         """
+        return self._pending("run.steps", self._steps(train_step, dataset, steps, concurrent))
+
+    def _steps(self, train_step: Any, dataset: Any, steps: int | None, concurrent: bool) -> Iterator[Any]:
         given = data.prepare(dataset, self._settings, self._completed)
         first = self._listener.completed
 
@@ -190,12 +196,30 @@ class Run:
                 "run.batches is for synchronous strategies: under parameter_server the workers take their own "
                 "batches. Use run.steps(train_step, dataset), or schedule by yourself and call run.record()."
             )
+        return self._pending("run.batches", self._batches(dataset))
+
+    def _batches(self, dataset: Any) -> Iterator[Any]:
         given = data.prepare(dataset, self._settings, self._completed)
         self._listener.begin_loop()
         if data.number_of_steps(given) != 0:
             self._listener.begin_call("run.batches")
         more = lambda: not self._listener.reached_limit  # noqa: E731
         yield from self._bodies("batches", stepping.batches(self._listener, self.strategy, given, more))
+
+    def _pending(self, name: str, loop: Iterator[Any]) -> Iterator[Any]:
+        """Return the loop, and remember it until it begins."""
+        self._never_began.append(name)
+
+        def begin() -> Iterator[Any]:
+            self._never_began.remove(name)
+            yield from loop
+
+        return begin()
+
+    def end(self) -> None:
+        """Note the loops that the program made and never began, after the training function has returned."""
+        for name in self._never_began:
+            self._listener.note(f"{NEVER_BEGAN} {name}(...), which trains only in `for loss in {name}(...):`")
 
     def _bodies(self, loop: Literal["steps", "batches"], items: Iterator[Any]) -> Iterator[Any]:
         """Yield the items of a loop, and remember the loop while its body runs."""

@@ -70,6 +70,8 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
     if others and all(theirs.type not in own for theirs in others):
         # A failure that the program does not have on one device comes from the strategy, so report it.
         return failed(CHECK, [_error(reference, distributed)], reason)
+    if mistake is not None and mistake.fix:
+        reason = f"{reason}. {mistake.fix}"
     place = place_of(error) if error.type != "deadline" else None
     details = "\n".join(part for part in (f"raised in {place}" if place else None, _details([(rank, error)])) if part)
     return replace(inconclusive(CHECK, reason), details=details or None)

@@ -47,6 +47,12 @@ MISTAKES: tuple[Mistake, ...] = (
         "Fewer files than workers cannot be sharded by file: write at least one file per worker, or set "
         "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA.",
     ),
+    Mistake(
+        r"(OwnedIterator|DistributedIterator\w*)( object|'|\b.{0,40}(convert|unsupported|Tensor))|"
+        r"convert.{0,80}(OwnedIterator|DistributedIterator)",
+        "worker-raised",
+        "The train_step of run.steps gets an iterator, not a batch: begin it with batch = next(iterator).",
+    ),
 )
 
 

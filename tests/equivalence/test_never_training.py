@@ -1,0 +1,30 @@
+"""A program that does not train, because it calls the run in a wrong way, gets the line to write."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import programs_that_never_train as programs
+
+from pytest_ddl import check_training
+
+
+@pytest.mark.parametrize("loop", ["steps", "batches"])
+def test_a_loop_that_never_begins_is_inconclusive_and_named(loop):
+    report = check_training(partial(programs.program, wrong=loop), "mirrored", global_batch_size=4, timeout=100)
+    assert report.verdict == "inconclusive"
+    assert f"only in `for loss in run.{loop}(...):`" in str(report).splitlines()[0], str(report)
+
+
+def test_a_step_that_takes_the_iterator_for_a_batch_gets_advice():
+    report = check_training(
+        partial(programs.program, wrong="takes the iterator"), "mirrored", global_batch_size=4, timeout=100
+    )
+    assert report.verdict != "pass"
+    assert "begin it with batch = next(iterator)" in " ".join(str(report).split()), str(report)
