@@ -107,7 +107,7 @@ def _frames(frame: FrameType | None) -> list[tuple[str, int]]:
 def _of_program(frames: Sequence[tuple[str, int]]) -> list[str]:
     """Return the frames of the program as ``file:line``, the innermost first."""
     foreign = frameworks()
-    return [
+    found = [
         f"{name}:{line}"
         for name, line in reversed(frames)
         if name != "<string>"  # the command of a zygote, which its ranks keep as their outermost frame
@@ -115,9 +115,12 @@ def _of_program(frames: Sequence[tuple[str, int]]) -> list[str]:
         and not (name.startswith(_STANDARD) and "site-packages" not in name)
         and "__autograph_generated_file" not in name  # a line of another thread that AutoGraph did not map
     ]
+    # The program itself may be an installed package. Otherwise a library stands between it and the framework.
+    return [frame for frame in found if _INSTALLED not in frame] or found
 
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
 
 
 def frameworks() -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from pytest_ddl.training import frames
 LOSS, GRADIENT, APPLY, DATA, TRAIN, FIT = "loss", "gradient", "apply", "data", "train", "fit"
 ALL_REDUCE, REDUCE = "all_reduce", "reduce"
 """A reduction in a replica function, and one of results outside of it."""
-DRAW, VARIABLE, WRITE = "draw {}", "variable {}", "write {}"
-"""Kinds of lines. The last three have the position of a draw, the index of a variable, or a path in place of ``{}``."""
+RESTORE, DRAW, VARIABLE, WRITE, VALUE = "restore", "draw {}", "variable {}", "write {}", "value {}"
+"""Kinds of lines. ``{}`` is the position of a draw, the index of a variable, a path, or the name of a value."""
 _LOOKS = 16
 """Maximum number of looks for one kind, because a program that runs eagerly passes its lines in every step."""
 

@@ -25,7 +25,7 @@ from pytest_ddl.training.call_sites import CallSites
 from pytest_ddl.training.consumption import Consumption, observe_ids
 from pytest_ddl.training.creations import Creation, Creations
 from pytest_ddl.training.data import move_by_ulp
-from pytest_ddl.training.lines import FIT, LOSS, TRAIN, Lines
+from pytest_ddl.training.lines import FIT, LOSS, TRAIN, VALUE, Lines
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.settings import RunSettings
@@ -178,6 +178,8 @@ class Recorder(StepListener):
         number = values.scalar(loss)
         if loss is not None and number is None:
             self.note(f"the loss of a step is not compared: it is a {type(loss).__name__} and not a single number")
+        for name in shown or {}:
+            self.lines.add(VALUE.format(name))
         named = {**self._next_values, **{key: values.scalar(value) for key, value in (shown or {}).items()}}
         self._next_values = {}
         self._take_new(after_step=True)
@@ -244,6 +246,7 @@ class Recorder(StepListener):
                 f"run.value({name!r}, ...) takes one number, not a {type(number).__name__}: call it outside "
                 "tf.function, with a number that the step returns"
             )
+        self.lines.add(VALUE.format(name))
         if step == "next":
             self._next_values[name] = scalar
         elif step == "last" and self._steps:
@@ -255,6 +258,7 @@ class Recorder(StepListener):
     def result(self, name: str, value: Any) -> None:
         """Record the result of ``fit``, ``evaluate`` or ``predict``. The result of a second ``fit`` is ``fit#2``."""
         number = 1 + sum(1 for key in self._results if key.split("#")[0] == name)
+        self.lines.add(VALUE.format(name))
         key = name if number == 1 else f"{name}#{number}"
         self._results[key] = value
         self._result_steps[key] = self.completed

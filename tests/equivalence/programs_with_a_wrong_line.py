@@ -64,13 +64,15 @@ def train(run, wrong, eager=False):
 
     for _loss in run.steps(step if eager else tf.function(step), unsharded if wrong == "data" else dataset(run)):
         pass
+    if wrong == "value":
+        run.value("share", 1 / run.num_replicas)  # wrong: value
     if wrong == "write":
         model.save_weights(run.tmp_path / "all.weights.h5")  # wrong: write
 
 
-loss, update, draw, state, report, twice, data, write = (
+loss, update, draw, state, report, twice, data, value, write = (
     functools.partial(train, wrong=name)
-    for name in ("loss", "update", "draw", "state", "report", "twice", "data", "write")
+    for name in ("loss", "update", "draw", "state", "report", "twice", "data", "value", "write")
 )
 eager = functools.partial(train, wrong="eager", eager=True)
 

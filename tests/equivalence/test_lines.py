@@ -31,6 +31,7 @@ def wrong_line(name: str) -> int:
         ("state", "mirrored", "state-not-aggregated"),
         ("report", "mirrored", "reported-loss-wrong"),
         ("data", "multi_worker_mirrored", "examples-duplicated"),
+        ("value", "mirrored", "metric-wrong"),
         ("write", "multi_worker_mirrored", "unsafe-checkpoint-path"),
         ("fit", "mirrored", "gradient-scaled-by-replica-count"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,8 @@ _WHAT = {
     "draw": "the draw",
     "variable": "the variable",
     "write": "the write",
+    "restore": "the restore",
+    "value": "the value",
 }
 """Kind of line -> what the program does there."""
 
@@ -70,7 +73,8 @@ KINDS: Mapping[str, tuple[tuple[str, ...], int]] = {
         (_OF_OPTIMIZER, 1),
     ),
     "reported-loss-wrong": (("reduce", "loss", "fit"), 1),
-    "metric-wrong": (("variable", "reduce", "fit"), 1),
+    "metric-wrong": (("variable", "value", "reduce", "fit"), 1),
+    **dict.fromkeys(("checkpoint-incomplete", "resume-lost-state", "resume-step-wrong"), (("restore",), 1)),
     **dict.fromkeys(
         (
             "initial-weights-differ",
@@ -139,9 +143,18 @@ def _of_kind(
         keys = [key for key in recorded if key.startswith("write ") and key.removeprefix("write ") in finding.message]
     elif kind == "variable":
         keys = [f"variable {variable.index}" for variable in record.variables if variable.name == finding.variable]
+    elif kind == "value":
+        keys = [
+            key for key in recorded if key.startswith("value ") and _is_part(finding.variable, key[len("value ") :])
+        ]
     else:
         keys = [kind]
     return tuple(dict.fromkeys(line for key in keys for line in recorded.get(key, ())))
+
+
+def _is_part(name: str | None, whole: str) -> bool:
+    """Return whether a compared value is a recorded one, or a part of it."""
+    return name is not None and re.fullmatch(rf"{re.escape(whole)}([^\w].*)?", name) is not None
 
 
 def _shown(line: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from pytest_ddl.records import Array, RestoreRecord
 from pytest_ddl.training import adapter, keras_objects, values
+from pytest_ddl.training.lines import RESTORE
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
 
@@ -51,6 +52,8 @@ class CheckpointObserver(Observer):
     def _hear(self, call: saving.Call) -> None:
         if call.failed:
             return
+        if not call.writes:
+            self.recorder.lines.add(RESTORE)
         path = os.path.realpath(call.path)
         parts = self._parts(call)
         if call.writes:
