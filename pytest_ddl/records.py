@@ -406,7 +406,7 @@ class TrainingRecord:
     """0 for the unchanged program; p > 0 for noise run p, in which weights and data were moved by one ulp."""
     seconds: float = 0.0
     neutralized: tuple[str, ...] = ()
-    """Which of ``random`` and ``normalization`` was switched off; ``low`` if random numbers were a low constant."""
+    """Settings of :mod:`pytest_ddl.training.neutral` by which randomness and normalization were switched off."""
     taken_over: tuple[int, ...] = ()
     """Steps after which a reference went on with the values that the run under the strategy had then."""
     capabilities: Capabilities = SYNCHRONOUS

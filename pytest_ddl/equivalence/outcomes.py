@@ -43,7 +43,7 @@ def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
         return inconclusive(check, "the run failed before its first step was recorded", follows=True)
     if any(rank.results for rank in distributed.ranks):
         return not_applicable(check, "no training step; check METRIC-EQ judges what evaluate and predict return")
-    reason = "no training step was recorded: does the program use run.steps, run.batches or run.fit?"
+    reason = "no training step was recorded: does the program use run.steps, run.batches, run.fit or run.record?"
     notes = [note for rank in distributed.ranks for note in rank.notes if note.startswith(NEVER_BEGAN)]
     reason = f"no training step was recorded: {notes[0]}" if notes else reason
     return inconclusive(check, reason, in_program=True)

@@ -16,6 +16,8 @@ RANDOM = "random"
 """Setting by which every random operation of a replica function returns the same constant for every element."""
 LOW = "low"
 """Setting, in addition to ``RANDOM``, by which the constants are low numbers. Otherwise they are high numbers."""
+VARIED = "varied"
+"""Setting, in addition to ``RANDOM``, by which each operation has another number in each step, for all elements."""
 NORMALIZATION = "normalization"
 """Setting by which batch normalization takes its statistics over all replicas."""
 REFUSED = "not switched off: "
@@ -42,19 +44,18 @@ _SHUFFLES = ("random_shuffle", "stateless_shuffle")
 _CATEGORICAL = ("multinomial", "stateless_multinomial")
 _GAMMA = ("random_gamma", "stateless_random_gamma_v2", "stateless_random_gamma_v3")
 _POISSON = {"random_poisson_v2": "rate", "stateless_random_poisson": "lam"}
-_UNIT = {False: 0.96875, True: 0.03125}
-"""High (False) and low (True) constant for a uniform number between 0 and 1.
+HIGH_LEVEL, LOW_LEVEL = 0.96875, 0.03125
+"""Levels of the constants: a uniform number between 0 and 1.
 
 With the high one, dropout keeps all elements, and with the low one none, except at rates close to 0 or 1.
 """
-_SIGNED = {False: 0.5, True: -0.5}
-"""High and low constant for a normal number. With 0, a learned standard deviation would have no gradient."""
-_CUMULATIVE = {False: 0.9693, True: 0.0307}
+_CUMULATIVE = {HIGH_LEVEL: 0.9693, LOW_LEVEL: 0.0307}
 """Cumulative probabilities at which the high and the low category are chosen.
 
 They are not simple fractions such as 1/8 or 3/4. A sum of equal probabilities is often such a fraction, and rounding
 would then decide the choice.
 """
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 def has_levels(name: str) -> bool:
@@ -62,36 +63,53 @@ def has_levels(name: str) -> bool:
     return name not in _SHUFFLES
 
 
+def may_choose(name: str, shape: tuple[int, ...], dtype: str) -> bool:
+    """Return True if a draw may choose one of several ways to go on, which a high and a low number do not all take."""
+    return has_levels(name) and (not shape or dtype.startswith(("int", "uint")) or name in _CATEGORICAL)
+
+
+def varied_level(position: int, step: int) -> float:
+    """Return the level of an operation in a step, between 0 and 1.
+
+    The levels of an operation are evenly spread over its steps, and those of two operations are combined in many ways
+    (additive recurrences; Niederreiter, *Random Number Generation and Quasi-Monte Carlo Methods*, 1992, section 3.1).
+    """
+    return (0.5 + step * ((position + 1) * _GOLDEN % 1.0)) % 1.0
+
+
 def constant_draw(
-    name: str, drawn: Any, original: Callable[..., Any], args: Any, kwargs: Any, *, low: bool = False
+    name: str, drawn: Any, original: Callable[..., Any], args: Any, kwargs: Any, *, level: Any = HIGH_LEVEL
 ) -> Any:
     """Return the constant in place of ``drawn``, the result of a random operation; ``None`` if none is known.
 
     It is the same for every element. So it depends neither on the replica nor on how the batch was split.
+
+    :param level: uniform number between 0 and 1, perhaps a float64 tensor.
     """
     import tensorflow as tf
 
     if name in _UNIFORM:
-        return tf.fill(tf.shape(drawn), tf.constant(_UNIT[low], drawn.dtype))
+        return tf.fill(tf.shape(drawn), tf.cast(level, drawn.dtype))
     if name in _NORMAL:
-        return tf.fill(tf.shape(drawn), tf.constant(_SIGNED[low], drawn.dtype))
+        # The constants are 0.5 and -0.5: with 0, a learned standard deviation would have no gradient.
+        return tf.fill(tf.shape(drawn), tf.cast((level - 0.5) / (HIGH_LEVEL - LOW_LEVEL), drawn.dtype))
     given = inspect.signature(original).bind(*args, **kwargs).arguments
     if name in _INTEGERS:
-        first, end = (tf.cast(given[bound], drawn.dtype) for bound in ("minval", "maxval"))
-        margin = (end - first) // 32
-        return tf.zeros_like(drawn) + (first + margin if low else end - 1 - margin)
+        first, end = (tf.cast(given[bound], tf.float64) for bound in ("minval", "maxval"))
+        return tf.zeros_like(drawn) + tf.cast(first + tf.floor(level * (end - first)), drawn.dtype)
     if name in _SHUFFLES:
         return tf.identity(given["value"])
     if name in _CATEGORICAL:
         # Choose by cumulative probability: the least likely category may be a masked one.
-        below = tf.cumsum(tf.nn.softmax(tf.cast(given["logits"], tf.float64)), axis=-1) < _CUMULATIVE[low]
+        cumulative = _CUMULATIVE[level] if isinstance(level, float) else level
+        below = tf.cumsum(tf.nn.softmax(tf.cast(given["logits"], tf.float64)), axis=-1) < cumulative
         return tf.zeros_like(drawn) + tf.reduce_sum(tf.cast(below, drawn.dtype), axis=-1)[:, None]
     if name in _POISSON:
         rate = tf.convert_to_tensor(given[_POISSON[name]])
-        return tf.zeros_like(drawn) + tf.cast(tf.floor(rate / 2) if low else tf.math.ceil(rate * 1.5), drawn.dtype)
+        return tf.zeros_like(drawn) + tf.cast(tf.round(rate * (0.5 + tf.cast(level, rate.dtype))), drawn.dtype)
     if name in _GAMMA:
         alpha = tf.cast(given["alpha"], drawn.dtype)
-        return tf.zeros_like(drawn) + alpha * (0.5 if low else 1.5)
+        return tf.zeros_like(drawn) + alpha * tf.cast(0.5 + level, drawn.dtype)
     return None
 
 

@@ -21,7 +21,7 @@ def is_coordinated(run):
     return isinstance(run.strategy, tf.distribute.experimental.ParameterServerStrategy)
 
 
-def _schedule(run, step, after=None, own_data=False):
+def _schedule(run, step, after=None, own_data=False, more=0):
     """Run the steps on whichever worker is free; on one device, one after the other."""
     if not is_coordinated(run):
         iterator = iter(_data(run))
@@ -33,7 +33,7 @@ def _schedule(run, step, after=None, own_data=False):
     coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
     of_worker = (lambda: _data(run).shuffle(4, seed=1)) if own_data else (lambda: _data(run))
     iterator = iter(coordinator.create_per_worker_dataset(of_worker))
-    for _ in range(STEPS):
+    for _ in range(STEPS + more):
         coordinator.schedule(step, args=(iterator,))
     coordinator.join()
 
@@ -65,6 +65,14 @@ def records_once(run):
     model, optimizer, step = _keras(run)
     run.watch(model=model, optimizer=optimizer)
     _schedule(run, step)
+    run.record()
+
+
+def schedules_more(run):
+    """Each worker takes one step more than its share of those of one device."""
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    _schedule(run, step, more=2)
     run.record()
 
 

@@ -34,6 +34,12 @@ def test_updates_of_another_size_or_sign_are_found(program):
     assert "run again on one worker, one step at a time" in report.findings[0].message
 
 
+def test_more_closures_than_steps_of_one_device_are_found():
+    report = check_training(programs.schedules_more, "parameter_server", **GIVEN)
+    assert [(finding.check, finding.cause) for finding in report.findings] == [("PS", "unequal-steps")], str(report)
+    assert "the scheduled closures computed 14 updates, and one device 12" in str(report)
+
+
 def test_other_examples_decide_nothing():
     report = check_training(programs.consumes_other_examples, "parameter_server", **GIVEN)
     assert report.passed, str(report)

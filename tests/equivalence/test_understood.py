@@ -91,6 +91,14 @@ def test_low_random_numbers_reach_a_defect_that_high_ones_do_not():
 
 
 @pytest.mark.slow
+def test_numbers_that_change_with_the_step_reach_every_way():
+    report = check_training(programs.a_mean_per_replica_in_one_of_three_ways, "mirrored", **GIVEN)
+    assert report.verdict == "fail", str(report)
+    assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
+    assert "replaced by one that changes with the step" in report.findings[0].message
+
+
+@pytest.mark.slow
 def test_numbers_with_which_weights_move_decide():
     report = check_training(programs.few_examples_chosen_at_random, "mirrored", **GIVEN)
     assert report.passed, str(report)

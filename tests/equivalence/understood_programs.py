@@ -207,6 +207,17 @@ def a_mean_per_replica_in_every_other_step(run: Any) -> None:
     _train(run, _nothing, loss_of=loss_of)
 
 
+def a_mean_per_replica_in_one_of_three_ways(run: Any) -> None:
+    """A program with a defect in a way that it takes for neither the highest nor the lowest random number."""
+
+    def loss_of(losses: Any) -> Any:
+        right = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+        way = tf.random.uniform([], 0, 3, tf.int32)
+        return tf.switch_case(way, [lambda: right, lambda: tf.reduce_mean(losses), lambda: 0.5 * right])
+
+    _train(run, _nothing, loss_of=loss_of)
+
+
 def few_examples_chosen_at_random(run: Any) -> None:
     """A right program that trains on few examples, as a masked language model does: high numbers choose none."""
 

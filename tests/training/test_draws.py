@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from pytest_ddl.training import neutral
-from pytest_ddl.training.neutral import LOW, RANDOM
+from pytest_ddl.training.neutral import LOW, RANDOM, VARIED
 
 GIVEN = {"global_batch_size": 8, "steps": 3}
 
@@ -76,7 +76,7 @@ def test_with_the_randomness_off_replicas_compute_what_one_device_does(ranks, pr
     assert not record.notes
 
 
-@pytest.mark.parametrize("off", [(RANDOM,), (RANDOM, LOW)])
+@pytest.mark.parametrize("off", [(RANDOM,), (RANDOM, LOW), (RANDOM, VARIED)])
 def test_every_kind_has_a_constant(ranks, off):
     (record,) = ranks("mirrored", programs.every_kind, neutralize=off, **GIVEN)
     again = ranks("mirrored", programs.every_kind, neutralize=off, **GIVEN)[0]
@@ -110,13 +110,13 @@ def _poisson(rate):
         ("random_uniform_int", [4, 4], _integers, (4, 5), [4] * 2, [4] * 2),
         ("multinomial", [[1, 0]], _categories, ([[-float("inf"), 0.7, 0.3, -1e9]], 2), [[2, 2]], [[1, 1]]),
         ("multinomial", [[1], [0]], _categories, ([[0.0, 9.0], [9.0, 0.0]], 1), [[1], [0]], [[1], [0]]),
-        ("random_gamma", [2.2, 1.7], _gamma, (2.0,), [3.0] * 2, [1.0] * 2),
+        ("random_gamma", [2.2, 1.7], _gamma, (2.0,), [2.9375] * 2, [1.0625] * 2),
         ("random_poisson_v2", [2.0, 1.0], _poisson, (0.5,), [1.0] * 2, [0.0] * 2),
     ],
 )
 def test_constants_are_high_or_low(name, drawn, original, given, high, low):
-    for is_low, expected in ((False, high), (True, low)):
-        found = neutral.constant_draw(name, tf.constant(drawn), original, given, {}, low=is_low)
+    for level, expected in ((neutral.HIGH_LEVEL, high), (neutral.LOW_LEVEL, low)):
+        found = neutral.constant_draw(name, tf.constant(drawn), original, given, {}, level=level)
         assert found.dtype == tf.constant(drawn).dtype
         assert found.numpy().tolist() == expected
     assert neutral.has_levels(name)
@@ -126,7 +126,14 @@ def test_a_shuffle_keeps_the_order_at_both_levels():
     def shuffle(value):
         raise NotImplementedError
 
-    for low in (False, True):
-        found = neutral.constant_draw("random_shuffle", tf.constant([2, 1]), shuffle, ([1, 2],), {}, low=low)
+    for level in (neutral.HIGH_LEVEL, neutral.LOW_LEVEL):
+        found = neutral.constant_draw("random_shuffle", tf.constant([2, 1]), shuffle, ([1, 2],), {}, level=level)
         assert found.numpy().tolist() == [1, 2]
     assert not neutral.has_levels("random_shuffle")
+
+
+def test_levels_that_vary_choose_every_way_within_a_few_steps():
+    ways = {int(3 * neutral.varied_level(0, step)) for step in range(1, 5)}
+    assert ways == {0, 1, 2}
+    pairs = [[neutral.varied_level(position, step) for position in (0, 1)] for step in range(1, 5)]
+    assert {first < second for first, second in pairs} == {True, False}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights
+from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights, numbers_of_updates
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, is_asynchronous, of_kind, unwatched
@@ -64,7 +64,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         )
     if not rank.steps or not reference.num_steps:
         return inconclusive(CHECK, "no step was recorded", in_program=True)
-    findings = [*_initial(comparison), *_not_finite(reference, rank)]
+    findings = [*_initial(comparison), *_not_finite(reference, rank), *_other_number(reference, distributed)]
     counters = [] if findings else _counters(reference)
     compared = []
     for counter in counters:
@@ -123,6 +123,34 @@ def _not_finite(reference: TrainingRecord, rank: RankRecord) -> list[Finding]:
             message = f"{variable.name} is not finite after asynchronous training, and is on one device"
             return [Finding(CHECK, message, step=rank.num_steps, variable=variable.name)]
     return []
+
+
+def _other_number(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
+    """Compare the numbers of updates, if the program chooses them by itself and does not train on equal examples."""
+    found = numbers_of_updates(reference, distributed) if schedules_itself(distributed) else None
+    notes = [note for rank in distributed.ranks for note in rank.notes]
+    if found is None or found[0] == found[1] or any(note.startswith("gradients") for note in notes):
+        return []
+    ours, theirs = (
+        sum(batch.size for rank in record.ranks for step in rank.steps for batch in step.batches)
+        for record in (reference, distributed)
+    )
+    if ours == theirs:
+        return []  # the same examples in batches of another size
+    return [
+        Finding(
+            CHECK,
+            f"the scheduled closures computed {found[1]} updates, and one device {found[0]}",
+            cause="unequal-steps",
+            step=min(found),
+            error=abs(found[1] - found[0]),
+            tolerance=0.0,
+            fix="Schedule as many training closures as one device takes steps.",
+            observed=f"{found[1]} updates from {theirs} examples",
+            expected=f"{found[0]} updates from {ours} examples",
+            origin="updates are counted",
+        )
+    ]
 
 
 def _counters(reference: TrainingRecord) -> list[_Counter]:

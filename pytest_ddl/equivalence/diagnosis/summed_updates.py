@@ -53,6 +53,17 @@ def lost_from_weights(comparison: Comparison, closures: int) -> tuple[list[Findi
     return [], right
 
 
+def numbers_of_updates(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[int, int] | None:
+    """Return how many gradients one device and the strategy computed for a weight; ``None`` if that is unknown."""
+    for variable in of_kind(reference, VariableKind.TRAINABLE):
+        steps = range(1, reference.num_steps + 1)
+        ours = sum(len(_gradients_of(reference, step, variable.index)) for step in steps)
+        theirs = len(_gradients(distributed, variable.index))
+        if ours and theirs:
+            return ours, theirs
+    return None
+
+
 def _rate(reference: TrainingRecord, variable: VariableRecord, tolerance: Tolerance) -> float | None:
     """Return the factor of gradient descent, or ``None`` if the steps of one device do not share one factor.
 

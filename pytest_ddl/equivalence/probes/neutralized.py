@@ -4,7 +4,8 @@ Dropout with one stream per replica, and batch normalization by each replica's o
 differ from one device. A difference that remains if both are switched off is a defect. One that vanishes comes from
 them.
 
-Random numbers are replaced by a high constant. If that shows no defect, they are also replaced by a low one.
+Random numbers are replaced by a high constant. If that shows no defect, they are also replaced by a low one. If a draw
+may choose among several ways to go on, a third comparison has other numbers in each step.
 """
 
 from __future__ import annotations
@@ -21,13 +22,21 @@ from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import NOT_COMPARED, concluded_from
 from pytest_ddl.records import LayerRecord
-from pytest_ddl.training.neutral import LOW, NORMALIZATION, RANDOM, REFUSED, has_levels
+from pytest_ddl.training.neutral import LOW, NORMALIZATION, RANDOM, REFUSED, VARIED, has_levels, may_choose
 from pytest_ddl.training.settings import RunSettings
 
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
 _DONE = {NORMALIZATION: "batch normalization synchronized", RANDOM: "every random number replaced by a constant"}
-_LOW = "every random number replaced by a low constant"
-_BOTH = "every random number replaced by a constant (once by a high one, once by a low one)"
+_LEVELS = {
+    LOW: "every random number replaced by a low constant",
+    VARIED: "every random number replaced by one that changes with the step",
+}
+_ALL = {
+    1: _DONE[RANDOM],
+    2: "every random number replaced by a constant (once by a high one, once by a low one)",
+    3: "every random number replaced by a constant (a high one, a low one, and another one in each step)",
+}
+"""Number of comparisons -> what was done in all of them."""
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
@@ -70,7 +79,7 @@ def probe(
     names = [result.check for result in report.results]
     levels: list[Level] = []
     for switched in _switched(report, off):
-        change = _described(switched, _LOW if LOW in switched else _DONE[RANDOM])
+        change = _described(switched, next((_LEVELS[kind] for kind in switched if kind in _LEVELS), _DONE[RANDOM]))
         again = compare_once(replace(settings, neutralize=switched), names)
         refused = _refusal(report, again)
         if refused is not None:
@@ -78,7 +87,7 @@ def probe(
         levels.append(Level(again, switched, change))
         if _shows_more(report, again):
             break
-    change = _described(off, _DONE[RANDOM] if len(levels) == 1 else _BOTH)
+    change = _described(off, _ALL[len(levels)])
     results = tuple(_result(result, joined(levels, result.check), report.roles) for result in report.results)
     open_again = [
         Doubt(doubt.check, f"{doubt.reason} (with {level.change})")
@@ -113,15 +122,18 @@ def probe(
 
 
 def _switched(report: Report, off: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return what is switched off in each repeated comparison. A low constant is added if it gives other numbers."""
+    """Return what is switched off in each repeated comparison. Levels are added if they give other numbers."""
     ranks = [rank for record in (report.reference, report.distributed) if record is not None for rank in record.ranks]
-    draws = [draw.op for rank in ranks for step in rank.steps for draw in step.draws]
-    others = any(map(has_levels, draws)) or not all(rank.draws_observed for rank in ranks)
-    return (off, (*off, LOW)) if RANDOM in off and others else (off,)
+    draws = [draw for rank in ranks for step in rank.steps for draw in step.draws]
+    hidden = not all(rank.draws_observed for rank in ranks)
+    if RANDOM not in off or not (hidden or any(has_levels(draw.op) for draw in draws)):
+        return (off,)
+    chooses = hidden or any(may_choose(draw.op, draw.shape, draw.dtype) for draw in draws)
+    return (off, (*off, LOW), (*off, VARIED)) if chooses else (off, (*off, LOW))
 
 
 def _described(off: tuple[str, ...], random: str) -> str:
-    return " and ".join(random if kind == RANDOM else _DONE[kind] for kind in off if kind != LOW)
+    return " and ".join(random if kind == RANDOM else _DONE[kind] for kind in off if kind not in _LEVELS)
 
 
 def _shows_more(report: Report, again: Report) -> bool:

@@ -64,7 +64,7 @@ class Draws(Observer):
         self._seen: dict[tuple[int, int], list[DrawRecord]] = {}
         self._global_seed: int | None = None
         self._neutral = neutral.RANDOM in self.settings.neutralize
-        self._low = neutral.LOW in self.settings.neutralize
+        self._level = neutral.LOW_LEVEL if neutral.LOW in self.settings.neutralize else neutral.HIGH_LEVEL
         self._hidden = self._neutral
         """True if an operation may have drawn numbers that are not recorded."""
 
@@ -146,7 +146,7 @@ class Draws(Observer):
         position, replica.draws = replica.draws, replica.draws + 1
         self.recorder.lines.add(DRAW.format(position))
         if self._neutral:
-            constant = neutral.constant_draw(name, result, original, args, kwargs, low=self._low)
+            constant = neutral.constant_draw(name, result, original, args, kwargs, level=self._level_of(position))
             if constant is None:
                 self.recorder.note(f"{neutral.REFUSED}{name}")
             return result if constant is None else constant
@@ -159,6 +159,22 @@ class Draws(Observer):
         else:
             self._hidden = True
         return result
+
+    def _level_of(self, position: int) -> Any:
+        """Return the number between 0 and 1 that gives the constant of an operation; a tensor if it varies."""
+        import tensorflow as tf
+
+        if neutral.VARIED not in self.settings.neutralize:
+            return self._level
+        if adapter.within_xla():
+            return tf.constant(neutral.varied_level(position, 1), tf.float64)
+
+        def now() -> Any:
+            return np.float64(neutral.varied_level(position, self.recorder.completed + 1))
+
+        level = tf.numpy_function(now, [], tf.float64)
+        level.set_shape([])
+        return level
 
     def _add_callback(self, sites: list[_Site], tensors: list[Any]) -> None:
         def record(replica: Any, *arrays: Any) -> None:
