@@ -84,6 +84,7 @@ def summary(kind: str, message: str) -> str:
 def _explaining_lines(message: str) -> list[str]:
     """Return the lines of a message that say what happened, without duplicates."""
     text = _without_numbers(_COLORS.sub("", message))
+    text = re.sub(r",\s*numpy=\s*array\([^<>]*\)>", ">", text)
     text = re.sub(r"\n\s*Arguments received by .*", "", text, flags=re.DOTALL)
     text = re.sub(r"\n\s*\(1\) [A-Z_]+:.*", "", text, flags=re.DOTALL)
     found: dict[str, None] = {}

@@ -56,8 +56,9 @@ _GRADIENTS = (
         "gradient-clipped-before-aggregation",
         "Gradients were clipped on each replica before they were summed, so the limit applies to parts of the batch.",
         "All-reduce first (get_replica_context().all_reduce('sum', gradients)), then "
-        "tf.clip_by_global_norm, then apply; do not pass clipnorm, global_clipnorm or clipvalue to a Keras "
-        "3 optimizer under a strategy.",
+        "tf.clip_by_global_norm, then apply what was clipped, divided by the number of replicas: an optimizer of "
+        "Keras adds it up over the replicas once more. Do not pass clipnorm, global_clipnorm or clipvalue to a "
+        "Keras 3 optimizer under a strategy.",
     ),
     Cause(
         "clipping-lost",

@@ -18,6 +18,8 @@ WIDTH = 100
 HEADLINE = 200
 """Maximum length of the first line. pytest shows that line as its summary, so it needs space for the cause."""
 
+_EQUAL = 0.005
+"""Largest difference of a ratio from 1 that two decimals do not show."""
 _LABELS = {
     Outcome.PASS: "pass",
     Outcome.FAIL: "FAIL",
@@ -91,7 +93,8 @@ def _failure(strategy: str, finding: Finding) -> str:
         return f"{cause}: {strategy} is slower than it needs to be ({finding.message})"
     when = "before the first step" if finding.step == 0 else f"at step {finding.step}"
     parts = [finding.variable or finding.message]
-    if finding.ratio is not None and finding.variable is not None:
+    # Adam and RMSprop hide the scale of a gradient: their updates are as large as on one device.
+    if finding.ratio is not None and finding.variable is not None and abs(finding.ratio - 1) > _EQUAL:
         parts.append(f"{finding.ratio:.2f}x the {'loss' if finding.variable == 'loss' else 'update'}")
     elif finding.error is not None and finding.variable is not None:
         parts.append(f"max difference {finding.error:.3g}")

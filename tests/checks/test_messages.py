@@ -71,6 +71,11 @@ KeyError: 'missing'
         ("RuntimeError", "", "RuntimeError"),
         ("project.errors.OwnError", "  \n", "OwnError"),
         ("KeyError", "'x'", "KeyError: 'x'"),
+        (
+            "ValueError",
+            "not: <tf.Variable 'a/b:0' shape=(2, 2) dtype=float32, numpy=\narray([[1., 2.],\n [3., 4.]], dtype=int8)>",
+            "ValueError: not: <tf.Variable 'a/b:0' shape=(2, 2) dtype=float32>",
+        ),
         ("ValueError", "wrong sizes:\n  12\n  13", "ValueError: wrong sizes: 12 13"),
     ],
 )

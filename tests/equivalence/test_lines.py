@@ -48,6 +48,7 @@ def test_a_reduction_that_repeats_that_of_the_optimizer_is_named_beside_the_loss
     report = check_training(programs.twice, "mirrored", global_batch_size=8, steps=2, timeout=100)
     number = wrong_line("twice")
     assert [line for line in report.findings[0].lines if f":{number} (the all-reduce)" in line], str(report)
+    assert "the optimizer adds them up once more" in str(report.findings[0].fix)
 
 
 def test_a_collective_is_named_by_the_line_in_the_replica_function() -> None:

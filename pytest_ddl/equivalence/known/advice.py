@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
-from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
 from pytest_ddl.records import TrainingRecord
 
 _N = "tf.distribute.get_strategy().num_replicas_in_sync"
@@ -30,6 +30,21 @@ _STATISTICS = (
 )
 _SHARE = 1e-6
 """Relative error of a ratio that is 1 divided by the number of replicas."""
+
+
+_TWO_SUMS = (
+    "The reported loss is right (LOSS-EQ passes), so look at the gradients: get_replica_context().all_reduce adds them "
+    "up, and the optimizer adds them up once more. Divide what all_reduce returns by {n}, or leave all_reduce out."
+)
+
+
+def fix_of_two_sums(finding: Finding, results: Sequence[CheckResult], distributed: TrainingRecord) -> str | None:
+    """Return a fix for gradients that are summed twice, if the loss is right and a replica function reduces too."""
+    right = any(result.check == LOSS_EQ and result.outcome is Outcome.PASS for result in results)
+    reduces = any("all_reduce" in rank.facts.get("lines", {}) for rank in distributed.ranks)
+    if finding.cause != "gradient-scaled-by-replica-count" or not (right and reduces):
+        return None
+    return _TWO_SUMS.format(n=_N)
 
 
 def fix_in_keras(finding: Finding, distributed: TrainingRecord) -> str | None:

@@ -16,7 +16,7 @@ from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
-from pytest_ddl.equivalence.known.advice import fix_in_keras
+from pytest_ddl.equivalence.known.advice import fix_in_keras, fix_of_two_sums
 from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
@@ -94,9 +94,16 @@ def conclude(
 ) -> Report:
     """Make a report of the results of checks. Sort out root causes and declared or approximate findings."""
     evidence = Evidence(results, reference, distributed, roles)
+    named = (with_lines(without_contradictions(r.findings, expected, evidence), distributed) for r in results)
     results = [
-        replace(r, findings=with_lines(without_contradictions(r.findings, expected, evidence), distributed))
-        for r in results
+        replace(
+            result,
+            findings=tuple(
+                replace(finding, fix=fix_of_two_sums(finding, results, distributed) or finding.fix)
+                for finding in findings
+            ),
+        )
+        for result, findings in zip(results, named, strict=True)
     ]
     found = [finding for result in results for finding in result.findings]
 
