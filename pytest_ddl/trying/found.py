@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_ddl.messages import summary
 from pytest_ddl.training import adapter
 
 FACT = "script"
@@ -56,6 +58,19 @@ class Found:
         """Return everything as plain values."""
         lines = {heading: list(texts) for heading, texts in self.lines.items()}
         return {"lines": lines, "counts_replicas": self.counts_replicas, "failed": [*map(tuple, self.failed)]}
+
+
+_SCOPE = re.compile(r"variable created in this tf\.distribute\.Strategy\.scope|scope used for the original variable")
+
+
+def explained(error: str, message: str) -> str:
+    """Return class and message of an exception in one line, or what to change in the script if this is known."""
+    if _SCOPE.search(message):
+        return (
+            "a variable was created outside strategy.scope(), which TensorFlow refuses. Create model, optimizer and "
+            "metrics in `with strategy.scope():`"
+        )
+    return summary(error, message)
 
 
 def place() -> str:

@@ -12,6 +12,7 @@ _MAGIC = re.compile(r"\s*[%!?]|.*\?$")
 _WRITTEN = re.compile(r"%%(?:writefile|file)\s+(\S+)")
 _CELL = "# --- code cell "
 """Start of the line above each cell."""
+_WRITER = "pytest_ddl.trying.execution"
 _STRATEGY = re.compile(r"\bdistribute\b|Strategy\b")
 
 
@@ -93,7 +94,7 @@ def _code_of_notebook(path: Path, text: str) -> tuple[str, tuple[str, ...]]:
         whole = cell.lstrip().startswith("%%")
         if whole and (file := _WRITTEN.match(cell.lstrip())):
             text = cell.lstrip().partition("\n")[2]
-            kept.append(f"__import__('pathlib').Path({file[1]!r}).write_text({text!r})")
+            kept.append(f"__import__({_WRITER!r}, fromlist=['write_alike']).write_alike({file[1]!r}, {text!r})")
         elif whole:
             left_out.append(f"cell {number}: {cell.lstrip().splitlines()[0]} (the whole cell)")
         for line in cell.splitlines():

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.equivalence.report import DivergenceError, Report
-from pytest_ddl.messages import summary
-from pytest_ddl.trying.found import FACT, OWN_ERRORS, failed_cells, text_of, text_of_cell
+from pytest_ddl.trying.found import FACT, OWN_ERRORS, explained, failed_cells, text_of, text_of_cell
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.strategies import Meaning
 
@@ -122,7 +121,7 @@ def _refuse_unseen(report: Report) -> None:
         if error.type == "deadline":
             raise UndecidedError(_SLOW)
         place = f"{Path(error.file).name}:{error.line}: " if error.file else ""
-        raise UndecidedError(f"{place}the script fails on one device, too: {summary(error.type, error.message)}")
+        raise UndecidedError(f"{place}the script fails on one device, too: {explained(error.type, error.message)}")
     if reference is not None and not reference.num_steps:
         left_out = _fact(reference).get("lines", {}).get("not compared", ())
         failed = [cell for cell in failed_cells(_fact(reference)) if cell.error not in _CUT]

@@ -142,6 +142,23 @@ def test_a_cell_that_fails_only_under_the_strategy_fails(
         tried(tmp_path / "notebook.ipynb", cells, ddl_equivalence)
 
 
+@pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
+def test_files_of_a_notebook_are_not_a_conflict_of_workers(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    cells = notebook_of("%%writefile written.py\nvalue = 7\n", "import written\n" + scripts.TWO_WORKERS)
+    tried(tmp_path / "notebook.ipynb", cells, ddl_equivalence)
+
+
+def test_a_model_outside_the_scope_is_named_though_no_step_runs(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    code = scripts.LOOP.replace("with strategy.scope():", "if True:", 1).replace(
+        "    optimizer = ", "    pass\nwith strategy.scope():\n    optimizer = "
+    )
+    assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "variable-outside-scope"
+
+
 def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     first, second = scripts.FIT.split("with strategy.scope():", 1)
     cells = ["!pip install tensorflow\n%matplotlib inline", first, "with strategy.scope():" + second]

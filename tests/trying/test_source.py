@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.trying import synthetic
+from pytest_ddl.trying.found import explained
 from pytest_ddl.trying.legacy import keras_2_name, refusal
 from pytest_ddl.trying.source import Source, SourceError
 
@@ -115,6 +116,14 @@ def test_names_of_keras_2_are_found(code: str, name: tuple[int, str] | None) -> 
 def test_scripts_that_no_strategy_can_run_are_refused(code: str, reason: str | None) -> None:
     refused = refusal(code)
     assert refused is None if reason is None else refused is not None and reason in refused[1]
+
+
+def test_the_exception_about_a_variable_outside_the_scope_says_what_to_change() -> None:
+    message = (
+        "`colocate_vars_with` must only be passed a variable created in this tf.distribute.Strategy.scope(), not: v"
+    )
+    assert "in `with strategy.scope():`" in explained("ValueError", message)
+    assert explained("ValueError", "other") == "ValueError: other"
 
 
 def test_a_line_belongs_to_its_cell(tmp_path: Path) -> None:
