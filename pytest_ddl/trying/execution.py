@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_ddl.trying.found import OWN_ERRORS, FailedCell, Found, explained
 from pytest_ddl.trying.source import Source
+from pytest_ddl.trying.written import write_alike
 
 _TEMPORARY = re.compile(r"(?<=[\"'])/tmp/(?P<name>[^/\"'\n]+)")
 
@@ -91,20 +92,6 @@ def execute(source: Source, folder: Path, found: Found, failing: tuple[FailedCel
             if name in OWN_ERRORS or (failing is not None and (cell, name) not in [one[:2] for one in failing]):
                 raise
             found.failed.append(FailedCell(cell, name, f"{Path(file).name}:{_line(error, file)}", _text(error)))
-
-
-def write_alike(path: str | Path, text: str) -> None:
-    """Write a file that every rank writes with the same content, so that no rank ever reads a part of it.
-
-    It is a file of this tool, not of the script. ``os.open`` hides it from the check of paths that several ranks write.
-    """
-    content = text.encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, content)
-        os.ftruncate(descriptor, len(content))
-    finally:
-        os.close(descriptor)
 
 
 def _with_own_temporary_files(code: str, folder: Path) -> str:

@@ -12,7 +12,7 @@ _MAGIC = re.compile(r"\s*[%!?]|.*\?$")
 _WRITTEN = re.compile(r"%%(?:writefile|file)\s+(\S+)")
 _CELL = "# --- code cell "
 """Start of the line above each cell."""
-_WRITER = "pytest_ddl.trying.execution"
+_WRITER = "pytest_ddl.trying.written"
 _STRATEGY = re.compile(r"\bdistribute\b|Strategy\b")
 
 
