@@ -39,16 +39,31 @@ class Calls:
 
         for namespace in (keras, tf.keras):
             # Its logs would be removed, and the package may not be installed.
-            put.put(namespace.callbacks, "TensorBoard", self._no_tensorboard(namespace.callbacks.Callback))
+            put.put(namespace.callbacks, "TensorBoard", self._ignored("TensorBoard", namespace.callbacks.Callback))
+            if keras.__name__ == "tf_keras" and self.run.is_reference:
+                # It accepts only the strategies that it lists, and OneDeviceStrategy is not one of them.
+                ignored = self._ignored("BackupAndRestore", namespace.callbacks.Callback)
+                put.put(namespace.callbacks, "BackupAndRestore", ignored)
+        if keras.__name__ == "tf_keras":
+            put.put(keras.Model, "compile", self._compile(keras.Model.compile))
         for name in ("fit", "evaluate", "predict"):
             put.put(keras.Model, name, self._replaced(name, getattr(keras.Model, name)))
 
-    def _no_tensorboard(self, callback: Any) -> Callable[..., Any]:
-        def tensorboard(*_args: Any, **_kwargs: Any) -> Any:
-            self.found.add("ignored", "callbacks.TensorBoard")
+    def _ignored(self, name: str, callback: Any) -> Callable[..., Any]:
+        def ignored(*_args: Any, **_kwargs: Any) -> Any:
+            self.found.add("ignored", f"callbacks.{name}")
             return callback()
 
-        return tensorboard
+        return ignored
+
+    def _compile(self, original: Callable[..., None]) -> Callable[..., None]:
+        # Keras 3 cannot do it under a strategy, and its users must see that.
+        def compile_for_single_steps(model: Any, *args: Any, steps_per_execution: Any = None, **kwargs: Any) -> None:
+            if steps_per_execution is not None:
+                self.found.add("ignored", "compile(steps_per_execution=...)")
+            original(model, *args, **kwargs)
+
+        return compile_for_single_steps
 
     def _replaced(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shlex
 import sys
 from pathlib import Path
 
+from pytest_ddl.trying.legacy import keras_2_name
 from pytest_ddl.trying.source import Source, SourceError
 
 EPILOG = """\
@@ -44,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each comparison")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")
     parser.add_argument("--strict", action="store_true", help="fail on approximations too")
+    parser.add_argument(
+        "--keras", choices=("keras", "tf_keras"),
+        help="package that provides tf.keras (default: tf_keras for a script that uses names of Keras 2)",
+    )  # fmt: skip
     parser.add_argument("--args", default="", metavar="TEXT", help="command line arguments of the script, in quotes")
 
 
@@ -58,6 +64,10 @@ def main(options: argparse.Namespace) -> int:
     if missing:
         sys.stderr.write(f"pytest-ddl try: --data={missing[0]} does not exist\n")
         return _USAGE_ERROR
+    keras, why = options.keras, ""
+    old = keras_2_name(source.code)
+    if keras is None and old is not None and importlib.util.find_spec("tf_keras") is not None:
+        keras, why = "tf_keras", f"tf_keras, because Keras 3 does not have {old[1]} (line {old[0]}); see --keras"
     plan = {
         "file": source.file,
         "code": source.code,
@@ -67,6 +77,7 @@ def main(options: argparse.Namespace) -> int:
             "steps": options.steps,
             "epochs": options.epochs,
             "examples": options.examples,
+            "keras": why,
             "data": [str(path.absolute()) for path in options.data],
         },
         "arguments": {
@@ -77,6 +88,7 @@ def main(options: argparse.Namespace) -> int:
     }
     command = [sys.executable, "-m", "pytest", "-p", "pytest_ddl.trying.plugin", f"--ddl-try={json.dumps(plan)}"]
     command += [f"--ddl-strategy={options.strategy}", "-rs", source.file]
+    command += [] if keras is None else [f"--ddl-keras={keras}"]
     sys.stdout.flush()
     return os.execv(sys.executable, command)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_ddl.training.replacing import Replacements
@@ -26,7 +26,6 @@ class Objects:
         import tensorflow as tf
 
         new = keras.Model.__new__
-        init = keras.optimizers.Optimizer.__init__
 
         def created_model(cls: Any, *args: Any, **kwargs: Any) -> Any:
             model = new(cls, *args, **kwargs)
@@ -35,12 +34,19 @@ class Objects:
                 self._unscoped.add(model)
             return model
 
+        put.put(keras.Model, "__new__", staticmethod(created_model))
+        bases = [keras.optimizers.Optimizer]
+        if keras.__name__ == "tf_keras":  # the module of Keras 3 only raises exceptions
+            bases.append(keras.optimizers.legacy.Optimizer)
+        for base in bases:
+            put.put(base, "__init__", self._created_optimizer(base.__init__))
+
+    def _created_optimizer(self, init: Callable[..., None]) -> Callable[..., None]:
         def created_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             self._optimizers.append(weakref.ref(optimizer))
             init(optimizer, *args, **kwargs)
 
-        put.put(keras.Model, "__new__", staticmethod(created_model))
-        put.put(keras.optimizers.Optimizer, "__init__", created_optimizer)
+        return created_optimizer
 
     def watch(self) -> None:
         """Compare every model and optimizer that exists now. One that is part of another adds no variables."""

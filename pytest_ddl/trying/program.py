@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+import multiprocessing.util
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pytest_ddl.training import environment
 from pytest_ddl.training.replacing import Replacements
-from pytest_ddl.trying import strategies, synthetic
+from pytest_ddl.trying import execution, strategies, synthetic
 from pytest_ddl.trying.calls import Calls
-from pytest_ddl.trying.found import FACT, EnoughSteps, Found
+from pytest_ddl.trying.found import FACT, EnoughSteps, FailedCell, Found, NotSeenError
+from pytest_ddl.trying.legacy import refusal
 from pytest_ddl.trying.objects import Objects
 from pytest_ddl.trying.source import Source
 from pytest_ddl.trying.steps import Steps, no_strategy_advice
@@ -40,9 +38,16 @@ class TriedScript:
     """Absolute paths that appear in the working directory of the script."""
     meaning: Meaning = Meaning.BATCHES
     """What the number of replicas means in the script."""
+    keras: str = ""
+    """Flavor of Keras, and why it was chosen; empty for the one of the options."""
+    failing: tuple[FailedCell, ...] | None = None
+    """Cells of a notebook that may fail; ``None`` for all."""
 
     def __call__(self, run: Any) -> None:
         """Run the script. What was found in it becomes a fact of the record, also if it raises."""
+        refused = refusal(self.source.code)
+        if refused is not None:
+            raise NotSeenError(f"{Path(self.source.file).name}:{refused[0]}: {refused[1]}")
         found = Found()
         told = self.replicas if run.is_reference else 1
         objects = Objects(run, found)
@@ -50,6 +55,8 @@ class TriedScript:
         steps = Steps(run, objects, found, limit, not self.source.mentions_strategy)
         joined = told if self.meaning is Meaning.NOTHING else 1
         calls = Calls(run, objects, steps, found, self.steps, self.epochs, told, joined)
+        if self.keras:
+            found.add("keras", self.keras)
         for line in self.source.left_out:
             found.add("left out", line)
         try:
@@ -59,9 +66,9 @@ class TriedScript:
                 if not self.source.mentions_strategy:
                     found.add("strategies", "none in the script: it runs in strategy.scope()")
                     stack.enter_context(run.strategy.scope())
-                stack.enter_context(_place(run, self.source, self.arguments, self.data))
+                stack.enter_context(execution.in_place(run, self.source, self.arguments, self.data))
                 try:
-                    _execute(self.source, run.tmp_path)
+                    execution.execute(self.source, run.tmp_path, found, self.failing)
                 except EnoughSteps:
                     pass
                 except SystemExit as ended:
@@ -81,18 +88,21 @@ class TriedScript:
             objects.install(put, keras)
             calls.install_keras(put, keras)
             synthetic.install(put, keras, self.examples, replaced)
+            if not self.source.mentions_strategy:
+                _refuse_own_updates(put, keras)
 
         strategies.install(put, run.strategy, found)
         if told > 1:
             strategies.tell_replicas(put, run.strategy, told, self.meaning, found)
             _count_whole_batches(put, told)
         synthetic.install_network(put)
+        # Its folder belongs to the process, which runs the script several times.
+        put.put(multiprocessing.util, "get_temp_dir", lambda: str(run.rank_path))
         stack.enter_context(synthetic.tensorflow_datasets(self.examples, replaced))
+        stack.enter_context(synthetic.port_picker())
         for keras in environment.keras_modules():
             keras_loaded(keras)
         stack.enter_context(environment.on_import("tf_keras", keras_loaded))
-        if not self.source.mentions_strategy:
-            _refuse_own_updates(put)
         calls.steps.install(put)
         calls.install_datasets(put)
         stack.enter_context(strategies.cluster_of_one_worker(self.source.code))
@@ -118,12 +128,9 @@ def _count_whole_batches(put: Replacements, told: int) -> None:
     put.put(tf.nn, "compute_average_loss", tf.autograph.experimental.do_not_convert(compute_average_loss))
 
 
-def _refuse_own_updates(put: Replacements) -> None:
+def _refuse_own_updates(put: Replacements, keras: Any) -> None:
     """Refuse updates outside ``fit`` in a script without a strategy, before they fail without an explanation."""
-    import keras
     import tensorflow as tf
-
-    from pytest_ddl.trying.found import NotSeenError
 
     original = keras.optimizers.Optimizer.apply_gradients
 
@@ -133,56 +140,3 @@ def _refuse_own_updates(put: Replacements) -> None:
         return original(self, *args, **kwargs)
 
     put.put(keras.optimizers.Optimizer, "apply_gradients", apply_gradients)
-
-
-@contextmanager
-def _place(run: Any, source: Source, arguments: tuple[str, ...], data: tuple[str, ...]) -> Iterator[None]:
-    """Set working directory, ``sys.path``, ``sys.argv`` and ``__main__`` for a script, and restore them afterwards."""
-    folder, argv, path, main = Path.cwd(), sys.argv, list(sys.path), sys.modules.get("__main__")
-    for item in data:
-        target = run.tmp_path / Path(item).name
-        if not target.is_symlink():
-            with suppress(FileExistsError):  # another rank made it
-                target.symlink_to(item)
-    os.chdir(run.tmp_path)
-    backend = os.environ.get("MPLBACKEND")
-    os.environ["MPLBACKEND"] = "Agg"
-    sys.argv = [source.file, *arguments]
-    sys.path[:0] = [str(Path(source.file).parent), str(run.tmp_path)]  # a notebook may write modules
-    try:
-        with _flags_kept():
-            yield
-    finally:
-        os.chdir(folder)
-        sys.argv, sys.path[:] = argv, path
-        if main is not None:
-            sys.modules["__main__"] = main
-        if backend is None:
-            del os.environ["MPLBACKEND"]
-        else:
-            os.environ["MPLBACKEND"] = backend
-
-
-@contextmanager
-def _flags_kept() -> Iterator[None]:
-    """Remove the flags that a script defines with absl, because it defines them again in the next run."""
-    flags = getattr(sys.modules.get("absl.flags"), "FLAGS", None)
-    before = set(flags) if flags is not None else set()
-    try:
-        yield
-    finally:
-        for name in set(flags or ()) - before:
-            delattr(flags, name)
-
-
-def _execute(source: Source, folder: Path) -> None:
-    """Run the code as ``__main__``. The code of a notebook gets a file, because AutoGraph reads the lines again."""
-    file = source.file
-    if not file.endswith(".py"):
-        written = folder / f"{Path(file).stem}_notebook.py"
-        written.write_text(source.code, encoding="utf-8")
-        file = str(written)
-    module = ModuleType("__main__")
-    module.__dict__.update(__file__=file, __builtins__=__builtins__)
-    sys.modules["__main__"] = module
-    exec(compile(source.code, file, "exec", dont_inherit=True), module.__dict__)

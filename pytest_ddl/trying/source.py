@@ -10,6 +10,9 @@ from pathlib import Path
 
 _MAGIC = re.compile(r"\s*[%!?]|.*\?$")
 _WRITTEN = re.compile(r"%%(?:writefile|file)\s+(\S+)")
+_CELL = "# --- code cell "
+"""Start of the line above each cell."""
+_WRITER = "pytest_ddl.trying.written"
 _STRATEGY = re.compile(r"\bdistribute\b|Strategy\b")
 
 
@@ -26,6 +29,15 @@ class Source:
     code: str
     left_out: tuple[str, ...] = ()
     """Lines of a notebook that are not Python, as ``cell 3: !pip install x``."""
+
+    @property
+    def is_notebook(self) -> bool:
+        """True for a notebook, whose code is that of its cells, joined."""
+        return self.file.endswith(".ipynb")
+
+    def cell_of(self, line: int) -> int:
+        """Return the number of the code cell that has a line."""
+        return sum(text.startswith(_CELL) for text in self.code.splitlines()[:line])
 
     @property
     def mentions_strategy(self) -> bool:
@@ -78,11 +90,11 @@ def _code_of_notebook(path: Path, text: str) -> tuple[str, tuple[str, ...]]:
         raise SourceError(f"{path} is not a notebook of format 4: it has no list of cells") from None
     kept, left_out = [], []
     for number, cell in enumerate(code, start=1):
-        kept.append(f"# --- code cell {number}")
+        kept.append(f"{_CELL}{number}")
         whole = cell.lstrip().startswith("%%")
         if whole and (file := _WRITTEN.match(cell.lstrip())):
             text = cell.lstrip().partition("\n")[2]
-            kept.append(f"__import__('pathlib').Path({file[1]!r}).write_text({text!r})")
+            kept.append(f"__import__({_WRITER!r}, fromlist=['write_alike']).write_alike({file[1]!r}, {text!r})")
         elif whole:
             left_out.append(f"cell {number}: {cell.lstrip().splitlines()[0]} (the whole cell)")
         for line in cell.splitlines():

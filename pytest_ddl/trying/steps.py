@@ -19,6 +19,12 @@ _CALL_OF_RUN = 0
 """Key of an eager ``strategy.run`` among the functions; the others are ids of objects."""
 
 
+_VALUES = (
+    "a training step after values from a function is not comparable, because one device has one replica. Give the "
+    "batches with strategy.experimental_distribute_dataset(dataset)"
+)
+
+
 class Steps:
     """Recorder of the steps of custom loops."""
 
@@ -41,6 +47,8 @@ class Steps:
         self._taken = 0
         self._begun = False
         self._calls_run = False
+        self._values_at = ""
+        """Place of the script that made values from a function; empty if there is none."""
         self.paused = 0
         """More than 0 while Keras or TensorFlow runs code of its own that this object must not see."""
 
@@ -64,12 +72,22 @@ class Steps:
         def observed_reduce(*args: Any, **kwargs: Any) -> Any:
             self.paused += 1
             try:
-                result = reduce(*args, **kwargs)
+                value = args[1] if len(args) > 1 else kwargs.get("value")
+                # Only the default strategy of TensorFlow takes a plain number.
+                plain = self._found.wants_default and type(value) in (int, float)
+                result = tf.convert_to_tensor(value) if plain else reduce(*args, **kwargs)
             finally:
                 self.paused -= 1
             self._reduced(result)
             return result
 
+        values_from_function = strategy.experimental_distribute_values_from_function
+
+        def observed_values(value_fn: Any) -> Any:
+            self._values_at = self._values_at or place()
+            return values_from_function(value_fn)
+
+        put.put(strategy, "experimental_distribute_values_from_function", observed_values)
         put.put(strategy, "run", observed_run)
         put.put(strategy, "reduce", unconverted(observed_reduce))
         kind: Any = type(tf.function(lambda: None))
@@ -131,6 +149,8 @@ class Steps:
         if self._objects.updates() != self._before:
             if self._needs_run and not self._calls_run:
                 raise NotSeenError(no_strategy_advice())
+            if self._values_at:
+                raise NotSeenError(f"{self._values_at}: {_VALUES}")
             self._taken += 1
             self._pending, self._loss = True, _scalar(result) if function in self._reduces else None
             self._found.add("loops", f"a loop of the script's own, around {place()}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_ddl.training import frames
 from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.trying.coordinator import stand_in
 from pytest_ddl.trying.found import Found, NotSeenError, place
 
 CONSTRUCTORS = (
@@ -66,6 +67,7 @@ def install(put: Replacements, strategy: Any, found: Found) -> None:
     """Replace the constructors of strategies, ``get_strategy`` and the settings of devices."""
     import tensorflow as tf
 
+    servers = isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy)
     for module in (tf.distribute, tf.distribute.experimental):
         for name in CONSTRUCTORS:
             original = getattr(module, name, None)
@@ -75,7 +77,10 @@ def install(put: Replacements, strategy: Any, found: Found) -> None:
 
     def get_strategy() -> Any:
         # Keras calls the same public function.
-        return strategy if _caller_is_program() and not tf.distribute.has_strategy() else current()
+        if not _caller_is_program() or tf.distribute.has_strategy():
+            return current()
+        found.wants_default = True
+        return strategy
 
     put.put(tf.distribute, "get_strategy", get_strategy)
     for path, name in _DEVICE_SETTINGS:
@@ -84,9 +89,11 @@ def install(put: Replacements, strategy: Any, found: Found) -> None:
             owner = getattr(owner, part)
         if hasattr(owner, name):
             put.put(owner, name, _ignored(f"tf.{path}.{name}", found))
-    put.put(tf.distribute.coordinator, "ClusterCoordinator", _no_coordinator)
+    coordinator = _no_coordinator if servers else stand_in(found)
+    for owner in (tf.distribute.coordinator, tf.distribute.experimental.coordinator):
+        put.put(owner, "ClusterCoordinator", coordinator)
+    put.put(tf.distribute, "Server", _ignored("tf.distribute.Server", found))
     put.put(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda *_args, **_kwargs: _resolver())
-    put.put(strategy, "experimental_distribute_values_from_function", _no_values)
     if getattr(strategy, "cluster_resolver", None) is None:
         put.put(type(strategy), "cluster_resolver", property(lambda _self: _resolver()))
 
@@ -108,15 +115,9 @@ def _ignored(name: str, found: Found) -> Any:
 
 def _no_coordinator(*_args: Any, **_kwargs: Any) -> Any:
     raise NotSeenError(
-        f"{frames.user_frames(1)}: the loop of a ClusterCoordinator is not followed. Write the loop as "
-        "`for loss in run.steps(train_step, dataset)` in a function train(run), and use `pytest-ddl check`"
-    )
-
-
-def _no_values(*_args: Any, **_kwargs: Any) -> Any:
-    raise NotSeenError(
-        f"{frames.user_frames(1)}: values from a function are not comparable, because one device has one replica. "
-        "Give the batches with strategy.experimental_distribute_dataset(dataset)"
+        f"{place()}: the loop of a ClusterCoordinator is not followed under parameter servers. Use another "
+        "strategy, or write it as `for loss in run.steps(train_step, dataset)` in a function train(run), and use "
+        "`pytest-ddl check`"
     )
 
 

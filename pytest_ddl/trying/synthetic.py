@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,6 +110,23 @@ def tensorflow_datasets(examples: int | None, note: Note) -> Iterator[None]:
         del sys.modules[name]
         if original is not None:
             sys.modules[name] = original
+
+
+@contextmanager
+def port_picker() -> Iterator[None]:
+    """Offer a module ``portpicker`` if it is not installed. The servers that need the ports are not started."""
+    name = "portpicker"
+    if importlib.util.find_spec(name) is not None:
+        yield
+        return
+    stub = ModuleType(name)
+    ports = itertools.count(20_000)
+    stub.__dict__["pick_unused_port"] = lambda: next(ports)
+    sys.modules[name] = stub
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def _no_attribute(name: str) -> Any:

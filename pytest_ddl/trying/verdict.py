@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pytest_ddl.equivalence.report import DivergenceError, Report
-from pytest_ddl.messages import summary
-from pytest_ddl.trying.found import FACT, text_of
+from pytest_ddl.trying.found import FACT, OWN_ERRORS, explained, failed_cells, text_of, text_of_cell
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.strategies import Meaning
 
-_OWN_ERRORS = ("NotSeenError", "DownloadRefusedError")
 _UNSUPPORTED = "unsupported-by-framework"
 _NUMBERS = ("STEP-EQ", "LOSS-EQ", "OPT-STATE", "METRIC-EQ")
 """Checks of numbers, which a wrong hypothesis about the number of replicas makes fail."""
@@ -21,13 +20,17 @@ _UNSEEN = (
     "which a Keras optimizer has counted an update. Call the training at the top level of the script, or below "
     "`if __name__ == '__main__':`"
 )
-
-
 _UNCLEAR = (
     "a loss is scaled by the number of replicas, and one device cannot know whether that is right. Divide the sum of "
     "the losses of the examples by the global batch size, and by nothing else: "
     "tf.nn.compute_average_loss(losses, global_batch_size=GLOBAL_BATCH_SIZE)"
 )
+_SLOW = "the script did not end in time on one device. Give it more time (--timeout=SECONDS) or less work (--steps=1)"
+
+
+_OTHER_KERAS = "tf_keras may not have this limit: try it with --keras=tf_keras"
+_CUT = ("StopIteration", "OutOfRangeError")
+"""Exceptions that a script gets if it reads more batches than ``--steps``."""
 
 
 class UndecidedError(Exception):
@@ -49,24 +52,53 @@ def compare_script(
     """
     __tracebackhide__ = True
     try:
-        report = compare(script, **arguments)
-    except DivergenceError as error:
-        tell(_summary(error.report))
-        _refuse_unseen(error.report)
-        first = error.report.findings[0] if error.report.findings else None
-        if not _fact(error.report.reference).get("counts_replicas") or first is None or first.check not in _NUMBERS:
-            raise
-        found = _under(compare, replace(script, meaning=Meaning.NOTHING), arguments)
-        if found is None:
-            unclear = _under(compare, replace(script, meaning=Meaning.EVERYWHERE), arguments) is not None
-            line = script.source.line_with_copied_count()
-            if unclear or line is not None:
-                place = script.source.file if line is None else f"{script.source.file}:{line}"
-                raise UndecidedError(f"{place}: {_UNCLEAR}") from None
-            raise
-        report = found
+        report, error = compare(script, **arguments), None
+    except DivergenceError as raised:
+        report, error = raised.report, raised
     tell(_summary(report))
+    if error is not None:
+        _refuse_unseen(report)
+    if script.failing is None and not _fails_alike(report):
+        only = failed_cells(_fact(report.reference))
+        return compare_script(compare, replace(script, failing=only), arguments, tell)
+    if report.distributed is not None and not report.distributed.errors and not _fails_alike(report):
+        there = {cell[:2] for cell in failed_cells(_fact(report.distributed))}
+        cells = [text_of_cell(cell) for cell in failed_cells(_fact(report.reference)) if cell[:2] not in there]
+        raise UndecidedError(f"{'; '.join(cells)} (on one device, but not under the strategy)")
+    if error is not None:
+        report = _with_another_meaning(compare, script, arguments, error)
+        tell(_summary(report))
     return report
+
+
+def _with_another_meaning(
+    compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any], error: DivergenceError
+) -> Report:
+    """Return the report of a comparison in which the number of replicas has another meaning, and that passes.
+
+    :raises DivergenceError: the error, if there is none.
+    :raises UndecidedError: if the values do not show whether the script is right.
+    """
+    __tracebackhide__ = True
+    first = error.report.findings[0] if error.report.findings else None
+    if not _fact(error.report.reference).get("counts_replicas") or first is None or first.check not in _NUMBERS:
+        raise error
+    found = _under(compare, replace(script, meaning=Meaning.NOTHING), arguments)
+    if found is not None:
+        return found
+    unclear = _under(compare, replace(script, meaning=Meaning.EVERYWHERE), arguments) is not None
+    line = script.source.line_with_copied_count()
+    if unclear or line is not None:
+        place = script.source.file if line is None else f"{script.source.file}:{line}"
+        raise UndecidedError(f"{place}: {_UNCLEAR}") from None
+    raise error
+
+
+def _fails_alike(report: Report) -> bool:
+    """Return True if the same cells of a notebook failed on one device and on each rank."""
+    ranks = [rank for record in (report.reference, report.distributed) if record is not None for rank in record.ranks]
+    cells = [[cell[:2] for cell in failed_cells(rank.facts.get(FACT, {}))] for rank in ranks]
+    return all(cell == cells[0] for cell in cells)
 
 
 def _refuse_unseen(report: Report) -> None:
@@ -76,19 +108,25 @@ def _refuse_unseen(report: Report) -> None:
     """
     reference, distributed = report.reference, report.distributed
     if report.findings and report.findings[0].cause == _UNSUPPORTED:
-        raise UndecidedError(report.findings[0].message)
+        message = report.findings[0].message
+        raise UndecidedError(f"{message} ({_OTHER_KERAS})" if "Keras 3" in message else message)
     errors = [error for record in (reference, distributed) if record is not None for _rank, error in record.errors]
     if reference is not None and reference.refused is not None:
         errors.append(reference.refused)
     for error in errors:
-        if error.type.rpartition(".")[2] in _OWN_ERRORS:
+        if error.type.rpartition(".")[2] in OWN_ERRORS:
             raise UndecidedError(error.message)
     for _rank, error in reference.errors if reference is not None else ():
         # Without an end on one device, batches in another order are not replayed, and look like a finding.
-        place = f"{error.file}:{error.line}: " if error.file else ""
-        raise UndecidedError(f"{place}the script fails on one device, too: {summary(error.type, error.message)}")
+        if error.type == "deadline":
+            raise UndecidedError(_SLOW)
+        place = f"{Path(error.file).name}:{error.line}: " if error.file else ""
+        raise UndecidedError(f"{place}the script fails on one device, too: {explained(error.type, error.message)}")
     if reference is not None and not reference.num_steps:
         left_out = _fact(reference).get("lines", {}).get("not compared", ())
+        failed = [cell for cell in failed_cells(_fact(reference)) if cell.error not in _CUT]
+        if failed and not left_out:
+            raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). After this, {_UNSEEN}")
         raise UndecidedError("; ".join(left_out) if left_out else _UNSEEN)
     if report.verdict == "inconclusive":
         raise UndecidedError("; ".join(report.inconclusive))

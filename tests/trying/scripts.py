@@ -154,3 +154,57 @@ import tensorflow as tf
 strategy = tf.distribute.experimental.ParameterServerStrategy(None)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 """
+
+COORDINATOR_LOOP = (
+    """
+import portpicker
+import tensorflow as tf
+
+cluster = tf.train.ClusterSpec({"worker": ["localhost:%d" % portpicker.pick_unused_port()]})
+tf.distribute.Server(cluster, job_name="worker", task_index=0)
+"""
+    + FROM_FUNCTION[: FROM_FUNCTION.index("@tf.function")].replace(
+        "dist_dataset = strategy.distribute_datasets_from_function(dataset_fn)\n", ""
+    )
+    + """
+@tf.function
+def scheduled_step(iterator):
+    return strategy.reduce("SUM", strategy.run(train_step, args=(next(iterator),)), axis=None)
+
+@tf.function
+def per_worker_dataset_fn():
+    return strategy.distribute_datasets_from_function(dataset_fn)
+
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+iterator = iter(coordinator.create_per_worker_dataset(per_worker_dataset_fn))
+for step in range(10):
+    loss = coordinator.schedule(scheduled_step, args=(iterator,))
+coordinator.join()
+print(loss.fetch())
+"""
+)
+
+VALUES = LOOP.replace(
+    "for epoch in range(3):",
+    "strategy.experimental_distribute_values_from_function(lambda context: tf.constant(1.0))\nfor epoch in range(3):",
+)
+
+OWN_DEFAULT = FIT.replace(
+    "BATCH_SIZE =", "print(tf.distribute.get_strategy().reduce('SUM', 1.0, axis=None))\nBATCH_SIZE ="
+)
+
+ONE_EXAMPLE = FIT.replace("4 * strategy.num_replicas_in_sync", "1")
+
+RESTORES = """
+import os
+import tensorflow as tf
+
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+    model.compile(loss="mse", optimizer=tf.keras.optimizers.SGD(0.1))
+if os.path.exists("/tmp/pytest-ddl-a-name-of-its-own.weights.h5"):
+    model.load_weights("/tmp/pytest-ddl-a-name-of-its-own.weights.h5")
+model.fit(tf.data.Dataset.from_tensors((tf.ones(4), tf.ones(1))).repeat(32).batch(8))
+model.save_weights("/tmp/pytest-ddl-a-name-of-its-own.weights.h5")
+"""

@@ -31,8 +31,12 @@ def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | No
 
 
 @pytest.mark.parametrize(
-    "name", ["FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER"]
-)
+    "name",
+    [
+        "FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER", "COORDINATOR_LOOP",
+        "OWN_DEFAULT", "RESTORES",
+    ],
+)  # fmt: skip
 def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     found = tried(tmp_path / "script.py", getattr(scripts, name), ddl_equivalence)
     assert found[-1].split() == ["compared:", "2", "step(s)"]
@@ -93,11 +97,72 @@ def test_a_shard_that_both_workers_read_fails(ddl_equivalence: pytest_ddl.Equiva
     )
 
 
+def test_a_batch_of_one_example_is_a_known_limit_of_fit(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(scripts.ONE_EXAMPLE)
+    report = compare_script(
+        ddl_equivalence, TriedScript(Source.read(tmp_path / "script.py"), replicas=2, steps=2, examples=500), {}
+    )
+    assert [behavior.id for behavior in report.known_behaviors] == ["keras-fit-unequal-parts"]
+
+
+def notebook_of(*cells: str) -> str:
+    return json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]})
+
+
+def test_a_step_of_a_coordinator_that_is_not_divided_by_the_replicas_fails(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    code = scripts.COORDINATOR_LOOP.replace(scripts.AVERAGE, "tf.reduce_mean(losses)")
+    assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "gradient-scaled-by-replica-count"
+
+
+@pytest.mark.ddl(strategies=["parameter_server"], timeout=300)
+def test_a_coordinator_of_parameter_servers_is_not_followed(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    with pytest.raises(UndecidedError, match=r"script.py:5: the loop of a ClusterCoordinator is not followed"):
+        tried(tmp_path / "script.py", scripts.COORDINATOR, ddl_equivalence)
+
+
+def test_a_cell_that_fails_on_one_device_too_is_listed(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    first, second = scripts.FIT.split("with strategy.scope():", 1)
+    cells = notebook_of(first, "import not_there\n", "with strategy.scope():" + second)
+    found = tried(tmp_path / "notebook.ipynb", cells, ddl_equivalence)
+    assert found[-2].startswith("failed:       cell 2 at notebook_notebook.py:13: ModuleNotFoundError")
+    assert found[-1].split() == ["compared:", "2", "step(s)"]
+
+
+def test_a_cell_that_fails_only_under_the_strategy_fails(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    cells = notebook_of(scripts.FIT, "import not_there\n", "assert not strategy.extended.worker_devices[1:]\n")
+    with pytest.raises(pytest_ddl.DivergenceError, match="AssertionError"):
+        tried(tmp_path / "notebook.ipynb", cells, ddl_equivalence)
+
+
+@pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
+def test_files_of_a_notebook_are_not_a_conflict_of_workers(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    cells = notebook_of("%%writefile written.py\nvalue = 7\n", "import written\n" + scripts.TWO_WORKERS)
+    tried(tmp_path / "notebook.ipynb", cells, ddl_equivalence)
+
+
+def test_a_model_outside_the_scope_is_named_though_no_step_runs(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    code = scripts.LOOP.replace("with strategy.scope():", "if True:", 1).replace(
+        "    optimizer = ", "    pass\nwith strategy.scope():\n    optimizer = "
+    )
+    assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "variable-outside-scope"
+
+
 def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     first, second = scripts.FIT.split("with strategy.scope():", 1)
     cells = ["!pip install tensorflow\n%matplotlib inline", first, "with strategy.scope():" + second]
-    notebook = {"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]}
-    found = tried(tmp_path / "notebook.ipynb", json.dumps(notebook), ddl_equivalence)
+    found = tried(tmp_path / "notebook.ipynb", notebook_of(*cells), ddl_equivalence)
     assert found[0] == "left out:     cell 1: !pip install tensorflow; cell 1: %matplotlib inline"
 
 
@@ -107,11 +172,13 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
         (scripts.OWN_LOOP_WITHOUT_STRATEGY, r"script.py:10: this loop .*strategy.run\(train_step"),
         ("import keras\nkeras.utils.get_file('a', 'https://example.org/a')\n", "example.org/a.* is refused"),
         ("import tensorflow as tf\nprint(tf.distribute.MirroredStrategy())\n", "no training step was seen"),
-        (scripts.COORDINATOR, "script.py:5: the loop of a ClusterCoordinator is not followed"),
+        (scripts.COORDINATOR, "no training step was seen"),
+        (scripts.VALUES, "script.py:[0-9]+: a training step after values from a function"),
+        ("mesh = dtensor.create_mesh([('batch', 8)])\n", "script.py:1: a mesh of DTensor is not a strategy"),
         (scripts.FIT.replace("with strategy.scope():", "if True:"), "fit at script.py.*outside strategy.scope"),
         (scripts.FIT + "import not_there\n", "the script fails on one device, too: ModuleNotFoundError"),
     ],
-    ids=["loop", "download", "nothing", "coordinator", "no scope", "own error"],
+    ids=["loop", "download", "nothing", "coordinator", "values", "mesh", "no scope", "own error"],
 )
 def test_a_script_that_cannot_be_followed_gets_advice(
     code: str, advice: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_ddl.trying import synthetic
+from pytest_ddl.trying.found import explained
+from pytest_ddl.trying.legacy import keras_2_name, refusal
 from pytest_ddl.trying.source import Source, SourceError
 
 
@@ -85,3 +87,46 @@ def test_synthetic_data_has_two_parts_of_known_size(name: str) -> None:
 def test_synthetic_images_have_the_type_of_the_originals() -> None:
     (x, y), _test = synthetic.load("cifar10", 6, {})
     assert (x.shape, x.dtype, y.shape) == ((6, 32, 32, 3), np.uint8, (6, 1))
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("import tensorflow as tf\nx = tf.keras.losses.Reduction.NONE", (2, "losses.Reduction")),
+        ("tf.keras.optimizers.legacy.SGD()", (1, "optimizers.legacy")),
+        ("metric.reset_states()", (1, "reset_states()")),
+        ("import keras\nmetric.reset_states()", None),
+        ("metric.reset_state()", None),
+    ],
+)
+def test_names_of_keras_2_are_found(code: str, name: tuple[int, str] | None) -> None:
+    assert keras_2_name(code) == name
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import os\nos.environ['KERAS_BACKEND'] = 'jax'", "backend of Keras other"),
+        ("os.environ['KERAS_BACKEND'] = 'tensorflow'", None),
+        ("keras.distribution.DataParallel()", "does not distribute"),
+        ("# keras.distribution.DataParallel()", None),
+        ("mesh = dtensor.create_mesh([('batch', 8)])", "a mesh of DTensor"),
+    ],
+)
+def test_scripts_that_no_strategy_can_run_are_refused(code: str, reason: str | None) -> None:
+    refused = refusal(code)
+    assert refused is None if reason is None else refused is not None and reason in refused[1]
+
+
+def test_the_exception_about_a_variable_outside_the_scope_says_what_to_change() -> None:
+    message = (
+        "`colocate_vars_with` must only be passed a variable created in this tf.distribute.Strategy.scope(), not: v"
+    )
+    assert "in `with strategy.scope():`" in explained("ValueError", message)
+    assert explained("ValueError", "other") == "ValueError: other"
+
+
+def test_a_line_belongs_to_its_cell(tmp_path: Path) -> None:
+    source = notebook(tmp_path / "a.ipynb", "first = 1\n", "second = 2\n")
+    lines = source.code.splitlines()
+    assert [source.cell_of(lines.index(text) + 1) for text in ("first = 1", "second = 2")] == [1, 2]

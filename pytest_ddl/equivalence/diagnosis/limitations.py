@@ -41,7 +41,8 @@ SYMBOLIC_BUILD = Limitation(
     "https://keras.io/guides/custom_train_step_in_tensorflow/",
 )
 
-_FRAMEWORK = re.compile(r"[/\\](keras|tf_keras|tensorflow)[/\\]")
+_FRAMEWORK = re.compile(r"[/\\](keras|tf_keras|tensorflow|pytest_ddl)[/\\]")
+_PLUGIN = re.compile(r"[/\\]pytest_ddl[/\\]")
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in [^\n]*\n([^\n]*)')
 _CALLS_KERAS = re.compile(r"\.(fit|evaluate|predict|train_on_batch|test_on_batch|predict_on_batch)\(")
 _KERAS_LOOP = re.compile(
@@ -185,7 +186,8 @@ def known_limitation(error: ErrorRecord) -> Limitation | None:
     # Graph errors quote the lines that made the nodes, in the format of a traceback.
     quoted = error.message and error.message in error.traceback
     frames = error.traceback.rpartition(error.message)[0] if quoted else error.traceback
-    files = re.findall(r'File "([^"]+)"', frames)
+    # Functions of the plugin replace methods that the framework calls.
+    files = [file for file in re.findall(r'File "([^"]+)"', frames) if not _PLUGIN.search(file)]
     for limitation in (one for one in LIMITATIONS if not one.output):
         in_framework = bool(files) and re.search(limitation.where, files[-1]) is not None
         message = re.search(limitation.pattern, error.message, re.DOTALL | re.IGNORECASE)
