@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pytest_ddl.training import environment
 from pytest_ddl.training.replacing import Replacements
 from pytest_ddl.trying import execution, strategies, synthetic
@@ -109,20 +111,28 @@ class TriedScript:
 
 
 def _count_whole_batches(put: Replacements, told: int) -> None:
-    """Let the reference divide by its whole batch if the script divides by the batch of one replica.
+    """Let the reference divide by its whole batch if the script divides by another number of whole batches.
 
-    One device consumes the batches of all replicas. A script that divides by the batch of a replica would divide it
-    wrongly too, and both runs would agree.
+    One device consumes the batches of all replicas. If a script divides by the batch of one replica, or if it consumes
+    that and divides by the global batch, one device would divide wrongly too, and both runs would agree.
     """
     import tensorflow as tf
 
     original = tf.nn.compute_average_loss
+    largest = [0]
+
+    def largest_so_far(rows: Any) -> Any:
+        largest[0] = max(largest[0], int(rows))  # the last batch of an epoch may be smaller
+        return np.int32(largest[0])
 
     def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> Any:
         if type(global_batch_size) is int:
             rows = tf.shape(per_example_loss)[0]
             whole = global_batch_size * told
-            global_batch_size = tf.where(tf.equal(rows, whole), whole, global_batch_size)
+            batch = tf.numpy_function(largest_so_far, [rows], tf.int32)
+            batch.set_shape([])
+            given = tf.where(tf.equal(rows, whole), whole, global_batch_size)
+            global_batch_size = tf.where(tf.equal(batch * told, global_batch_size), batch, given)
         return original(per_example_loss, sample_weight, global_batch_size)
 
     put.put(tf.nn, "compute_average_loss", tf.autograph.experimental.do_not_convert(compute_average_loss))

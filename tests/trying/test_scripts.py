@@ -72,6 +72,14 @@ def test_a_loss_that_is_not_divided_by_the_replicas_fails(
     assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "gradient-scaled-by-replica-count"
 
 
+def test_a_dataset_with_batches_of_one_replica_fails_if_the_loss_has_the_global_batch(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    code = scripts.LOOP.replace(".batch(GLOBAL_BATCH_SIZE)", ".batch(PER_REPLICA)")
+    assert code != scripts.LOOP
+    assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "gradient-scaled-by-inverse-replica-count"
+
+
 @pytest.mark.parametrize("divided", ["tf.reduce_sum(losses) / PER_REPLICA", scripts.AVERAGE])
 def test_a_sum_that_is_divided_by_the_replicas_gets_advice(
     divided: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
