@@ -47,9 +47,8 @@ class Run:
         """
         if self._settings.global_batch_size is None:
             raise AttributeError(
-                "run.global_batch_size is not known: pass global_batch_size= to ddl_equivalence or check_training, "
-                "--global-batch-size to pytest-ddl check, or batch_per_replica= to a measurement (--batch-per-replica "
-                "of the gate)."
+                "run.global_batch_size is not known: give global_batch_size= (ddl_equivalence), --global-batch-size "
+                "(pytest-ddl check) or batch_per_replica= (measure, gate)"
             )
         return self._settings.global_batch_size
 

@@ -214,6 +214,19 @@ def test_state_that_differs_for_another_reason_is_not_excused() -> None:
     assert reason.startswith("STATE-EQ: state-not-aggregated is declared, and nothing shows that ema/average differs")
 
 
+def test_shares_of_a_sum_that_are_averaged_have_a_fix_of_their_own() -> None:
+    reference, distributed = pair(TWO)
+
+    def share(_replica: int, step: int, _value: Array) -> Array:
+        first, now = (np.asarray(reference.value(STATE, at)) for at in (0, step))
+        return np.asarray(first + (now - first) / 2)
+
+    for declared in ({"synchronization": "on_read"}, {}):
+        (finding,) = _state(reference, _changed(distributed, share, aggregation="mean", **declared)).findings
+        assert (finding.cause, finding.exact) == ("state-not-aggregated", True)
+        assert "VariableAggregation.SUM" in (finding.fix or "")
+
+
 def test_state_that_every_replica_adds_in_full() -> None:
     reference, distributed = pair(TWO)
 

@@ -28,6 +28,12 @@ from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableReco
 
 CHECK = "STATE-EQ"
 
+_SHARES = "it changes by 1/N of the change on one device: each replica holds a share of a sum, and shares are averaged"
+_OF_SHARES = (
+    "Add the shares up: make the variable with aggregation=tf.VariableAggregation.SUM, or reduce the value with "
+    "get_replica_context().all_reduce('sum', value) before it is assigned."
+)
+
 
 def check_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Compare the state besides weights that a step may change: statistics, averages, counters, program buffers."""
@@ -137,7 +143,8 @@ def _finding(comparison: Comparison, place: Place, theirs: VariableRecord, diver
     tolerated = cause == "mean-of-replica-means"
     grounds = Grounds.RECOMPUTED if exact else Grounds.PATTERN
     diagnosis = Diagnosis(cause, evidence, approximation=tolerated, grounds=grounds) if evidence else None
-    return finding_at(CHECK, place, message, cause, diagnosis)
+    finding = finding_at(CHECK, place, message, cause, diagnosis)
+    return replace(finding, fix=_OF_SHARES) if evidence == _SHARES else finding
 
 
 def _cause(
@@ -172,6 +179,8 @@ def _cause(
     if desired is not None and before is not None and desired.dtype.kind in "iu" and np.all(desired - before == 1):
         counted = f"it counts steps, but grows by {_growth(distributed, theirs, step)} per step instead of 1"
         return "iteration-count-wrong", counted, True
+    if "mean" in theirs.aggregation.lower() and _multiple(comparison, place, theirs, 1 / distributed.num_replicas):
+        return "state-not-aggregated", _SHARES, True
     if (multiple := _multiple(comparison, place, theirs)) is not None:
         return "state-scaled-by-replica-count", multiple, True
     parts = comparison.tolerance.slices_at(step)
@@ -189,19 +198,22 @@ def _cause(
     return "state-not-aggregated", evidence, False
 
 
-def _multiple(comparison: Comparison, place: Place, theirs: VariableRecord) -> str | None:
-    """Describe a change of a state that is the number of replicas times that of one device; ``None`` otherwise."""
+def _multiple(comparison: Comparison, place: Place, theirs: VariableRecord, factor: float | None = None) -> str | None:
+    """Describe a change of a state that is a factor times that of one device; ``None`` otherwise.
+
+    :param factor: default: the number of replicas.
+    """
     reference, distributed = comparison.records
-    number, index, step = distributed.num_replicas, place.variable.index, place.step
+    number, index, step = factor or float(distributed.num_replicas), place.variable.index, place.step
     before, after = (reference.value(index, at) for at in (step - 1, step))
     read = [_readings(distributed, theirs, at) for at in (step - 1, step)]
-    if number < 2 or before is None or after is None or not is_numeric(after) or not all(read):
+    if distributed.num_replicas < 2 or before is None or after is None or not is_numeric(after) or not all(read):
         return None
     change = np.subtract(after, before, dtype=np.float64)
     others = np.subtract(read[1][0][2], read[0][0][2], dtype=np.float64)
-    if not np.any(change) or difference(others, number * change).error > number * place.bound.value:
+    if not np.any(change) or difference(others, number * change).error > max(1.0, number) * place.bound.value:
         return None
-    return f"it changes by {number} times as much as on one device, and there are {number} replicas"
+    return f"it changes by {number:g} times as much as on one device, and there are {number:g} replicas"
 
 
 def _of_an_optimizer(record: TrainingRecord, variable: VariableRecord) -> bool:
