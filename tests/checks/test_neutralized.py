@@ -22,7 +22,7 @@ from pytest_ddl.training.settings import RunSettings
 
 DIFFERS, REPEATED = "random-stream-differs-across-replicas", "random-stream-repeated-across-replicas"
 DROPOUT = LayerRecord("drop", "Dropout", {"rate": 0.5})
-HIGH, LOW = (neutral.RANDOM,), (neutral.RANDOM, neutral.LOW)
+HIGH, LOW, VARIED = (neutral.RANDOM,), (neutral.RANDOM, neutral.LOW), (neutral.RANDOM, neutral.VARIED)
 STILL = Program(replicas=2, learning_rate=0.0, layers=(DROPOUT,))
 """Nothing moves: as where a program trains on masked examples only, and none is masked."""
 Pair = tuple[TrainingRecord, TrainingRecord]
@@ -71,7 +71,7 @@ def _probed(
 
 
 def _probed_at_levels(
-    plain: Pair, high: Pair, low: Pair, expect: Collection[str] = (), strict: bool = False
+    plain: Pair, high: Pair, low: Pair, expect: Collection[str] = (), strict: bool = False, varied: Pair | None = None
 ) -> tuple[Report, list[tuple[str, ...]]]:
     """Return the report, and what was switched off in each comparison that was repeated."""
     report = judge(*plain, expect=expect, strict=strict)
@@ -80,7 +80,7 @@ def _probed_at_levels(
 
     def compare_once(settings: RunSettings, checks: Collection[str] | None) -> Report:
         levels.append(settings.neutralize)
-        pairs = {HIGH: high, LOW: low}
+        pairs = {HIGH: high, LOW: low, VARIED: varied or high}
         return judge(*pairs[settings.neutralize], expect=expect, strict=strict, checks=checks)
 
     return neutralized_probe.probe(report, RunSettings(), compare_once), levels
@@ -187,6 +187,37 @@ def test_shuffles_have_one_level() -> None:
     report, levels = _probed_at_levels((reference, distributed), _quiet(), _quiet())
     assert levels == [HIGH]
     assert report.passed, str(report)
+
+
+def _choosing(records: Pair) -> Pair:
+    """Runs in which a draw is one whole number."""
+
+    def of(record: TrainingRecord) -> TrainingRecord:
+        def step(one: StepRecord) -> StepRecord:
+            return replace(one, draws=tuple(replace(draw, shape=(), dtype="int32") for draw in one.draws))
+
+        return replace(record, ranks=tuple(replace(rank, steps=tuple(map(step, rank.steps))) for rank in record.ranks))
+
+    return of(records[0]), of(records[1])
+
+
+def test_numbers_that_vary_are_tried_for_draws_that_choose() -> None:
+    report, levels = _probed_at_levels(_choosing(_plain()), _quiet(), _quiet(), varied=_quiet(scale=2.0))
+    assert levels == [HIGH, LOW, VARIED]
+    assert report.verdict == "fail"
+    assert "replaced by one that changes with the step" in report.findings[0].message
+    assert _probed_at_levels(_choosing(_plain()), _quiet(), _quiet())[0].passed
+
+
+def test_numbers_that_cannot_vary_on_one_device_are_left_out() -> None:
+    error = ErrorRecord("ValueError", "no converter for PyFunc", "", 1)
+    reference, distributed = _quiet()
+    failing = replace(reference, ranks=tuple(replace(rank, error=error) for rank in reference.ranks))
+    report, _levels = _probed_at_levels(_choosing(_plain()), _quiet(), _quiet(), varied=(failing, distributed))
+    assert report.passed, str(report)
+    only_there = replace(distributed, ranks=tuple(replace(rank, error=error) for rank in distributed.ranks))
+    report, _levels = _probed_at_levels(_choosing(_plain()), _quiet(), _quiet(), varied=(reference, only_there))
+    assert not report.passed
 
 
 @pytest.mark.parametrize("low_is_still", [True, False])

@@ -99,6 +99,12 @@ def test_numbers_that_change_with_the_step_reach_every_way():
 
 
 @pytest.mark.slow
+def test_a_draw_that_cannot_vary_is_compared_with_two_numbers():
+    report = check_training(programs.augmented_in_a_vectorized_map, "mirrored", **GIVEN)
+    assert report.passed, str(report)
+
+
+@pytest.mark.slow
 def test_numbers_with_which_weights_move_decide():
     report = check_training(programs.few_examples_chosen_at_random, "mirrored", **GIVEN)
     assert report.passed, str(report)

@@ -218,6 +218,15 @@ def a_mean_per_replica_in_one_of_three_ways(run: Any) -> None:
     _train(run, _nothing, loss_of=loss_of)
 
 
+def augmented_in_a_vectorized_map(run: Any) -> None:
+    """A right program that draws where no operation can vary: it is compared with a high and a low number only."""
+
+    def changed(h: Any, _replica: Any, _step: Any) -> Any:
+        return tf.vectorized_map(lambda row: row * (1.0 + tf.cast(tf.random.uniform([], 0, 3, tf.int32), row.dtype)), h)
+
+    _train(run, _nothing, hidden=changed)
+
+
 def few_examples_chosen_at_random(run: Any) -> None:
     """A right program that trains on few examples, as a masked language model does: high numbers choose none."""
 

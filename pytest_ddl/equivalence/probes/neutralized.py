@@ -82,6 +82,8 @@ def probe(
         change = _described(switched, next((_LEVELS[kind] for kind in switched if kind in _LEVELS), _DONE[RANDOM]))
         again = compare_once(replace(settings, neutralize=switched), names)
         refused = _refusal(report, again)
+        if refused is not None and VARIED in switched and again.reference is not None and again.reference.errors:
+            break  # an operation that varies cannot be everywhere, for example not in tf.vectorized_map
         if refused is not None:
             return _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
         levels.append(Level(again, switched, change))
