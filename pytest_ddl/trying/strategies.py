@@ -94,8 +94,15 @@ def install(put: Replacements, strategy: Any, found: Found) -> None:
         put.put(owner, "ClusterCoordinator", coordinator)
     put.put(tf.distribute, "Server", _ignored("tf.distribute.Server", found))
     put.put(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda *_args, **_kwargs: _resolver())
-    if getattr(strategy, "cluster_resolver", None) is None:
+    resolver = getattr(strategy, "cluster_resolver", None)
+    if resolver is None:
         put.put(type(strategy), "cluster_resolver", property(lambda _self: _resolver()))
+    elif isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        # A script may remove TF_CONFIG before it makes its strategy. Then each rank would be its own chief.
+        fixed = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            resolver.cluster_spec(), task_type=resolver.task_type, task_id=resolver.task_id
+        )
+        put.put(type(strategy), "cluster_resolver", property(lambda _self: fixed))
 
 
 def _constructor(name: str, original: Any, strategy: Any, found: Found) -> Any:

@@ -16,6 +16,10 @@ from tests.trying import scripts
 pytestmark = [pytest.mark.slow, pytest.mark.ddl(strategies=["mirrored"], timeout=300)]
 
 
+WORKERS = 'workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])\n'
+"""Line of a script that reads the variable."""
+
+
 def tried(path: Path, code: str, compare: pytest_ddl.Equivalence) -> list[str]:
     """Compare a script of two replicas, and return the lines about what was found."""
     path.write_text(code)
@@ -93,6 +97,15 @@ def test_a_sum_that_is_divided_by_the_replicas_gets_advice(
 @pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
 def test_a_right_script_of_two_workers_passes(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     tried(tmp_path / "script.py", scripts.TWO_WORKERS, ddl_equivalence)
+
+
+@pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
+def test_a_worker_keeps_its_task_without_tf_config(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    removed = "import os\nos.environ.pop('TF_CONFIG', None)\n"
+    found = tried(
+        tmp_path / "script.py", removed + scripts.TWO_WORKERS.replace(WORKERS, "workers = 2\n"), ddl_equivalence
+    )
+    assert found
 
 
 @pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
