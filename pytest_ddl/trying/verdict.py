@@ -68,6 +68,13 @@ def compare_script(
     if error is not None:
         report = _with_another_meaning(compare, script, arguments, error)
         tell(_summary(report))
+    failed = [cell for cell in failed_cells(_fact(report.reference)) if cell.error not in _CUT]
+    if failed:
+        steps = 0 if report.distributed is None else report.distributed.num_steps
+        raise UndecidedError(
+            f"{steps} step(s) agree, but {text_of_cell(failed[0])} (on one device, too). What it does was not "
+            "compared: mend the cell, or remove it"
+        )
     return report
 
 
