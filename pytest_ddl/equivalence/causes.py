@@ -326,7 +326,8 @@ _PARAMETER_SERVER = (
     Cause(
         "staleness-exceeded",
         "A gradient was computed on weights older than the bound.",
-        "Join the coordinator more often (coordinator.join()), or lower the number of closures in flight.",
+        "Apply each gradient in the step that computes it, and look for gradients that are kept between steps. Under a "
+        "coordinator, join more often (coordinator.join()), or lower the number of closures in flight.",
     ),
 )
 

@@ -110,6 +110,8 @@ class Diagnosis:
     approximation: bool = False
     grounds: Grounds | None = None
     look_at: tuple[str, ...] = ()
+    fix: str | None = None
+    """Fix that replaces the usual one of the cause."""
 
     @property
     def exact(self) -> bool:

@@ -128,7 +128,7 @@ def finding_at(
         worker=place.rank,
         error=place.difference.error,
         tolerance=place.bound.value,
-        fix=fix_of(cause),
+        fix=(diagnosis.fix if diagnosis else None) or fix_of(cause),
         observed=_element(place.difference.actual, place.difference.index),
         expected=_element(place.difference.desired, place.difference.index),
         origin=place.bound.origin,

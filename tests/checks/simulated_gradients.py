@@ -8,14 +8,15 @@ the optimizer), ``reduced`` (how they come together on each replica).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.report import Report
-from pytest_ddl.equivalence.runs.slices import slices_to_recompute
+from pytest_ddl.equivalence.runs.slices import examples_to_recompute, slices_to_recompute
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import (
     BatchRecord,
@@ -216,11 +217,22 @@ def _variables(way: Way, replicas: int) -> list[VariableRecord]:
 
 @dataclass(frozen=True)
 class Slice:
-    """One replica's examples of one step, on which one device trains without the others."""
+    """One replica's examples of one step, or one of them, on which one device trains without the others."""
 
     replica: int
     replicas: int
     step: int
+    row: int | None = None
+    """Position in the global batch."""
+
+    def of(self, parts: Sequence[Batch]) -> Batch:
+        part = parts[self.replica]
+        if self.row is None:
+            return part
+        at = [self.row - sum(len(before.ids) for before in parts[: self.replica])]
+        return replace(
+            part, ids=(part.ids[at[0]],), x=part.x[at], y=part.y[at], words=part.words[at], valid=part.valid[at]
+        )
 
 
 def train(way: Way, replicas: int, workers: int = 1, only: Slice | None = None) -> TrainingRecord:
@@ -245,7 +257,7 @@ def train(way: Way, replicas: int, workers: int = 1, only: Slice | None = None) 
     steps: list[list[StepRecord]] = [[] for _ in groups]
     for step, parts in enumerate(batches(way, replicas), 1):
         if only is not None and step == only.step:
-            parts = [batches(way, only.replicas)[step - 1][only.replica]]
+            parts = [only.of(batches(way, only.replicas)[step - 1])]
         computed = [way.computed(copies[r], part) for r, part in enumerate(parts)]
         handed = [dict(part) for part in way.handed(computed, step)]
         for part in handed:
@@ -308,8 +320,14 @@ def judged_with_slices(right: Way, wrong: Way, replicas: int, workers: int = 1, 
     reference, distributed = train(right, 1), train(wrong, replicas, workers)
     report = judge(reference, distributed, **settings)
     for step, rows in slices_to_recompute(report):
-        slices = {replica: train(right, 1, only=Slice(replica, replicas, step)) for replica in rows}
-        report = judge(reference, distributed, slices=slices, slice_step=step, **settings)
+        slices = Slices(step, {replica: train(right, 1, only=Slice(replica, replicas, step)) for replica in rows})
+        report = judge(reference, distributed, slices=slices, **settings)
+        examples = {
+            replica: {row: train(right, 1, only=Slice(replica, replicas, step, row)) for row in own}
+            for replica, own in examples_to_recompute(report, step, rows).items()
+        }
+        if examples:
+            report = judge(reference, distributed, slices=replace(slices, examples=examples), **settings)
     return report
 
 
@@ -323,5 +341,6 @@ def _move(way: Way, weights: Gradient, slots: Gradient, name: str, gradient: Arr
         weights[name] = weights[name] - step_size * slots[m] / (np.sqrt(slots[v]) + 1e-7)
         return
     m = f"{name}_momentum"
-    slots[m] = way.momentum * slots[m] - rate * gradient
+    # Keras rounds the momentum to float32, also for weights in float64.
+    slots[m] = float(np.float32(way.momentum)) * slots[m] - rate * gradient
     weights[name] = weights[name] + slots[m]

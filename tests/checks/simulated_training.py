@@ -277,7 +277,8 @@ def _update(program: Program, slots: dict[str, Array], name: str, gradient: Arra
         slots[f"{name}/v"] = 0.999 * slots[f"{name}/v"] + 0.001 * np.square(gradient)
         m, v = slots[f"{name}/m"] / (1 - 0.9**step), slots[f"{name}/v"] / (1 - 0.999**step)
         return -rate * m / (np.sqrt(v) + 1e-7)
-    slots[f"{name}/momentum"] = program.momentum * slots[f"{name}/momentum"] - rate * gradient
+    # Keras rounds the momentum to float32, also for weights in float64.
+    slots[f"{name}/momentum"] = float(np.float32(program.momentum)) * slots[f"{name}/momentum"] - rate * gradient
     return slots[f"{name}/momentum"]
 
 

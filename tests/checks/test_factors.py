@@ -165,11 +165,8 @@ def test_a_step_that_moves_nothing_lost_its_update() -> None:
 
 def test_the_replica_that_computes_something_else_is_named() -> None:
     def of_the_second(weights: Any, batch: Any) -> Any:
-        factor = 1.3 if 0 not in batch.ids and len(batch.ids) < 12 else 1.0
-        kept = np.arange(len(batch.ids)) > (0 if factor > 1 else -1)
-        part = replace(batch, ids=tuple(np.asarray(batch.ids)[kept]), x=batch.x[kept], y=batch.y[kept],
-                       words=batch.words[kept], valid=batch.valid[kept])  # fmt: skip
-        return global_mean(weights, part)
+        other_labels = 0 not in batch.ids and len(batch.ids) < 12
+        return global_mean(weights, replace(batch, y=np.roll(batch.y, 1, axis=0)) if other_labels else batch)
 
     report = judged_with_slices(Way(), Way(computed=of_the_second), 2, checks=NUMERIC)
     assert report.findings[0].cause is None, str(report)

@@ -10,6 +10,7 @@ import pytest
 from simulated_training import Program, pair, simulate
 
 from pytest_ddl.equivalence.checks.registry import CHECKS, Check
+from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.findings import Finding, Outcome
 from pytest_ddl.equivalence.outcomes import failed
 from pytest_ddl.equivalence.report import Report
@@ -154,7 +155,7 @@ def test_slices_turn_a_guess_into_a_recomputation() -> None:
     reference, distributed = pair(program, mean_of_means=True)
     # A replica's slice: the same first batch cut to the replica's examples.
     own = {replica: _one_replica(program, replica) for replica in range(2)}
-    report = judge(reference, distributed, slices=own, slice_step=1)
+    report = judge(reference, distributed, slices=Slices(1, own))
     (finding,) = report.approximations
     assert finding.exact
     assert "mean of the updates of each replica's examples" in (finding.evidence or "")

@@ -97,6 +97,28 @@ def mean_with_momentum(run):
     _train(run, optimizer=lambda: keras.optimizers.SGD(0.01, momentum=0.9), loss_of=_mean)
 
 
+def _replica():
+    return tf.convert_to_tensor(tf.distribute.get_replica_context().replica_id_in_sync_group)
+
+
+def first_example_is_left_out(run):
+    def loss_of(run, errors, batch, model):
+        left_out = (tf.range(tf.size(errors)) == 0) & (_replica() == 1)
+        errors = tf.where(left_out, tf.zeros_like(errors), errors)
+        return tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
+
+    _train(run, loss_of=loss_of)
+
+
+def one_replica_skips_its_second_step(run):
+    def update(run, optimizer, gradients, variables):
+        skips = (_replica() == 1) & (tf.convert_to_tensor(optimizer.iterations.value) == 1)
+        given = [tf.where(skips, tf.zeros_like(gradient), gradient) for gradient in gradients]
+        optimizer.apply_gradients(zip(given, variables, strict=True))
+
+    _train(run, optimizer=lambda: keras.optimizers.SGD(0.1, momentum=0.9), update=update)
+
+
 def mean_on_uneven_batches(run):
     _train(run, loss_of=_mean, size=11)
 

@@ -24,6 +24,8 @@ CAUSES = {
     "mean_in_single_precision": N,
     "reduced_twice": N,
     "masked_mean_summed": N,
+    "first_example_is_left_out": "examples-dropped",
+    "one_replica_skips_its_second_step": APART,
     "averaged_over_replicas_again": INVERSE,
     "biases_not_reduced": APART,
     "clipped_by_keras": CLIPPED,

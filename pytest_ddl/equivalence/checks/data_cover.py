@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, coverage
+from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, coverage, step_of_batch
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import lone_ids
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -38,15 +38,19 @@ def check_data_cover(
     if found.order is Order.OTHER:
         if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently, so which examples a step consumes is random")
-        return failed(CHECK, [_other_order(distributed, found)])
+        return failed(CHECK, [_other_order(reference, distributed, found)])
     return failed(CHECK, _wrong(found))
 
 
-def _other_order(distributed: TrainingRecord, found: Coverage) -> Finding:
+def _other_order(reference: TrainingRecord, distributed: TrainingRecord, found: Coverage) -> Finding:
     """Report global batches that group the same data differently: no defect, but weights cannot be compared."""
+    elsewhere = step_of_batch(reference, distributed, found.step)
+    message = f"global batches are composed differently from step {found.step} on"
+    if elsewhere is not None:
+        message = f"step {found.step} consumes the global batch of step {elsewhere} on one device"
     return Finding(
         check=CHECK,
-        message=f"global batches are composed differently from step {found.step} on",
+        message=message,
         step=found.step,
         observed=_some(found.theirs - found.ours) if found.theirs != found.ours else None,
         expected=_some(found.ours - found.theirs) if found.theirs != found.ours else None,

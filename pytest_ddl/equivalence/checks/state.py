@@ -183,7 +183,7 @@ def _cause(
         return "state-not-aggregated", _SHARES, True
     if (multiple := _multiple(comparison, place, theirs)) is not None:
         return "state-scaled-by-replica-count", multiple, True
-    parts = comparison.tolerance.slices_at(step)
+    parts = comparison.tolerance.slices_at(step).replicas
     for replica in sorted(parts):
         alone = parts[replica].value(place.variable.index, step)
         if alone is not None and copies and difference(copies[0], alone).error <= place.bound.value:

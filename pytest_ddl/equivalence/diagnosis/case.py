@@ -69,6 +69,8 @@ class Fit:
     grounds: Grounds = Grounds.RECOMPUTED
     approximation: bool = False
     also: tuple[str, ...] = ()
+    fix: str | None = None
+    """Fix that replaces the usual one of the cause."""
 
     @property
     def exact(self) -> bool:
@@ -83,12 +85,21 @@ class Case(Comparison):
     step: int
     slices: Mapping[int, TrainingRecord] = field(default_factory=dict)
     """For each replica, a reference run that got only that replica's examples in this step."""
+    examples: Mapping[int, Mapping[int, TrainingRecord]] = field(default_factory=dict)
+    """For some replicas and each of their examples, by row, a reference run that got only that example."""
 
     @classmethod
     def at(cls, comparison: Comparison, step: int) -> Case:
         """Return the case of a step, with the slices that the driver made for it."""
-        tolerance = comparison.tolerance
-        return cls(comparison.reference, comparison.distributed, tolerance, step, tolerance.slices_at(step))
+        slices = comparison.tolerance.slices_at(step)
+        return cls(
+            comparison.reference, comparison.distributed, comparison.tolerance, step, slices.replicas, slices.examples
+        )
+
+    @cached_property
+    def before(self) -> Case:
+        """The case of the step before."""
+        return replace(self, step=self.step - 1, slices={}, examples={})
 
     @property
     def replicas(self) -> int:

@@ -45,7 +45,7 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
     look_at: tuple[str, ...] = ()
     if first.grounds is Grounds.EXCLUSION:
         evidence, look_at = "; ".join((evidence, *facts_of(case), ratios(case))), places_of(case)
-    return Diagnosis(first.cause, evidence, tuple(dict.fromkeys(also)), excused, first.grounds, look_at)
+    return Diagnosis(first.cause, evidence, tuple(dict.fromkeys(also)), excused, first.grounds, look_at, first.fix)
 
 
 def ratios(case: Case, limit: int = 4) -> str:

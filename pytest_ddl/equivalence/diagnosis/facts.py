@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import computed_alone, total_of
-from pytest_ddl.equivalence.diagnosis.case import Case, Source
+from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, odd_replicas
+from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.evidence.observe import unwatched
 from pytest_ddl.records import GradientStage
 
@@ -18,12 +18,12 @@ def facts_of(case: Case) -> Iterator[str]:
     same = case.same_examples
     if same is not None:
         yield f"the replicas consumed {'the' if same else 'other'} examples {'of' if same else 'than'} one device"
-    odd = _odd_replicas(case)
+    odd = odd_replicas(case)
     if odd:
         replicas = ", ".join(map(str, odd))
         yield f"only replica {replicas} computes another gradient than one device does for the same examples"
     for source in case.sources:
-        yield f"the {source} the replicas {'add' if _adds_up(case, source) else 'do not add'} up to those of one device"
+        yield f"the {source} the replicas {'add' if adds_up(case, source) else 'do not add'} up to those of one device"
     if case.pulls:
         right = sum(motion.is_right for motion in case.pulls)
         yield f"the gradient computed back from the update is right for {right} of {len(case.pulls)} weights"
@@ -39,12 +39,12 @@ def places_of(case: Case) -> tuple[str, ...]:
 
 
 def _places(case: Case) -> Iterator[str]:
-    sources = {source.stage: _adds_up(case, source) for source in case.sources}
+    sources = {source.stage: adds_up(case, source) for source in case.sources}
     computed, applied = (sources.get(stage) for stage in (GradientStage.COMPUTED, GradientStage.APPLIED))
     left_out = unwatched(case.reference, case.distributed)
     if left_out is not None:
         yield left_out
-    odd = _odd_replicas(case)
+    odd = odd_replicas(case)
     if odd:
         yield f"code of the replica function that treats replica {', '.join(map(str, odd))} in another way"
     if case.same_examples is False:
@@ -64,16 +64,3 @@ def _places(case: Case) -> Iterator[str]:
         yield "assignments to the weights after the update, and the learning rate, which may depend on a counter"
     if not sources:
         yield "the loss and its scale (gradients were not recorded, so that no cause was recomputed from them)"
-
-
-def _odd_replicas(case: Case) -> list[int]:
-    """Return the replicas that compute something else than one device does for their examples, if others do not."""
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
-    found = computed_alone(case, source) if source is not None else {}
-    odd = [replica for replica, right in found.items() if not right]
-    return odd if len(odd) < len(found) else []
-
-
-def _adds_up(case: Case, source: Source) -> bool:
-    summed, close = total_of(source), case.close(case.replicas)
-    return set(summed) == set(source.own) and all(close(i, summed[i], own) for i, own in source.own.items())

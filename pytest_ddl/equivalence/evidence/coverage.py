@@ -85,6 +85,17 @@ def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -
     return not set(theirs) - set(ours)
 
 
+def step_of_batch(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> int | None:
+    """Return the only other step in which one device consumes the whole global batch that ``step`` has here."""
+    for by in ("ids", "contents"):
+        theirs = _examples(distributed, step, by)
+        if theirs:
+            others = range(1, reference.num_steps + 1)
+            found = [other for other in others if _examples(reference, other, by) == theirs]
+            return found[0] if len(found) == 1 and found[0] != step else None
+    return None
+
+
 def repeats_are_no_chance(references: Sequence[TrainingRecord], distributed: TrainingRecord, by: str) -> bool:
     """Return whether workers share too many examples for a program that draws new examples in each run.
 

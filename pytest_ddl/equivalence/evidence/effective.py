@@ -25,7 +25,8 @@ from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 _MOMENTS = {"Adam": "beta_1", "AdamW": "beta_1", "Nadam": "beta_1", "Adamax": "beta_1", "Lion": "beta_2"}
 _ROUNDED = ("Nadam", "Lion")
-"""Optimizers that round beta to float32, also for weights in float64 (seen in Keras 3.15.1 and tf_keras 2.21)."""
+"""Optimizers that round beta to float32, also for weights in float64, as SGD rounds its momentum (seen in Keras 3.15.1
+and tf_keras 2.21)."""
 _FIRST_MOMENTS = ("momentum", "m")
 
 
@@ -59,6 +60,11 @@ def settings_of(record: TrainingRecord) -> tuple[str, Mapping[str, Any]]:
     return (str(inner.get("type")), inner) if inner else (optimizers[0].type, settings)
 
 
+def momentum_of(settings: Mapping[str, Any]) -> float:
+    """Return the momentum that SGD computes with; 0 without one."""
+    return float(np.float32(settings.get("momentum") or 0.0))
+
+
 def rate_of(record: TrainingRecord, step: int) -> float | None:
     """Return the learning rate that a step used: the set value, or the value of a schedule before the update."""
     found = of_kind(record, VariableKind.LEARNING_RATE)
@@ -77,11 +83,11 @@ def rule_for(record: TrainingRecord, variable: VariableRecord, step: int) -> Rul
     if settings.get("use_ema") or settings.get("gradient_accumulation_steps"):
         return change
     if kind == "SGD" and rate:
-        momentum = settings.get("momentum") or 0.0
+        momentum = momentum_of(settings)
         if not momentum:
             return Rule(variable, 1.0, -rate, "-dW / lr")
         slot = first_moment(record, variable)
-        return Rule(slot, float(momentum), -rate, f"the momentum {slot.name}") if slot else change
+        return Rule(slot, momentum, -rate, f"the momentum {slot.name}") if slot else change
     beta = settings.get(_MOMENTS.get(kind, ""))
     slot = first_moment(record, variable) if isinstance(beta, float) else None
     if slot is None or not isinstance(beta, float) or beta >= 1.0:

@@ -47,7 +47,7 @@ difference is then undecided only if its norm exceeds a quarter of the norm of t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -62,6 +62,7 @@ from pytest_ddl.equivalence.evidence.arithmetic import (
 )
 from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff as unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude, norm
+from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
 FAILURE = 1e-9
@@ -113,20 +114,18 @@ class Tolerance:
         self,
         reference: TrainingRecord,
         perturbed: Sequence[TrainingRecord] = (),
-        slices: Mapping[int, TrainingRecord] | None = None,
-        slice_step: int | None = None,
+        slices: Slices | None = None,
         decided: bool = False,
     ) -> None:
         """Prepare the bounds of a reference run.
 
         :param perturbed: runs of the same program with weights and data moved by one ulp; they measure the noise.
-        :param slices: reference runs of the examples of one replica each, for step ``slice_step``.
+        :param slices: reference runs on a part of the examples of one step.
         :param decided: True if the same program agrees with one device in float64.
         """
         self.reference = reference
         self.perturbed = tuple(perturbed)
-        self.slices = dict(slices or {})
-        self.slice_step = slice_step
+        self._slices = slices
         self._batch = _global_batch(reference)
         self._length = _reduction_length(reference, self._batch)
         self._compute = compute_roundoff(reference)
@@ -236,9 +235,9 @@ class Tolerance:
             for at, change in enumerate(self._path(index)[: steps + 1])
         )
 
-    def slices_at(self, step: int) -> Mapping[int, TrainingRecord]:
-        """Return the reference runs of each replica's examples; empty if the driver made none for this step."""
-        return self.slices if self.slice_step == step else {}
+    def slices_at(self, step: int) -> Slices:
+        """Return the reference runs on parts of the batch of a step; empty if the driver made none for this step."""
+        return self._slices if self._slices is not None and self._slices.step == step else Slices(step)
 
     def _bound(self, index: int, step: int) -> Bound:
         record = self.reference.variables[index]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
-from pytest_ddl.equivalence.evidence.effective import first_moment, settings_of
+from pytest_ddl.equivalence.evidence.effective import first_moment, momentum_of, settings_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica, total
 from pytest_ddl.equivalence.evidence.observe import of_kind, update
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
@@ -90,7 +90,7 @@ def _used(record: TrainingRecord, step: int, tolerance: Tolerance) -> tuple[floa
     changes, directions, slacks = [], [], []
     handed = total(by_replica(record, step, GradientStage.APPLIED))
     for variable in of_kind(record, VariableKind.TRAINABLE):
-        change = _change(record, variable, step, settings.get("momentum") if kind == "SGD" else None)
+        change = _change(record, variable, step, momentum_of(settings) if kind == "SGD" else 0.0)
         direction = handed.get(variable.index) if kind == "SGD" else _of_adam(record, variable, step, kind)
         if change is None or direction is None or not np.any(direction):
             continue
@@ -113,11 +113,13 @@ def _used(record: TrainingRecord, step: int, tolerance: Tolerance) -> tuple[floa
     return rate, max(slacks) / magnitude(right)
 
 
-def _change(record: TrainingRecord, variable: VariableRecord, step: int, momentum: object) -> Float | None:
+def _change(record: TrainingRecord, variable: VariableRecord, step: int, momentum: float) -> Float | None:
     """Return the change of a weight, or of its momentum, in a step: the learning rate times the direction."""
-    slot = first_moment(record, variable) if momentum else None
-    if not momentum or slot is None or not isinstance(momentum, float):
-        return None if momentum else update(record, variable.index, step)
+    if not momentum:
+        return update(record, variable.index, step)
+    slot = first_moment(record, variable)
+    if slot is None:
+        return None
     before, after = (record.value(slot.index, at) for at in (step - 1, step))
     if before is None or after is None:
         return None

@@ -16,6 +16,7 @@ from pytest_ddl.cluster.cluster import ClusterError
 from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
+from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
@@ -23,7 +24,7 @@ from pytest_ddl.equivalence.runs.alignment import align
 from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments, explains_arguments
 from pytest_ddl.equivalence.runs.program import Program, TrainFunction
 from pytest_ddl.equivalence.runs.references import ReferenceStore
-from pytest_ddl.equivalence.runs.slices import slices_to_recompute
+from pytest_ddl.equivalence.runs.slices import examples_to_recompute, slices_to_recompute
 from pytest_ddl.equivalence.verdict.expectations import Expect, expectations_for
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
@@ -202,12 +203,20 @@ class PlainComparison:
             for number in range(1, NOISE_RUNS + 1)
         ]
         report = self.decide(reference, distributed, perturbed)
-        for step, slices in slices_to_recompute(report):
-            parts = {
-                replica: self.program.reference(replace(settings, slice_step=step, slice_rows=rows))
-                for replica, rows in slices.items()
+
+        def trained_on(step: int, rows: tuple[int, ...]) -> TrainingRecord:
+            return self.program.reference(replace(settings, slice_step=step, slice_rows=rows))
+
+        for step, parts in slices_to_recompute(report):
+            slices = Slices(step, {replica: trained_on(step, rows) for replica, rows in parts.items()})
+            report = self.decide(reference, distributed, perturbed, slices=slices)
+            single = {
+                replica: {row: trained_on(step, (row,)) for row in rows}
+                for replica, rows in examples_to_recompute(report, step, parts).items()
             }
-            report = self.decide(reference, distributed, perturbed, slices=parts, slice_step=step)
+            if single:
+                slices = replace(slices, examples=single)
+                report = self.decide(reference, distributed, perturbed, slices=slices)
         return report.noted(*_failures("a run that measures rounding noise", perturbed))
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_ddl.equivalence.diagnosis.candidates.shared import computed_alone, plain_normalization, random_sources
+from pytest_ddl.equivalence.diagnosis.case import Case
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
-from pytest_ddl.records import BatchRecord, TrainingRecord
+from pytest_ddl.records import BatchRecord, GradientStage, TrainingRecord
+
+_MOST_EXAMPLES = 16
+"""Maximum number of examples to train on one by one. Each is a run of its own."""
 
 
 def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[int, ...]]]]:
@@ -24,6 +30,28 @@ def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[in
     step = min(open_steps)
     rows = _rows_by_replica(reference, distributed, step)
     return [(step, rows)] if rows and all(rows.values()) else []
+
+
+def examples_to_recompute(
+    report: Report, step: int, rows: Mapping[int, tuple[int, ...]]
+) -> Mapping[int, tuple[int, ...]]:
+    """Return the replica whose examples should be trained on one by one, with their positions in the global batch.
+
+    That is a replica whose gradient is not the one of its examples, although its random numbers and its statistics are
+    those of one device. Of several such replicas, it is the one with the fewest examples.
+    """
+    open_steps = [f.step for f in (*report.findings, *report.excused) if _is_guessed(f, report.roles)]
+    if step not in open_steps or report.reference is None or report.distributed is None or report.tolerance is None:
+        return {}
+    case = Case.at(Comparison(report.reference, report.distributed, report.tolerance), step)
+    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    if source is None or random_sources(case) or plain_normalization(case):
+        return {}
+    wrong = [replica for replica, right in computed_alone(case, source).items() if not right]
+    chosen = sorted(
+        (replica for replica in wrong if 1 < len(rows[replica]) <= _MOST_EXAMPLES), key=lambda r: len(rows[r])
+    )
+    return {replica: rows[replica] for replica in chosen[:1]}
 
 
 def _is_guessed(finding: Finding, roles: Roles) -> bool:

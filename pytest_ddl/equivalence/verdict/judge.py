@@ -13,6 +13,7 @@ from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
 from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
 from pytest_ddl.equivalence.evidence.calls import without_repeats
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
+from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
@@ -49,16 +50,14 @@ def judge(
     strict: bool = False,
     checks: Collection[str] | None = None,
     known: Sequence[Check] = CHECKS,
-    slices: Mapping[int, TrainingRecord] | None = None,
-    slice_step: int | None = None,
+    slices: Slices | None = None,
     decided: bool = False,
     repeated: bool = False,
 ) -> Report:
     """Compare a distributed run with its single-device reference, and report what is wrong and why.
 
     :param perturbed: reference runs moved by one ulp; :func:`needs_noise` says when they help.
-    :param slices: replica -> a reference run that got only this replica's examples in step ``slice_step``. With these
-        runs the means of replicas can be recomputed instead of guessed.
+    :param slices: reference runs on a part of one global batch, with which causes are recomputed instead of guessed.
     :param decided: True if the program agrees with one device in float64, so that only gross differences are left.
     :param repeated: True if both runs repeat others that were judged. The limit of steps was chosen for the others.
     """
@@ -70,14 +69,13 @@ def judge(
 
     def judged(cut: Cut) -> tuple[CheckResult, ...]:
         ours, theirs = cut(reference), cut(distributed)
-        parts = {replica: cut(run) for replica, run in (slices or {}).items()}
-        bounds = Tolerance(ours, [cut(run) for run in perturbed], parts, slice_step, decided)
+        bounds = Tolerance(ours, [cut(run) for run in perturbed], slices and slices.each(cut), decided)
         return tuple(_run(check, ours, theirs, bounds) for check in selected)
 
     roles = Roles((check.name, check.role) for check in known)
     results = step_by_step(reference.taken_over, judged, roles)
     report = conclude(results, reference, distributed, expected, strict=strict, roles=roles)
-    tolerance = Tolerance(reference, perturbed, slices, slice_step, decided)
+    tolerance = Tolerance(reference, perturbed, slices, decided)
     hidden = [finding for finding in report.excused if not finding.verified]
     later = unlike_before(reference, distributed, tolerance, hidden, roles)
     return replace(report, doubts=(*report.doubts, *later), tolerance=tolerance)

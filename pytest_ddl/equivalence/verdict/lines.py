@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import TrainingRecord
 
@@ -127,6 +128,8 @@ def with_lines(findings: Sequence[Finding], record: TrainingRecord) -> tuple[Fin
 
 def _lines(finding: Finding, record: TrainingRecord, recorded: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     kinds, count = KINDS.get(finding.cause or "", ((), 0))
+    if finding.check == STEP_EQ and kinds == _OF_DATA:
+        kinds = _OF_LOSS  # the replicas have the right examples, and the replica function counts them wrongly
     found = [(kind, line) for kind in kinds for line in _of_kind(kind, finding, record, recorded)[:_MOST]]
     # All lines of the likeliest kind that is known; with a count of two, also one of the next kind.
     best = list(dict.fromkeys(kind for kind, _line in found))[:count]

@@ -23,6 +23,8 @@ _CHANGES_THE_FORWARD_PASS = (
     "random-stream-differs-across-replicas",
     "random-stream-repeated-across-replicas",
     "batch-coupled-loss",
+    "examples-dropped",
+    "examples-duplicated",
 )
 """Causes that make the loss differ in the step in which weights begin to differ."""
 _ANY = ~NO_ROLE

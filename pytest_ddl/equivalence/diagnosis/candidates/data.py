@@ -1,11 +1,19 @@
-"""Candidates for data: the same examples with other values."""
+"""Candidates for data: the same examples with other values, or counted another number of times."""
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit
-from pytest_ddl.records import TrainingRecord
+from collections.abc import Iterator, Mapping
 
-CAUSE = "examples-altered"
+from pytest_ddl.equivalence.diagnosis.case import Case, Fit
+from pytest_ddl.equivalence.evidence import gradients
+from pytest_ddl.equivalence.evidence.combination import Weights, solve
+from pytest_ddl.records import GradientStage, TrainingRecord
+
+_TIMES = {0: "is left out", 2: "counts twice"}
+_FIX = (
+    "Let every example of its batch count once in the replica function: look for slices, masks and gathers of the "
+    "batch that depend on its size or on the replica."
+)
 
 
 def other_values(case: Case) -> Fit | None:
@@ -18,10 +26,60 @@ def other_values(case: Case) -> Fit | None:
         return None
     replicas = ", ".join(map(str, dict.fromkeys(altered)))
     return Fit(
-        CAUSE,
+        "examples-altered",
         f"{len(altered)} of {len(theirs)} examples have the ids of one device, but other contents: on replica "
         f"{replicas}",
     )
+
+
+def counted_another_number_of_times(case: Case) -> Fit | None:
+    """Test for examples that a replica consumed, but whose gradients it counts zero or several times.
+
+    The replica's gradient is the sum of the gradients that one device computes for each example alone, times whole
+    numbers and one common factor. The factor is free, because a program may divide by the number of its examples.
+    """
+    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    if source is None:
+        return None
+    for replica, runs in case.examples.items():
+        rows = sorted(runs)
+        alone = [gradients.by_replica(runs[row], case.step, source.stage).get(0, {}) for row in rows]
+        weights = solve(source.parts[replica], alone, case.gradient_slack)
+        counts = None if weights is None else _counts(weights)
+        if counts is None or set(counts) == {1}:
+            continue
+        again = any(count > 1 for count in counts)
+        described = ", ".join(_described(case.reference, case.step, dict(zip(rows, counts, strict=True))))
+        return Fit(
+            "examples-duplicated" if again else "examples-dropped",
+            f"the gradients that one device computes for each example alone make the gradient of replica {replica} "
+            f"only if {described}",
+            also=("examples-dropped",) if again and 0 in counts else (),
+            fix=_FIX,
+        )
+    return None
+
+
+def _counts(weights: Weights) -> list[int] | None:
+    """Return how often each example counts; ``None`` if the weights are no multiples of the smallest one."""
+    pairs = list(zip(weights.values, weights.slack, strict=True))
+    positive = [(value, slack) for value, slack in pairs if value > slack]
+    if not positive:
+        return None
+    unit, unsure = min(positive)
+    counts = [round(value / unit) for value, _slack in pairs]
+    fits = [
+        abs(value - count * unit) <= slack + count * unsure for (value, slack), count in zip(pairs, counts, strict=True)
+    ]
+    return counts if all(fits) and min(counts) >= 0 else None
+
+
+def _described(record: TrainingRecord, step: int, counts: Mapping[int, int]) -> Iterator[str]:
+    (batch, *_others) = record.batches(step)
+    for row, count in counts.items():
+        if count != 1:
+            name = f"example {batch.example_ids[row]}" if batch.example_ids else f"row {row} of the global batch"
+            yield f"{name} {_TIMES.get(count, f'counts {count} times')}"
 
 
 def _contents(record: TrainingRecord, step: int) -> list[tuple[int | str, int, int]]:

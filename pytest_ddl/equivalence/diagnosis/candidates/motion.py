@@ -76,6 +76,36 @@ def applied_late(case: Case) -> Fit | None:
     return None
 
 
+def moved_without_a_gradient(case: Case) -> Fit | None:
+    """Test for weights that only the optimizer's momentum moves, because its gradients are zero in this step."""
+    moving = [m for m in case.pulls if magnitude(m.ours) > m.slack]
+    if case.step == 1 or not moving or any(magnitude(theirs) > m.slack for m in case.pulls for theirs in m.theirs):
+        return None
+    return Fit(
+        "lost-update",
+        f"the gradient computed back from the update of step {case.step} is 0 for every weight: only the state of the "
+        "optimizer moved them",
+    )
+
+
+def of_an_earlier_step(case: Case) -> Fit | None:
+    """Test for an update by the gradient that one device applied in an earlier step."""
+    earlier = case
+    while earlier.step > 1:
+        earlier = earlier.before
+        gradients = {m.variable.index: m.ours for m in earlier.effective}
+        if case.in_gradient_units is earlier.in_gradient_units and reproduces(
+            case.effective,
+            lambda m, found=gradients: found.get(m.variable.index),  # type: ignore[misc]
+        ):
+            return Fit(
+                "staleness-exceeded",
+                f"the update of every weight in step {case.step} is made with the gradient that one device applies in "
+                f"step {earlier.step}",
+            )
+    return None
+
+
 def applied_again(case: Case) -> Fit | None:
     """Test, under a parameter server, for an update that is applied several times after steps that applied it once."""
     if not case.distributed.capabilities.coordinator or case.step == 1:

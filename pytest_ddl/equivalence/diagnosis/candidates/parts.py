@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, computed_alone, random_sources
+from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, combined, computed_alone, random_sources
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
@@ -151,6 +151,8 @@ def mean_of_means(case: Case) -> Fit | None:
         return None
     if not all(all_finite(motion.theirs[0]) for motion in case.weights):
         return None
+    if any(source.stage is GradientStage.COMPUTED and adds_up(case, source) for source in case.sources):
+        return None  # the gradients that the replicas computed are right, whatever their numbers of examples
     even = [step for step in range(1, case.step) if not is_uneven(case.distributed, step)]
     evidence = [f"the replicas had {counts} examples"]
     if even:

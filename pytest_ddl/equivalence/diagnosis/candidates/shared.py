@@ -101,6 +101,23 @@ def computed_alone(case: Case, source: Source) -> dict[int, bool]:
     return found
 
 
+def odd_replicas(case: Case) -> list[int]:
+    """Return the replicas whose gradient is not the one that one device computes for the same examples.
+
+    The result is empty if that is so for all replicas, because the reason is then not how a replica treats examples.
+    """
+    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
+    found = computed_alone(case, source) if source is not None else {}
+    odd = [replica for replica, right in found.items() if not right]
+    return odd if len(odd) < len(found) else []
+
+
+def adds_up(case: Case, source: Source) -> bool:
+    """Return whether the gradients of the replicas add up to that of one device."""
+    summed, close = total_of(source), case.close(case.replicas)
+    return set(summed) == set(source.own) and all(close(i, summed[i], own) for i, own in source.own.items())
+
+
 def is_never_reduced(case: Case) -> bool:
     """Return whether an update by hand takes place in a step that reduces nothing larger than a number."""
     by_hand = GradientStage.COMPUTED in case.parts and GradientStage.APPLIED not in case.parts
