@@ -57,6 +57,15 @@ def test_a_cause_that_nothing_contradicts_stays() -> None:
     assert _vetoed(apart, [CheckResult("REPLICA-EQ", Outcome.FAIL)], EVEN).cause == apart.cause
 
 
+@pytest.mark.parametrize("check", ["LOSS-EQ", "METRIC-EQ"])
+def test_a_scaled_gradient_does_not_fit_where_the_weights_are_right(check: str) -> None:
+    also = ("gradient-scaled-by-replica-count",)
+    shown = Finding(check, "differs", cause="reported-loss-wrong", step=2, also=also, grounds=Grounds.RECOMPUTED)
+    assert _vetoed(shown, [CheckResult("STEP-EQ", Outcome.PASS)], EVEN).also == ()
+    assert _vetoed(shown, [CheckResult("STEP-EQ", Outcome.INCONCLUSIVE)], EVEN).also == also
+    assert _vetoed(replace(shown, check="STEP-EQ"), [CheckResult("STEP-EQ", Outcome.FAIL)], EVEN).also == also
+
+
 def test_exclusion_names_no_cause() -> None:
     finding = Finding("STEP-EQ", "differs", cause="batch-coupled-loss", step=1, exact=False, grounds=Grounds.EXCLUSION)
     assert _vetoed(finding, [AGREE], EVEN).cause is None

@@ -85,9 +85,15 @@ def _nothing_was_drawn(finding: Finding, evidence: Evidence) -> str | None:
     return "the replica functions drew no random number"
 
 
+def _weights_agree(finding: Finding, evidence: Evidence) -> str | None:
+    check = evidence.passed(Role.UPDATES) if evidence.roles.have(finding, Role.LOSS | Role.METRICS) else None
+    return f"{check} passes: the weights moved by the right gradient" if check else None
+
+
 VETOES: tuple[tuple[tuple[str, ...], Veto], ...] = (
     (("mean-of-replica-means",), _every_batch_is_even),
     (("empty-replica",), _no_replica_is_empty),
+    (("gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"), _weights_agree),
     (("gradient-not-aggregated", "non-finite-not-synchronised"), _guess_although_replicas_agree),
     (("replicas-diverged", "workers-diverged"), _replicas_agree),
     (("optimizer-state-mismatch",), _slots_agree),
