@@ -72,10 +72,7 @@ class VariableRecord:
 
 
 Snapshot = Mapping[int, tuple[Array, ...]]
-"""Variable index -> the components on this rank's replicas, in the order of replicas.
-
-A variable that is not distributed has one component. A sharded (model parallel) one has its global value.
-"""
+"""Variable index -> the components on this rank's replicas, in order; one if it is not distributed or is sharded."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,8 @@ class BatchRecord:
     """Ids given to ``run.examples`` or found under ``"example_id"`` in the batch."""
     loss: float | None = None
     """Result of the replica function, if it is a floating scalar."""
+    columns: tuple[tuple[int, ...], ...] = ()
+    """64-bit hashes as above for each tensor of the examples, if there are several."""
 
 
 class GradientStage(str, Enum):

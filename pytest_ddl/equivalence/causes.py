@@ -267,7 +267,7 @@ _DATA = (
         "examples-altered",
         "The same examples have other values than on one device.",
         "Derive augmentation from the example (stateless random operations with its id as the seed), not from the "
-        "worker, the replica or the order of examples.",
+        "worker, the replica or the order of examples. Zip inputs and labels before you shard or shuffle them.",
     ),
     Cause(
         "global-batch-wrong",

@@ -24,11 +24,19 @@ EXAMPLE_ID = "example_id"
 """Key of the ids of the examples in a batch."""
 
 
+@dataclass(frozen=True)
+class Digest:
+    """What is recorded of the examples of a batch; see :class:`~pytest_ddl.records.BatchRecord`."""
+
+    size: int = 0
+    fingerprints: tuple[int, ...] | None = None
+    ids: tuple[int | str, ...] | None = None
+    columns: tuple[tuple[int, ...], ...] = ()
+
+
 @dataclass
 class _Events:
-    batches: list[tuple[int, tuple[int, ...] | None, tuple[int | str, ...] | None, float | None]] = field(
-        default_factory=list
-    )
+    batches: list[tuple[Digest, float | None]] = field(default_factory=list)
     named: list[tuple[int | str, ...]] = field(default_factory=list)
 
 
@@ -41,16 +49,9 @@ class Consumption:
         self._lock = threading.Lock()
         self._events: dict[int, _Events] = {}
 
-    def batch(
-        self,
-        replica: int,
-        size: int,
-        fingerprints: tuple[int, ...] | None,
-        ids: tuple[int | str, ...] | None,
-        loss: float | None,
-    ) -> None:
+    def batch(self, replica: int, examples: Digest, loss: float | None) -> None:
         with self._lock:
-            self._events.setdefault(replica, _Events()).batches.append((size, fingerprints, ids, loss))
+            self._events.setdefault(replica, _Events()).batches.append((examples, loss))
 
     def name(self, replica: int, ids: tuple[int | str, ...]) -> None:
         """Add the ids that the program gave to ``run.examples``."""
@@ -73,8 +74,8 @@ def _records(replica: int, events: _Events) -> list[BatchRecord]:
     if named and not events.batches:
         return [BatchRecord(replica, size=len(named[0]), example_ids=named[0])]
     return [
-        BatchRecord(replica, size, fingerprints, named[position] if named else ids, loss)
-        for position, (size, fingerprints, ids, loss) in enumerate(events.batches)
+        BatchRecord(replica, seen.size, seen.fingerprints, named[position] if named else seen.ids, loss, seen.columns)
+        for position, (seen, loss) in enumerate(events.batches)
     ]
 
 
@@ -99,9 +100,7 @@ class Part:
     is_ids: bool = False
 
 
-def digest(
-    parts: tuple[Part, ...], arrays: list[NDArray[Any]]
-) -> tuple[int, tuple[int, ...] | None, tuple[int | str, ...] | None]:
+def digest(parts: tuple[Part, ...], arrays: list[NDArray[Any]]) -> Digest:
     """Return the size, the fingerprints and the ids of a batch."""
     size: int | None = None
     ids: tuple[int | str, ...] | None = None
@@ -120,8 +119,9 @@ def digest(
         if affordable:
             hashes.append(_hash(part, given, rows))
     if size is None:
-        return 0, None, None
-    return size, fingerprint.combine(hashes) if hashes else None, ids
+        return Digest()
+    columns = tuple(tuple(map(int, column)) for column in hashes) if len(hashes) > 1 else ()
+    return Digest(size, fingerprint.combine(hashes) if hashes else None, ids, columns)
 
 
 def _rows_of(part: Part, given: list[NDArray[Any]]) -> int | None:
@@ -153,11 +153,11 @@ def observe_call(consumption: Consumption, given: Any, result: Any) -> None:
         has_loss = loss is not None
         value = float(arrays[-1]) if has_loss else None
         try:
-            size, fingerprints, ids = digest(parts, list(arrays[: len(arrays) - has_loss]))
+            examples = digest(parts, list(arrays[: len(arrays) - has_loss]))
         except Exception as error:  # an exception here would be raised in the user's step
             consumption.failed(f"a batch could not be observed: {type(error).__name__}: {error}")
             return
-        consumption.batch(int(replica), size, fingerprints, ids, value)
+        consumption.batch(int(replica), examples, value)
 
     add_callback(record, [*tensors, *([] if loss is None else [loss])])
 

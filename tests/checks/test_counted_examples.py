@@ -119,7 +119,8 @@ def test_a_replica_that_hands_over_nothing_in_a_later_step_is_named_with_momentu
 
     first = judged_with_slices(Way(momentum=0.9), Way(momentum=0.9, handed=handed), 2, checks=NUMERIC).findings[0]
     assert first.cause == "gradient-not-aggregated"
-    assert "only by the gradient of replica 0" in str(first.evidence)
+    assert "replica 1 computes a gradient and hands zeros to the optimizer" in str(first.evidence)
+    assert "same on all replicas" in str(first.fix)
 
 
 def test_right_gradients_on_uneven_replicas_are_no_mean_of_means() -> None:
@@ -131,3 +132,20 @@ def test_right_gradients_on_uneven_replicas_are_no_mean_of_means() -> None:
     report = judged_with_slices(Way(sizes=sizes), Way(sizes=sizes, handed=handed), 2, checks=NUMERIC)
     assert report.verdict == "fail"
     assert "mean-of-replica-means" not in {finding.cause for finding in (*report.findings, *report.excused)}
+
+
+def test_a_divisor_of_the_replicas_own_part_is_named() -> None:
+    def of_the_largest(weights: Gradient, batch: Batch) -> Gradient:
+        return added(example_gradients(weights, batch), 1.0 / (batch.total * batch.valid.max()))
+
+    report = judged_with_slices(Way(computed=of_the_largest), Way(computed=of_the_largest), 2, checks=NUMERIC)
+    assert report.findings[0].cause == "masked-loss-normalised-per-replica"
+    assert "one device that trains on only a replica's examples" in str(report.findings[0].evidence)
+
+
+def test_a_factor_of_one_replica_is_no_divisor_of_its_part() -> None:
+    def computed(weights: Gradient, batch: Batch) -> Gradient:
+        second = batch.replicas == 2 and batch.ids[0] % batch.total
+        return scaled(global_mean(weights, batch), 1.3 if second else 1.0)
+
+    assert _judged(computed).findings[0].cause is None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from simulated_training import Program, simulate
 
+from pytest_ddl.equivalence.checks.batch import check_batch
 from pytest_ddl.equivalence.checks.data_cover import check_data_cover
 from pytest_ddl.equivalence.evidence.calls import data_calls
 from pytest_ddl.equivalence.evidence.coverage import Order, contents_are_known, contents_by_step, coverage
@@ -112,3 +114,59 @@ def test_what_every_replica_is_given_whole_besides_its_share_is_no_batch() -> No
     assert data_calls(*map(with_gradients, (reference, distributed))) == (reference, distributed)
     undivided = consumed([[[0, 1, 2, 3]] * 2, [[4, 5, 6, 7]] * 2])
     assert data_calls(reference, undivided) == (reference, undivided)
+
+
+def _paired(pairs: list[list[tuple[int, int]]]) -> TrainingRecord:
+    """One step whose replicas consume examples of two tensors, known by their contents."""
+    names = [[hash(pair) for pair in part] for part in pairs]
+    record = consumed([names], "contents")
+    (step,) = record.ranks[0].steps
+    columns = [tuple(zip(*part, strict=True)) for part in pairs]
+    batches = tuple(replace(batch, columns=found) for batch, found in zip(step.batches, columns, strict=True))
+    return replace(record, ranks=(replace(record.ranks[0], steps=(replace(step, batches=batches),)),))
+
+
+RIGHT = [[(10, 1), (11, 2), (12, 3), (13, 4)]]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "cause", "evidence"),
+    [
+        (
+            [[(90, 1), (91, 2)], [(92, 3), (93, 4)]],
+            "examples-altered",
+            "tensor 1 of the examples is that of one device",
+        ),
+        ([[(10, 1), (11, 2)], [(12, 1), (13, 2)]], "examples-altered", "and tensor 1 is not"),
+        ([[(10, 2), (11, 1)], [(12, 3), (13, 4)]], "examples-altered", "combined to other examples"),
+        ([[(90, 7), (91, 8)], [(92, 9), (93, 6)]], None, "weights can be compared only if"),
+    ],
+    ids=["inputs changed", "labels of others", "mixed up", "other examples"],
+)
+def test_tensors_that_tell_examples_apart_show_altered_ones(theirs: Any, cause: str | None, evidence: str) -> None:
+    ours, others = _paired(RIGHT), _paired(theirs)
+    (finding,) = check_data_cover(ours, others, Tolerance(ours)).findings
+    assert finding.cause == cause
+    assert evidence in str(finding.evidence)
+
+
+def test_labels_of_a_few_classes_do_not_tell_examples_apart() -> None:
+    ours, others = _paired([[(10, 0), (11, 1), (12, 0), (13, 1)]]), _paired([[(90, 0), (91, 1)], [(92, 0), (93, 1)]])
+    (finding,) = check_data_cover(ours, others, Tolerance(ours)).findings
+    assert finding.cause is None
+
+
+def test_the_batch_of_another_step_is_named_and_has_the_right_size() -> None:
+    ours, others = consumed(one([0, 1, 2, 3], [4, 5])), consumed([[[4], [5]], [[0, 1], [2, 3]]])
+    (finding,) = check_data_cover(ours, others, Tolerance(ours)).findings
+    assert finding.message == "step 1 consumes the global batch of step 2 on one device"
+    assert check_batch(ours, others, Tolerance(ours)).outcome is Outcome.PASS
+
+
+def test_a_replica_whose_data_has_ended_has_its_own_cause() -> None:
+    ours, others = consumed(one([0, 1, 2, 3], [4, 5, 6, 7])), consumed([[[0, 1], [2, 3]], [[4, 5], []]])
+    (finding,) = check_batch(ours, others, Tolerance(ours)).findings
+    assert finding.cause == "unequal-steps"
+    assert "the data of replica 1 has ended" in finding.message
+    fewer = consumed([[[0, 1], [2, 3]], [[4], [5]]])
+    assert [f.cause for f in check_batch(ours, fewer, Tolerance(ours)).findings] == ["global-batch-wrong"]

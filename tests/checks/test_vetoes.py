@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from simulated_gradients import Way, added, coupled, judged_with_slices, scaled, train
 from simulated_training import Program, pair
@@ -116,3 +118,35 @@ def test_a_crash_of_step_1_is_first() -> None:
     error = ErrorRecord("ValueError", "boom", "", 0)
     report = judge(*pair(Program(replicas=2, truncate=0), error=error))
     assert report.findings[0].cause == "worker-raised"
+
+
+def test_a_shown_loss_whose_cause_is_taken_back_is_still_wrong() -> None:
+    shown = Finding("LOSS-EQ", "differs", cause="mean-of-replica-means", step=2, grounds=Grounds.RECOMPUTED)
+    left = _vetoed(shown, [AGREE], EVEN)
+    assert left.cause == "reported-loss-wrong"
+    assert "not mean-of-replica-means: " in str(left.evidence)
+
+
+def test_slots_after_a_wrong_gradient_blame_no_optimizer() -> None:
+    def handed(parts: Any, _step: int) -> Any:
+        return [{**part, "kernel": np.abs(part["kernel"])} for part in parts]
+
+    for rule in ({"rule": "Adam"}, {"momentum": 0.9}):
+        report = judged_with_slices(Way(**rule), Way(handed=handed, **rule), 2, checks=NUMERIC)
+        assert [(finding.check, finding.cause) for finding in report.findings] == [("STEP-EQ", None)], str(report)
+
+
+def test_unequal_steps_come_before_what_fit_shows_of_them() -> None:
+    steps = Finding("STEP-EQ", "differ", cause="unequal-steps", step=9)
+    shown = Finding("LOSS-EQ", "differs", cause="reported-loss-wrong", step=5)
+    metric = Finding("METRIC-EQ", "differs", cause="metric-wrong", step=5)
+    assert root_causes([shown, metric, steps], roles=ROLES)[0] == steps
+    early = replace(shown, step=1)
+    assert root_causes([early, steps], roles=ROLES)[0] == early
+
+
+def test_a_shard_that_ends_early_explains_other_batches_before() -> None:
+    ended = Finding("BATCH", "ended", cause="unequal-steps", step=6)
+    others = Finding("DATA-COVER", "other batches", step=1)
+    weights = Finding("STEP-EQ", "differ", step=1)
+    assert root_causes([others, weights, ended], roles=ROLES) == [ended]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.training import fingerprint
-from pytest_ddl.training.consumption import Consumption, Part, as_ids, digest
+from pytest_ddl.training.consumption import Consumption, Digest, Part, as_ids, digest
 
 ROWS = np.random.default_rng(0).normal(size=(64, 5)).astype(np.float32)
 
@@ -43,28 +43,37 @@ def test_texts_and_empty_batches():
 def test_sparse_and_ragged_rows():
     parts = (Part("ragged", 0, 3),)
     values, rows = np.array([1.0, 2.0, 3.0]), np.array([0, 0, 2])
-    size, found, _ids = digest(parts, [values, rows, np.array(3)])
-    assert size == 3
-    _size, tail, _ids = digest(parts, [values[2:], np.array([0]), np.array(1)])
-    assert found[2:] == tail
-    assert len(set(found)) == 3
+    found = digest(parts, [values, rows, np.array(3)])
+    assert found.size == 3
+    tail = digest(parts, [values[2:], np.array([0]), np.array(1)])
+    assert found.fingerprints[2:] == tail.fingerprints
+    assert len(set(found.fingerprints)) == 3
+    assert found.columns == ()
 
 
 def test_digest_keeps_to_the_examples():
     parts = (Part("dense", 0, 1), Part("dense", 1, 1), Part("dense", 2, 1, is_ids=True))
-    size, found, ids = digest(parts, [ROWS, np.array(3.0), np.arange(64)])
-    assert (size, len(found), ids) == (64, 64, tuple(range(64)))
-    assert digest((Part("dense", 0, 1),), [np.array(1.0)]) == (0, None, None)
+    found = digest(parts, [ROWS, np.array(3.0), np.arange(64)])
+    assert (found.size, len(found.fingerprints), found.ids) == (64, 64, tuple(range(64)))
+    assert digest((Part("dense", 0, 1),), [np.array(1.0)]) == Digest()
+
+
+def test_each_tensor_of_an_example_has_a_hash():
+    parts = (Part("dense", 0, 1), Part("dense", 1, 1))
+    found, other = (digest(parts, [ROWS, labels]) for labels in (np.arange(64), np.arange(64) + 1))
+    assert [len(column) for column in found.columns] == [64, 64]
+    assert found.columns[0] == other.columns[0]
+    assert found.columns[1] != other.columns[1]
 
 
 def test_large_batches_are_only_counted(monkeypatch):
     monkeypatch.setattr("pytest_ddl.training.consumption.LARGEST", 10)
-    assert digest((Part("dense", 0, 1),), [ROWS]) == (64, None, None)
+    assert digest((Part("dense", 0, 1),), [ROWS]) == Digest(64)
 
 
 def test_batches_come_from_threads_and_leave_by_replica():
     consumption = Consumption()
-    threads = [threading.Thread(target=consumption.batch, args=(replica, 4, None, None, 0.5)) for replica in (1, 0, 2)]
+    threads = [threading.Thread(target=consumption.batch, args=(replica, Digest(4), 0.5)) for replica in (1, 0, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.coverage import step_of_batch
 from pytest_ddl.equivalence.evidence.gradients import calls, observed
@@ -37,10 +39,32 @@ def check_batch(
         compared += 1
         # The whole batch of another step has the right size. DATA-COVER reports the order.
         if sum(found.values()) != expected and step_of_batch(reference, distributed, step) is None:
-            return failed(CHECK, [_finding(step, found, expected, trains=_trains(reference, step))])
+            ended = _ended(distributed, step, found)
+            finding = _finding(step, found, expected, trains=_trains(reference, step))
+            return failed(CHECK, [_without_data(finding, ended) if ended else finding])
     if compared == 0:
         return not_applicable(CHECK, not_observed(distributed, "batch sizes were"))
     return passed(CHECK, f"{compared} global batches")
+
+
+def _ended(distributed: TrainingRecord, step: int, found: dict[int, int]) -> list[int]:
+    """Return the replicas that got examples before and get none now, if all others get as many as before."""
+    before = sizes(distributed, step - 1) if step > 1 else {}
+    empty = [replica for replica, size in found.items() if not size and before.get(replica)]
+    others = {replica: size for replica, size in found.items() if size}
+    return empty if others and all(before.get(replica) == size for replica, size in others.items()) else []
+
+
+def _without_data(finding: Finding, replicas: list[int]) -> Finding:
+    cause = "unequal-steps"
+    listed = ", ".join(map(str, replicas))
+    return replace(
+        finding,
+        message=f"{finding.message}: the data of replica {listed} has ended",
+        cause=cause,
+        fix=fix_of(cause),
+        evidence="the other replicas get as many examples as in the step before",
+    )
 
 
 def _trains(reference: TrainingRecord, step: int) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, coverage, step_of_batch
+from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, altered_tensors, coverage, step_of_batch
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import lone_ids
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -35,11 +35,32 @@ def check_data_cover(
         return not_applicable(CHECK, not_observed(distributed, "examples were"))
     if found.order is Order.SAME:
         return passed(CHECK, f"{found.by} of {sum(found.ours.values())} examples in {found.steps} steps")
+    tensors = altered_tensors(reference, distributed, found.steps) if found.by == "contents" else None
+    if tensors is not None and not is_asynchronous(distributed):
+        return failed(CHECK, [_altered(found, *tensors)])
     if found.order is Order.OTHER:
         if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently, so which examples a step consumes is random")
         return failed(CHECK, [_other_order(reference, distributed, found)])
     return failed(CHECK, _wrong(found))
+
+
+def _altered(found: Coverage, shared: list[int], other: list[int]) -> Finding:
+    """Report examples of which some tensors are those of one device and some are not, or are combined otherwise."""
+    cause = "examples-altered"
+    same = f"tensor {', '.join(map(str, shared))} of the examples is that of one device in every step"
+    if other:
+        evidence = f"{same}, and tensor {', '.join(map(str, other))} is not"
+    else:
+        evidence = "each tensor has the values of one device in every step, but they are combined to other examples"
+    return Finding(
+        check=CHECK,
+        message=f"the examples have other values than on one device, from step {found.step} on",
+        cause=cause,
+        step=found.step,
+        fix=fix_of(cause),
+        evidence=evidence,
+    )
 
 
 def _other_order(reference: TrainingRecord, distributed: TrainingRecord, found: Coverage) -> Finding:

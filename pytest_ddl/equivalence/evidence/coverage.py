@@ -12,6 +12,8 @@ from pytest_ddl.equivalence.evidence.tolerance import FAILURE
 from pytest_ddl.records import TrainingRecord
 
 Examples = Counter[int | str]
+_DISTINCT = 0.5
+"""Share of distinct values above which a tensor tells examples apart: labels of a few classes do not."""
 
 
 class Order(Enum):
@@ -83,6 +85,37 @@ def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -
     for step in range(1, steps + 1):
         theirs.update(_examples(distributed, step, "contents") or ())
     return not set(theirs) - set(ours)
+
+
+def altered_tensors(
+    reference: TrainingRecord, distributed: TrainingRecord, steps: int
+) -> tuple[list[int], list[int]] | None:
+    """Return the tensors of the examples that both runs share in every step, and those that differ.
+
+    A shared tensor shows that the examples are the same if its values are hardly ever equal for two examples. The
+    result is ``None`` if no such tensor is shared. If all are shared one by one, they are combined in another way.
+    """
+    numbers = {len(batch.columns) for record in (reference, distributed) for batch in record.batches(1) if batch.size}
+    count = numbers.pop() if len(numbers) == 1 else 0
+    shared, names_examples = set(range(count)), False
+    for position in range(count):
+        pairs = [(_column(reference, at, position), _column(distributed, at, position)) for at in range(1, steps + 1)]
+        if any(ours is None or ours != theirs for ours, theirs in pairs):
+            shared.discard(position)
+            continue
+        values = sum((ours for ours, _theirs in pairs if ours), Counter[int]())
+        names_examples = names_examples or len(values) > _DISTINCT * sum(values.values())
+    return (sorted(shared), [at for at in range(count) if at not in shared]) if names_examples else None
+
+
+def _column(record: TrainingRecord, step: int, position: int) -> Counter[int] | None:
+    """Return the hashes of one tensor of the examples of a global batch; ``None`` if they were not observed."""
+    found: Counter[int] = Counter()
+    for batch in record.batches(step):
+        if batch.size and len(batch.columns) <= position:
+            return None
+        found.update(batch.columns[position] if batch.size else ())
+    return found
 
 
 def step_of_batch(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> int | None:

@@ -26,7 +26,21 @@ def root_causes(
     kept: list[Finding] = []
     verified: list[Finding] = []
     stops = [finding.step or 0 for finding in findings if roles.have(finding, Role.STOPPING)]
-    for finding in sorted(findings, key=lambda finding: _rank(finding, roles, min(stops, default=0))):
+    fewer = [finding.step or 0 for finding in findings if finding.cause == "unequal-steps"]
+
+    regrouped = [f.step or 0 for f in findings if f.cause is None and roles.have(f, Role.EXAMPLES)]
+
+    def key(finding: Finding) -> tuple[int, float, int, int]:
+        tier, step, vague, position = _rank(finding, roles, min(stops, default=0))
+        if fewer and roles.have(finding, Role.LOSS | Role.METRICS) and step > 1:
+            # Epochs of another length reset at another step what fit shows. In the first step none has ended.
+            return tier, max(step, min(fewer) + 0.5), vague, position
+        if finding.cause == "unequal-steps" and roles.have(finding, Role.BATCHES):
+            # Shards of unequal lengths make other global batches before the shorter one ends.
+            return tier, min([step, *regrouped]), vague, position
+        return tier, step, vague, position
+
+    for finding in sorted(findings, key=key):
         explained = any(
             decided(EXPLAINED, earlier, finding, roles)
             and (not is_excused(earlier) or is_excused(finding) or decided(MUST_FOLLOW, earlier, finding, roles))

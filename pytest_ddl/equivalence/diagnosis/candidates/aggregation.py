@@ -20,6 +20,10 @@ from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 CAUSE = "gradient-not-aggregated"
+_SHARED_DECISION = (
+    "If a replica skips or zeroes its gradient, decide on a value that is the same on all replicas: all-reduce the "
+    "loss or the gradients first, then test them."
+)
 
 
 def own_gradient(case: Case) -> Fit | None:
@@ -40,6 +44,30 @@ def own_gradient(case: Case) -> Fit | None:
                 whole = f"all {len(apart)} weights" if len(apart) == len(case.pulls) else names
                 return Fit(CAUSE, f"{whole} moved {how}: the {source} replicas reproduce the update of each")
     return None
+
+
+def handed_over_zeros(case: Case) -> Fit | None:
+    """Test for a replica that computes a gradient and hands only zeros to the optimizer, while others do not."""
+    sources = {source.stage: source for source in case.sources}
+    computed, applied = (sources.get(stage) for stage in (GradientStage.COMPUTED, GradientStage.APPLIED))
+    if computed is None or applied is None or not case.pulls:
+        return None
+    silent = [r for r, part in enumerate(applied.parts) if not any(map(np.any, part.values()))]
+    left_out = [r for r in silent if any(map(np.any, computed.parts[r].values()))]
+    if not left_out or len(silent) == case.replicas:
+        return None
+    summed = total_of(applied)
+    if not all(m.variable.index in summed for m in case.pulls) or not reproduces(
+        case.pulls, lambda m: summed[m.variable.index]
+    ):
+        return None
+    replicas = ", ".join(map(str, left_out))
+    return Fit(
+        CAUSE,
+        f"replica {replicas} computes a gradient and hands zeros to the optimizer: the update is the sum of the other "
+        "gradients",
+        fix=_SHARED_DECISION,
+    )
 
 
 def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, int], Float | None]]]:

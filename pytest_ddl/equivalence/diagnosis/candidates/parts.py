@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, combined, computed_alone, random_sources
+from pytest_ddl.equivalence.diagnosis.candidates.shared import (
+    adds_up,
+    combined,
+    computed_alone,
+    factors_alone,
+    random_sources,
+)
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
@@ -12,6 +18,9 @@ from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import is_uneven
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
+
+_ALIKE = 1e-6
+"""Largest relative difference of factors that are the same: a loss may be divided by a number in float32."""
 
 
 def empty_replica(case: Case) -> Fit | None:
@@ -49,6 +58,31 @@ def shares_of_examples(case: Case) -> Fit | None:
     if by_size and len(set(counts)) > 1 and weights.are(by_size):
         return Fit("mean-of-replica-means", f"{evidence}, as the replicas had {counts} examples", approximation=True)
     return Fit("masked-loss-normalised-per-replica", evidence)
+
+
+def normalised_by_its_part(case: Case) -> Fit | None:
+    """Test whether each replica divides by a number of its own part, for example by its longest sequence.
+
+    One device's gradient is a weighted sum of the replicas' gradients, and one device computes exactly these gradients,
+    up to one factor for all, if it trains on only the replica's examples.
+    """
+    source = _used(case)
+    if source is None:
+        return None
+    weights = solve(source.own, source.parts, case.gradient_slack)
+    if weights is None or min(weights.values) <= 0 or weights.are([weights.values[0]] * case.replicas):
+        return None
+    factors = factors_alone(case, source)
+    if len(factors) != case.replicas or None in factors:
+        return None
+    known = [factor for factor in factors if factor is not None]
+    if max(known) - min(known) > _ALIKE * max(map(abs, known)):
+        return None
+    return Fit(
+        "masked-loss-normalised-per-replica",
+        f"{_described(source, weights, _share(case, source) or 1.0)}; one device that trains on only a replica's "
+        "examples gets the gradient of this replica",
+    )
 
 
 def _described(source: Source, weights: Weights, share: float) -> str:

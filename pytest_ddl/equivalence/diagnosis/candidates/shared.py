@@ -85,19 +85,28 @@ def computed_alone(case: Case, source: Source) -> dict[int, bool]:
     The result is empty if one device did not train on each replica's examples. A mean over the replica's examples
     differs from a part of the global mean by one factor.
     """
-    found: dict[int, bool] = {}
-    close = case.close(case.replicas)
+    factors = factors_alone(case, source)
+    return {replica: factor is not None for replica, factor in zip(sorted(case.slices), factors, strict=False)}
+
+
+def factors_alone(case: Case, source: Source) -> list[float | None]:
+    """Return for each replica its gradient divided by the one that one device computes for only its examples.
+
+    An entry is ``None`` if no single factor fits. The result is empty if one device did not train on each replica's
+    examples.
+    """
     if len(case.slices) != case.replicas:
-        return {}
+        return []
+    close = case.close(case.replicas)
+    found: list[float | None] = []
     for part, replica in zip(source.parts, sorted(case.slices), strict=True):
         alone = gradients.by_replica(case.slices[replica], case.step, source.stage).get(0, {})
         shared = [i for i in part if i in alone and alone[i].shape == part[i].shape]
         factor = coefficient(flat([part[i] for i in shared]), flat([alone[i] for i in shared])) if shared else None
-        found[replica] = (
-            factor is not None
-            and len(shared) == len(part)
-            and all(close(i, part[i], factor * alone[i]) for i in shared)
-        )
+        if factor is None or len(shared) < len(part):
+            found.append(None)
+        else:
+            found.append(factor if all(close(i, part[i], factor * alone[i]) for i in shared) else None)
     return found
 
 
