@@ -150,3 +150,23 @@ def test_a_shard_that_ends_early_explains_other_batches_before() -> None:
     others = Finding("DATA-COVER", "other batches", step=1)
     weights = Finding("STEP-EQ", "differ", step=1)
     assert root_causes([others, weights, ended], roles=ROLES) == [ended]
+
+
+def test_variables_that_combine_assignments_agree_without_a_reduction() -> None:
+    finding = Finding(
+        "STEP-EQ",
+        "differs",
+        cause="gradient-not-aggregated",
+        variable="dense/kernel",
+        exact=False,
+        grounds=Grounds.PATTERN,
+    )
+    reference, distributed = pair(EVEN)
+    assert _vetoed(finding, [AGREE], EVEN).cause is None
+    averaged = tuple(
+        replace(rank, variables=tuple(replace(v, aggregation="VariableAggregation.MEAN") for v in rank.variables))
+        for rank in distributed.ranks
+    )
+    evidence = Evidence([AGREE], reference, replace(distributed, ranks=averaged), ROLES)
+    (left,) = without_contradictions([finding], (), evidence)
+    assert left.cause == "gradient-not-aggregated"

@@ -27,6 +27,11 @@ def is_asynchronous(record: TrainingRecord) -> bool:
     return any(rank.asynchronous for rank in record.ranks)
 
 
+def combines(variable: VariableRecord) -> bool:
+    """Return whether an assignment in a replica function gives every component the sum or mean over the replicas."""
+    return variable.aggregation.lower().rsplit(".", 1)[-1] in ("mean", "sum")
+
+
 def read_locally(variable: VariableRecord) -> bool:
     """Return whether replicas may hold different values that are reduced when the variable is read."""
     lazy = "on_read" in variable.synchronization.lower()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.clip import CHECK as CLIP
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
-from pytest_ddl.equivalence.evidence.observe import is_uneven, sizes
+from pytest_ddl.equivalence.evidence.observe import combines, is_uneven, sizes
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds, Outcome
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.records import TrainingRecord
@@ -59,7 +59,9 @@ def _replicas_agree(finding: Finding, evidence: Evidence) -> str | None:
 
 
 def _guess_although_replicas_agree(finding: Finding, evidence: Evidence) -> str | None:
-    return None if finding.exact else _replicas_agree(finding, evidence)
+    # Variables that combine what the replicas assign agree whatever the replicas did.
+    combined = any(v.name == finding.variable and combines(v) for v in evidence.distributed.variables)
+    return None if finding.exact or combined else _replicas_agree(finding, evidence)
 
 
 def _slots_agree(finding: Finding, evidence: Evidence) -> str | None:

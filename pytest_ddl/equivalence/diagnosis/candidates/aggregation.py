@@ -15,7 +15,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
 )
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, agrees, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, mean
-from pytest_ddl.equivalence.evidence.observe import is_uneven
+from pytest_ddl.equivalence.evidence.observe import combines, is_uneven
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
@@ -145,12 +145,15 @@ def drifting_apart(case: Case) -> Fit | None:
 
 
 def without_reduction(case: Case) -> Fit | None:
-    """Test for replicas that differ, compute other gradients, and get the whole gradient from no reduction.
+    """Test for replicas that compute other gradients and get the whole gradient from no reduction.
 
-    The update cannot be recomputed from the gradient if its rule is not known, for example that of RMSprop by hand.
+    They differ afterwards, unless the variables combine what the replicas assign. The update cannot be recomputed from
+    the gradient if its rule is not known, for example that of RMSprop by hand.
     """
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
     apart = [motion for motion in case.weights if motion.components_differ]
+    combined_later = not apart and [m for m in case.weights if not m.is_right and combines(m.variable)]
+    apart = apart or combined_later or []
     by_hand = GradientStage.APPLIED not in case.parts  # the reductions of an optimizer are not recorded
     if source is None or not apart or not by_hand or case.in_gradient_units or not tell_apart(case, source):
         return None
@@ -158,11 +161,13 @@ def without_reduction(case: Case) -> Fit | None:
     if any(_is_reduced(case, summed[m.variable.index]) for m in apart if m.variable.index in summed):
         return None
     names = ", ".join(motion.variable.name for motion in apart[:3])
-    return Fit(
-        CAUSE,
-        f"{names} differ between the replicas, whose gradients differ, and no reduction gave their sum or mean",
-        grounds=Grounds.PATTERN,
-    )
+    evidence = f"{names} differ between the replicas, whose gradients differ, and no reduction gave their sum or mean"
+    if combined_later:
+        evidence = (
+            "no reduction gave the sum or mean of the replicas' gradients: each replica computes an update from its "
+            f"own gradient, and the aggregation of {names} combines only the results"
+        )
+    return Fit(CAUSE, evidence, grounds=Grounds.PATTERN)
 
 
 def _is_reduced(case: Case, summed: Float) -> bool:
