@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ def render_report(report: Report) -> str:
     for position, finding in enumerate(report.findings):
         lines.append("")
         lines.extend(_in_full(finding) if position == 0 else _in_short(finding))
-        lines.extend(_declaration(finding, report.strategy))
+        lines.extend(_declaration(finding, report))
     for result in report.results:
         if result.details:
             lines.extend(["", *_wrapped(f"{result.check}: {result.reason}", indent=""), *_indented(result.details)])
@@ -43,11 +42,12 @@ def render_report(report: Report) -> str:
         lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}: {reason}"))
     for finding in report.approximations:
         text = f"{_place(finding)}{_cause(finding)}: {finding.message} ({_numbers(finding)})"
-        lines.extend(_wrapped(f"approximation: {text}; fails with strict=True"))
+        lines.extend(_wrapped(f"approximation: {text}; {_strict(report)}"))
     for finding in report.known:
-        lines.extend(_of_framework(finding, report.strategy))
+        lines.extend(_of_framework(finding, report))
     for cause, reason in report.unused_expectations.items():
-        lines.extend(_wrapped(f"unused expectation: {cause} did not occur ({reason}); remove it from expect="))
+        text = f"unused expectation: {cause} did not occur ({reason}); remove it from expect="
+        lines.extend(_wrapped(report.words.of(text)))
     for note in report.notes:
         lines.extend(_wrapped(f"note: {note}"))
     return "\n".join(line.rstrip() for line in lines)
@@ -135,32 +135,35 @@ def _in_full(finding: Finding) -> Iterator[str]:
         yield from _indented(finding.details)
 
 
-def _of_framework(finding: Finding, strategy: str) -> Iterator[str]:
+def _strict(report: Report) -> str:
+    return report.words.of("fails with strict=True")
+
+
+def _of_framework(finding: Finding, report: Report) -> Iterator[str]:
     """Yield the lines about a known behavior of a framework, and how to declare or avoid it."""
     behavior = KNOWN[finding.known or ""]
-    yield from _wrapped(
-        f"known behavior: {_place(finding)}{behavior.id}: {behavior.explanation}; fails with strict=True"
-    )
+    yield from _wrapped(f"known behavior: {_place(finding)}{behavior.id}: {behavior.explanation}; {_strict(report)}")
     yield from _field("  found", f"{finding.check}: {_cause(finding)}: {finding.message}")
-    yield from _field("  meanwhile", behavior.workaround)
-    yield f"    to accept: {declaration(finding.cause, strategy, behavior.id)}"
+    yield from _field("  meanwhile", report.words.of(behavior.workaround))
+    yield from _accepting("    to accept:", finding.cause, report, behavior.id)
 
 
-def _declaration(finding: Finding, strategy: str) -> Iterator[str]:
+def _declaration(finding: Finding, report: Report) -> Iterator[str]:
     """Yield what a failure shows if its cause is one that a user may want to declare."""
     behavior = KNOWN.get(finding.known or "")
     if behavior is not None:
         yield from _field("known as", f"{behavior.id}: {behavior.explanation}")
-        yield from _field("meanwhile", behavior.workaround)
-        yield f"  to accept:   {declaration(finding.cause, strategy, behavior.id)}"
+        yield from _field("meanwhile", report.words.of(behavior.workaround))
+        yield from _accepting("  to accept:  ", finding.cause, report, behavior.id)
     elif finding.cause is not None and finding.cause in CAUSES and CAUSES[finding.cause].declarable:
-        yield f"  to accept:   {declaration(finding.cause, strategy)}"
+        yield from _accepting("  to accept:  ", finding.cause, report, "the reason")
 
 
-def declaration(cause: str | None, strategy: str, reason: str = "the reason") -> str:
-    """Return the argument ``expect=`` that declares a cause for one strategy, in one line to paste into a test."""
-    name = strategy.partition("[")[0]
-    return f"expect={{{json.dumps(name)}: {{{json.dumps(cause)}: {json.dumps(reason)}}}}}"
+def _accepting(label: str, cause: str | None, report: Report, reason: str) -> Iterator[str]:
+    """Yield what declares a cause for one strategy, in one line to paste into a test or a command."""
+    if report.words.expectation:
+        name = report.strategy.partition("[")[0]
+        yield f"{label} {report.words.expectation.format(strategy=name, cause=cause, reason=reason)}"
 
 
 def _ended(report: Report) -> bool:
@@ -212,7 +215,8 @@ def _table(report: Report) -> Iterator[str]:
         # Most checks do not apply to most programs. Those that the user could make apply are named.
         named = [f"{result.check} (needs {result.needs})" for result in idle if result.needs]
         others = len(idle) - len(named)
-        named += [f"{others}{' others' if named else ''} (reasons: report.results)"] if others else []
+        text = f"{others}{' others' if named else ''} (reasons: report.results)"
+        named += [report.words.of(text)] if others else []
         yield from _wrapped(f"not applicable: {', '.join(named)}")
 
 
