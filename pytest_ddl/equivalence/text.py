@@ -56,7 +56,7 @@ def render_report(report: Report) -> str:
 def headline(report: Report) -> str:
     """Return one line that sums up the verdict. A failure starts with its cause, as narrow terminals cut the line."""
     if report.findings:
-        return _shortened(_failure(report.strategy, report.findings[0]), HEADLINE)
+        return _shortened(_failure(report.strategy, report.findings[0]))
     if report.verdict == "pass":
         steps = report.distributed.num_steps if report.distributed else 0
         compared = [r.check for r in report.results if r.outcome is Outcome.PASS]
@@ -70,11 +70,11 @@ def headline(report: Report) -> str:
             if _ended(report)
             else (f"{_agreement(report)} except for what a framework is known to do")
         )
-        return _shortened(f"{first.id}: {report.strategy} {what}: {first.title}", HEADLINE)
+        return _shortened(f"{first.id}: {report.strategy} {what}: {first.title}")
     if report.expected_end is not None:
-        return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}", HEADLINE)
+        return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}")
     reason = str(report.doubts[0]) if report.doubts else "no check could compare anything"
-    return _shortened(f"{report.strategy} is inconclusive: {reason}", HEADLINE)
+    return _shortened(f"{report.strategy} is inconclusive: {reason}")
 
 
 def _agreement(report: Report) -> str:
@@ -203,14 +203,19 @@ def _cause(finding: Finding) -> str:
 
 
 def _table(report: Report) -> Iterator[str]:
-    tolerated = list(report.excused)
     idle = [result for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
+    unable: dict[str, list[str]] = {}
     for result in report.results:
-        if result in idle:
-            continue
-        label = _label(result, report, tolerated)
-        reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result)
-        yield _shortened(f"{result.check:<11} {label:<13} {reason}")
+        if result.outcome is Outcome.INCONCLUSIVE and result.follows:
+            unable.setdefault(result.reason, []).append(result.check)
+    for result in report.results:
+        alike = unable.get(result.reason, []) if result.follows else []
+        if result not in idle and len(alike) < 2:
+            reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result, report)
+            yield from _wrapped(f"{result.check:<11} {_label(result, report):<13} {reason}", indent=" " * 26)
+    for reason, checks in unable.items():
+        if len(checks) > 1:
+            yield from _wrapped(f"inconclusive: {', '.join(checks)}: {reason}")
     if idle:
         # Most checks do not apply to most programs. Those that the user could make apply are named.
         named = [f"{result.check} (needs {result.needs})" for result in idle if result.needs]
@@ -220,16 +225,19 @@ def _table(report: Report) -> Iterator[str]:
         yield from _wrapped(f"not applicable: {', '.join(named)}")
 
 
-def _label(result: CheckResult, report: Report, tolerated: list[Finding]) -> str:
+def _label(result: CheckResult, report: Report) -> str:
     """Return the label of a check. A FAIL is "tolerated" if the report tolerates its findings or their cause."""
-    if result.outcome is Outcome.FAIL and not report.findings and tolerated:
+    if result.outcome is Outcome.FAIL and not report.findings and report.excused:
         return "tolerated"
     return _LABELS[result.outcome]
 
 
-def _first_cause(result: CheckResult) -> str:
+def _first_cause(result: CheckResult, report: Report) -> str:
+    """Return the cause of a check's first finding, with its message unless the report shows the message elsewhere."""
     first = result.findings[0]
-    return f"{_place(first)}{_cause(first)}: {first.message}"
+    shown = {(finding.check, finding.message) for finding in (*report.findings, *report.approximations, *report.known)}
+    text = f"{_place(first)}{_cause(first)}"
+    return text if (first.check, first.message) in shown else f"{text}: {first.message}"
 
 
 def _field(name: str, text: str | None) -> Iterator[str]:
@@ -238,13 +246,13 @@ def _field(name: str, text: str | None) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
-    flat = text if text.startswith(" ") else " ".join(text.split())
+    flat = text if text.startswith(" ") or len(indent) > 2 else " ".join(text.split())
     wrapped = textwrap.wrap(
         flat, WIDTH, subsequent_indent=indent or "  ", break_long_words=False, break_on_hyphens=False
     )
     return wrapped or [""]
 
 
-def _shortened(text: str, width: int = WIDTH) -> str:
+def _shortened(text: str) -> str:
     flat = " ".join(text.split()) if "\n" in text else text
-    return flat if len(flat) <= width else flat[: width - 3] + "..."
+    return flat if len(flat) <= HEADLINE else flat[: HEADLINE - 3] + "..."
