@@ -67,7 +67,9 @@ def assert_equivalence(
     report = report.worded(words_of(item.config))
     compared(item, report)
     for finding in report.approximations:
-        item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
+        text = f"{finding.cause} at step {finding.step}: {finding.message}"
+        text += f"; tolerated, because {finding.evidence}" if finding.evidence else ""
+        item.user_properties.append((TOLERATED, text))
     for behavior in report.known_behaviors:
         item.user_properties.append((KNOWN_BEHAVIOR, behavior.id))
     if report.verdict == "known" and not _is_marked_xfail(item):

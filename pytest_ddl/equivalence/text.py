@@ -43,6 +43,7 @@ def render_report(report: Report) -> str:
     for finding in report.approximations:
         text = f"{_place(finding)}{_cause(finding)}: {finding.message} ({_numbers(finding)})"
         lines.extend(_wrapped(f"approximation: {text}; {_strict(report)}"))
+        lines.extend(_field("  because", finding.evidence))
     for finding in report.known:
         lines.extend(_of_framework(finding, report))
     for cause, reason in report.unused_expectations.items():
