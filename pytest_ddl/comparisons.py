@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddl.config import words_of
 from pytest_ddl.items.selection import label
 from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_with_cause, status_line
 
@@ -63,9 +64,12 @@ def assert_equivalence(
         report: Report = item.config.stash[_COMPARER].compare(
             train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
         )
+    report = report.worded(words_of(item.config))
     compared(item, report)
     for finding in report.approximations:
-        item.user_properties.append((TOLERATED, f"{finding.cause} at step {finding.step}: {finding.message}"))
+        text = f"{finding.cause} at step {finding.step}: {finding.message}"
+        text += f"; tolerated, because {finding.evidence}" if finding.evidence else ""
+        item.user_properties.append((TOLERATED, text))
     for behavior in report.known_behaviors:
         item.user_properties.append((KNOWN_BEHAVIOR, behavior.id))
     if report.verdict == "known" and not _is_marked_xfail(item):

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import pytest
 
+from pytest_ddl.words import CHECK, FIXTURE, TRY, Words
+
 ENV_PREFIX = "PYTEST_DDL_"
 
 
@@ -167,6 +169,7 @@ class Settings:
     """Resolved values of all options."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    words: Words = FIXTURE
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name].value
@@ -185,7 +188,7 @@ class Settings:
     def error(self, name: str, problem: object) -> pytest.UsageError:
         """Make a one-line usage error about the value of an option."""
         setting = self.settings[name]
-        return pytest.UsageError(f"--ddl-{name}={setting.value!r} (from {setting.origin}): {problem}")
+        return pytest.UsageError(self.words.of(f"--ddl-{name}={setting.value!r} (from {setting.origin}): {problem}"))
 
 
 UsageError = pytest.UsageError
@@ -222,7 +225,14 @@ def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> 
     environ = os.environ if environ is None else environ
     resolved = {option.name: _setting(option, *_raw(config, option, environ)) for option in OPTIONS}
     _warn_about_unknown(config, environ)
-    return Settings(resolved)
+    return Settings(resolved, words_of(config))
+
+
+def words_of(config: pytest.Config) -> Words:
+    """Return the words of the command that has started pytest, or those of the author of a test."""
+    if config.option.ddl_check:
+        return CHECK
+    return TRY if getattr(config.option, "ddl_try", None) else FIXTURE
 
 
 def flag_before_parsing(config: pytest.Config, name: str) -> bool:

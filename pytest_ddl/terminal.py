@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddl.config import words_of
 from pytest_ddl.github import is_github
 
 if TYPE_CHECKING:
@@ -146,11 +147,12 @@ def _show_known(terminalreporter: Any) -> None:
         return
     from pytest_ddl.equivalence.known.catalogue import KNOWN
 
-    terminalreporter.section("known behaviors of TensorFlow and Keras (--ddl-strict fails on them)")
+    words = words_of(terminalreporter.config)
+    terminalreporter.section(words.of("known behaviors of TensorFlow and Keras (--ddl-strict fails on them)"))
     for name, tests in found.items():
         behavior = KNOWN[name]
         terminalreporter.write_line(f"{name}: {len(tests)} test{'s' if len(tests) > 1 else ''}: {behavior.explanation}")
-        terminalreporter.write_line(f"    {behavior.workaround}")
+        terminalreporter.write_line(f"    {words.of(behavior.workaround)}")
 
 
 def _show_tolerated(terminalreporter: Any) -> None:
@@ -166,6 +168,6 @@ def _show_tolerated(terminalreporter: Any) -> None:
             if name == wanted
         ]
         if noted:
-            terminalreporter.section(title)
+            terminalreporter.section(words_of(terminalreporter.config).of(title))
             for nodeid, text in noted:
                 terminalreporter.write_line(f"{nodeid}: {text}")

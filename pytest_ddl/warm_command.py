@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
+from collections.abc import Iterator
 
 from pytest_ddl.bench.outcome import FAILED, OK, failed
 from pytest_ddl.cluster import warm
+from pytest_ddl.harness import process_harness
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +54,6 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _start(idle: float) -> None:
-    from pytest_ddl.harness import process_harness
-
     environ = process_harness().worker_environ()
     key = warm.key_of(environ)
     warm.start(key, environ, idle)
@@ -64,8 +65,27 @@ def _start(idle: float) -> None:
 def _show() -> None:
     found = warm.servers()
     for server in found:
-        misfit = server.misfit(os.environ)
-        state = f"not used here, because {misfit}" if misfit else "ready"
-        print(f"warm server {server.pid}: {state}; ends after {server.idle / 60:g} minutes without a run")  # noqa: T201
+        print("\n".join(_described(server)))  # noqa: T201
     if not found:
         print("no warm server is running")  # noqa: T201
+
+
+def _described(server: warm.Server) -> Iterator[str]:
+    """Yield the lines about a server: whether it fits this environment, its age, its packages, its runs, its end."""
+    misfit = server.misfit(os.environ)
+    if misfit is None and server.key != warm.key_of(process_harness().worker_environ()):
+        misfit = "its Python, installed packages or environment are others"
+    yield f"warm server {server.pid}: {f'not used here, because {misfit}' if misfit else 'ready'}"
+    if server.started:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(server.started))
+        yield f"    since:     {since} ({(time.time() - server.started) / 60:.0f} min ago)"
+        yield f"    python:    {server.python}"
+        yield f"    packages:  {', '.join(f'{name} {version}' for name, version in server.packages.items())}"
+    use = warm.use_of(server)
+    if use is None:
+        return
+    running = use["running"]
+    yield f"    runs:      {use['runs']}, {f'{running} of them now' if running else 'none now'}"
+    without = f"{server.idle / 60:g} minutes without a run"
+    at = time.strftime("%H:%M:%S", time.localtime(time.time() + use["left"]))
+    yield f"    ends:      after {without}" + ("" if running else f": at {at}, if no run uses it")

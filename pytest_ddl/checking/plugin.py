@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.config import words_of
 from pytest_ddl.messages import did_you_mean
 
 _PLAN = pytest.StashKey[dict[str, Any]]()
@@ -36,7 +37,7 @@ def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any]) ->
     try:
         check_arguments(registered_checks(config), harness_of(config).registry, **arguments)
     except ArgumentError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise pytest.UsageError(words_of(config).of(str(error))) from None
 
 
 @pytest.hookimpl(tryfirst=True)

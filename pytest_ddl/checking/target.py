@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import re
-import symtable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ddl.definitions import lacks
 from pytest_ddl.messages import did_you_mean
-
-_MADE_OTHERWISE = re.compile(r"import \*|^def __getattr__|\bglobals\(\)", re.MULTILINE)
-"""Ways to define a name that the text of a module does not show."""
 
 
 class TargetError(ValueError):
@@ -39,10 +36,10 @@ class Target:
                 f"{shown if ':' not in shown else 'train.py'}:train"
             )
         file = _file(place) if place.endswith(".py") else _module(place)
-        names, functions = _names(file)
-        if names is not None and function not in names:
-            hint = did_you_mean(function, functions)
-            raise TargetError(f"{file} has no {function!r}{hint}; its functions: {', '.join(functions) or 'none'}")
+        with suppress(SyntaxError):  # the import reports more
+            problem = lacks(file, function)
+            if problem:
+                raise TargetError(problem)
         return cls(file, function)
 
 
@@ -69,18 +66,3 @@ def _module(name: str) -> Path:
     if file.suffix != ".py":
         raise TargetError(f"the module {name!r} is not a Python file: {spec.origin}")
     return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-
-
-def _names(file: Path) -> tuple[list[str] | None, list[str]]:
-    """Return the names of a module's globals, and those of its public functions.
-
-    The first is ``None`` if the text does not show all names, or cannot be parsed. The import then reports more.
-    """
-    try:
-        text = file.read_text(encoding="utf-8")
-        symbols = symtable.symtable(text, str(file), "exec").get_symbols()
-    except (OSError, SyntaxError, ValueError):
-        return None, []
-    names = [one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()]
-    public = [one.get_name() for one in symbols if one.is_namespace() and not one.get_name().startswith("_")]
-    return (None if _MADE_OTHERWISE.search(text) else names), public

@@ -23,7 +23,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,12 @@ class Server:
     """Names of the top-level modules that it has imported or has looked for."""
     path: str
     """Its environment variable ``PYTHONPATH``."""
+    started: float = 0.0
+    """Time at which it was ready, in seconds since 1970."""
+    python: str = ""
+    """Its interpreter, with the version."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the packages that it has imported."""
 
     def misfit(self, environ: Mapping[str, str]) -> str | None:
         """Return why an import in this environment could give other modules than this server has, or ``None``."""
@@ -184,6 +190,20 @@ def servers() -> list[Server]:
     manifests = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime)
     found = [find(path.stem) for path in manifests]
     return [server for server in found if server is not None and not server.error and _connected(server.key)]
+
+
+def use_of(server: Server) -> dict[str, Any] | None:
+    """Ask a server for the numbers of ``runs`` that it has served and of those ``running`` now, and for its end.
+
+    The end is in ``left`` seconds, if no run uses the server. Return ``None`` if it does not answer.
+    """
+    connection = _connect(server.key)
+    if connection is None:
+        return None
+    with connection, contextlib.suppress(OSError):
+        connection.sendall(b'{"op": "status"}\n')
+        return _receive(connection, time.monotonic() + _ANSWER_TIMEOUT)
+    return None
 
 
 def fork(

@@ -9,7 +9,7 @@ Files in the server's folder, which only the user can open: ``KEY.socket``, ``KE
 manifest), which is written when the server is ready. :mod:`pytest_ddl.cluster.warm` reads them.
 
 Wire format: one JSON object per line. Requests: ``fork`` (with two file descriptors attached: the zygote's connection
-to its owner, and its log) and ``stop``. Answers: ``forked`` and ``ended``.
+to its owner, and its log), ``status`` and ``stop``. Answers: ``forked``, ``ended`` and ``status``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import socket
 import struct
 import sys
 import tempfile
+import time
 from typing import Any, NoReturn
 
 from pytest_ddl.cluster import strays, zygote
@@ -59,6 +60,10 @@ class WarmServer:
         self._clients: set[zygote.Client] = set()
         self._zygotes: dict[int, zygote.Client] = {}
         """Running zygotes by pid, with the clients that asked for them."""
+        self._runs = 0
+        """Number of zygotes that were forked."""
+        self._used = time.monotonic()
+        """Time of the start, or of the end of the latest zygote."""
         self._stopped = False
         self._own_children = strays.children()
         # If a zygote is killed, a process that its workers have started in a new session becomes a child of the server.
@@ -68,8 +73,8 @@ class WarmServer:
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(self._wakeup, selectors.EVENT_READ, None)
         while not self._stopped:
-            events = self._selector.select(None if self._zygotes else self._idle)
-            if not events and not self._zygotes:
+            events = self._selector.select(None if self._zygotes else self._left())
+            if not events and not self._zygotes and not self._left():
                 return
             for key, _mask in events:
                 if key.fileobj is self._listener:
@@ -79,6 +84,10 @@ class WarmServer:
                     self._reap()
                 else:
                     self._handle(key.data)
+
+    def _left(self) -> float:
+        """Return the seconds until the server ends if no run uses it."""
+        return max(0.0, self._used + self._idle - time.monotonic())
 
     def _add(self, connection: socket.socket) -> None:
         if not _is_own_user(connection):
@@ -99,6 +108,9 @@ class WarmServer:
             if request["op"] == "fork":
                 fds, client.fds = client.fds[:NUM_ZYGOTE_FDS], client.fds[NUM_ZYGOTE_FDS:]
                 self._fork(client, request, fds)
+            elif request["op"] == "status":
+                status = {"runs": self._runs, "running": len(self._zygotes), "left": self._left()}
+                client.send({"event": "status", **status})
             elif request["op"] == "stop":
                 self._stopped = True
 
@@ -110,6 +122,7 @@ class WarmServer:
         for fd in fds:
             os.close(fd)
         self._zygotes[pid] = client
+        self._runs += 1
         client.send({"event": "forked", "pid": pid})
 
     def _become_zygote(self, request: dict[str, Any], fds: list[int]) -> NoReturn:
@@ -141,6 +154,7 @@ class WarmServer:
         for pid, status in zygote.reaped(self._wakeup):
             client = self._zygotes.pop(pid, None)
             if client is not None:
+                self._used = time.monotonic()
                 client.send({"event": "ended", "status": status})
         for orphan in strays.children() - self._zygotes.keys() - self._own_children:
             strays.kill(orphan)
@@ -169,6 +183,12 @@ def imported_files() -> dict[str, list[int]]:
                 status = os.stat(path)
                 found[path] = [status.st_ctime_ns, status.st_size]
     return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the imported packages by name."""
+    packages = {name: sys.modules.get(name) for name in sorted(name.lstrip("?").partition(".")[0] for name in PRELOAD)}
+    return {name: str(getattr(package, "__version__", "?")) for name, package in packages.items() if package}
 
 
 def main() -> None:
@@ -202,6 +222,9 @@ def main() -> None:
             "files": files,
             "modules": sorted(names),
             "path": os.environ.get("PYTHONPATH", ""),
+            "started": time.time(),
+            "python": f"{sys.executable} ({sys.version.split()[0]})",
+            "packages": versions(),
         }
         with open(f"{manifest}.new", "w") as file:
             json.dump(facts, file)

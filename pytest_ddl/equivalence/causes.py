@@ -324,6 +324,12 @@ _PARAMETER_SERVER = (
         "Make scheduled functions safe to repeat: a worker's failure makes the coordinator schedule them again.",
     ),
     Cause(
+        "closures-not-awaited",
+        "Weights were read while closures still ran on the workers: nothing waited for them.",
+        "Call coordinator.join() after the last coordinator.schedule(), before weights are read, saved or recorded "
+        "(run.record()).",
+    ),
+    Cause(
         "staleness-exceeded",
         "A gradient was computed on weights older than the bound.",
         "Apply each gradient in the step that computes it, and look for gradients that are kept between steps. Under a "

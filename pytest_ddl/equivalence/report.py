@@ -13,6 +13,7 @@ from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.roles import Roles
 from pytest_ddl.equivalence.text import headline, render_report
 from pytest_ddl.records import TrainingRecord
+from pytest_ddl.words import FIXTURE, Words
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Report:
     """Roles of the checks that judged the runs, in the order in which the checks explain each other."""
     tolerance: Tolerance | None = field(default=None, repr=False, compare=False)
     """Bounds that judged the differences; ``None`` if the checks did not share one set of bounds."""
+
+    words: Words = field(default=FIXTURE, repr=False, compare=False)
+    """Words in which the report speaks to the user."""
 
     @property
     def verdict(self) -> str:
@@ -112,6 +116,11 @@ class Report:
     def noted(self, *notes: str) -> Report:
         """Return the report with further notes."""
         return replace(self, notes=(*self.notes, *notes))
+
+    def worded(self, words: Words) -> Report:
+        """Return the report with all messages in the words of the command that the user has called."""
+        names = ("results", "findings", "expected", "approximations", "known", "doubts", "notes")
+        return replace(self, words=words, **{name: words.within(getattr(self, name)) for name in names})
 
     def without(self, concerns: Callable[[Finding], bool], doubt: Doubt, *, in_program: bool = False) -> Report:
         """Return the report with a doubt in place of some findings.

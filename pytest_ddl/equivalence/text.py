@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ def render_report(report: Report) -> str:
     for position, finding in enumerate(report.findings):
         lines.append("")
         lines.extend(_in_full(finding) if position == 0 else _in_short(finding))
-        lines.extend(_declaration(finding, report.strategy))
+        lines.extend(_declaration(finding, report))
     for result in report.results:
         if result.details:
             lines.extend(["", *_wrapped(f"{result.check}: {result.reason}", indent=""), *_indented(result.details)])
@@ -43,11 +42,13 @@ def render_report(report: Report) -> str:
         lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}: {reason}"))
     for finding in report.approximations:
         text = f"{_place(finding)}{_cause(finding)}: {finding.message} ({_numbers(finding)})"
-        lines.extend(_wrapped(f"approximation: {text}; fails with strict=True"))
+        lines.extend(_wrapped(f"approximation: {text}; {_strict(report)}"))
+        lines.extend(_field("  because", finding.evidence))
     for finding in report.known:
-        lines.extend(_of_framework(finding, report.strategy))
+        lines.extend(_of_framework(finding, report))
     for cause, reason in report.unused_expectations.items():
-        lines.extend(_wrapped(f"unused expectation: {cause} did not occur ({reason}); remove it from expect="))
+        text = f"unused expectation: {cause} did not occur ({reason}); remove it from expect="
+        lines.extend(_wrapped(report.words.of(text)))
     for note in report.notes:
         lines.extend(_wrapped(f"note: {note}"))
     return "\n".join(line.rstrip() for line in lines)
@@ -56,7 +57,7 @@ def render_report(report: Report) -> str:
 def headline(report: Report) -> str:
     """Return one line that sums up the verdict. A failure starts with its cause, as narrow terminals cut the line."""
     if report.findings:
-        return _shortened(_failure(report.strategy, report.findings[0]), HEADLINE)
+        return _shortened(_failure(report.strategy, report.findings[0]))
     if report.verdict == "pass":
         steps = report.distributed.num_steps if report.distributed else 0
         compared = [r.check for r in report.results if r.outcome is Outcome.PASS]
@@ -70,11 +71,11 @@ def headline(report: Report) -> str:
             if _ended(report)
             else (f"{_agreement(report)} except for what a framework is known to do")
         )
-        return _shortened(f"{first.id}: {report.strategy} {what}: {first.title}", HEADLINE)
+        return _shortened(f"{first.id}: {report.strategy} {what}: {first.title}")
     if report.expected_end is not None:
-        return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}", HEADLINE)
+        return _shortened(f"{report.strategy} ended as expected, nothing was compared: {report.expected_end}")
     reason = str(report.doubts[0]) if report.doubts else "no check could compare anything"
-    return _shortened(f"{report.strategy} is inconclusive: {reason}", HEADLINE)
+    return _shortened(f"{report.strategy} is inconclusive: {reason}")
 
 
 def _agreement(report: Report) -> str:
@@ -135,32 +136,35 @@ def _in_full(finding: Finding) -> Iterator[str]:
         yield from _indented(finding.details)
 
 
-def _of_framework(finding: Finding, strategy: str) -> Iterator[str]:
+def _strict(report: Report) -> str:
+    return report.words.of("fails with strict=True")
+
+
+def _of_framework(finding: Finding, report: Report) -> Iterator[str]:
     """Yield the lines about a known behavior of a framework, and how to declare or avoid it."""
     behavior = KNOWN[finding.known or ""]
-    yield from _wrapped(
-        f"known behavior: {_place(finding)}{behavior.id}: {behavior.explanation}; fails with strict=True"
-    )
+    yield from _wrapped(f"known behavior: {_place(finding)}{behavior.id}: {behavior.explanation}; {_strict(report)}")
     yield from _field("  found", f"{finding.check}: {_cause(finding)}: {finding.message}")
-    yield from _field("  meanwhile", behavior.workaround)
-    yield f"    to accept: {declaration(finding.cause, strategy, behavior.id)}"
+    yield from _field("  meanwhile", report.words.of(behavior.workaround))
+    yield from _accepting("    to accept:", finding.cause, report, behavior.id)
 
 
-def _declaration(finding: Finding, strategy: str) -> Iterator[str]:
+def _declaration(finding: Finding, report: Report) -> Iterator[str]:
     """Yield what a failure shows if its cause is one that a user may want to declare."""
     behavior = KNOWN.get(finding.known or "")
     if behavior is not None:
         yield from _field("known as", f"{behavior.id}: {behavior.explanation}")
-        yield from _field("meanwhile", behavior.workaround)
-        yield f"  to accept:   {declaration(finding.cause, strategy, behavior.id)}"
+        yield from _field("meanwhile", report.words.of(behavior.workaround))
+        yield from _accepting("  to accept:  ", finding.cause, report, behavior.id)
     elif finding.cause is not None and finding.cause in CAUSES and CAUSES[finding.cause].declarable:
-        yield f"  to accept:   {declaration(finding.cause, strategy)}"
+        yield from _accepting("  to accept:  ", finding.cause, report, "the reason")
 
 
-def declaration(cause: str | None, strategy: str, reason: str = "the reason") -> str:
-    """Return the argument ``expect=`` that declares a cause for one strategy, in one line to paste into a test."""
-    name = strategy.partition("[")[0]
-    return f"expect={{{json.dumps(name)}: {{{json.dumps(cause)}: {json.dumps(reason)}}}}}"
+def _accepting(label: str, cause: str | None, report: Report, reason: str) -> Iterator[str]:
+    """Yield what declares a cause for one strategy, in one line to paste into a test or a command."""
+    if report.words.expectation:
+        name = report.strategy.partition("[")[0]
+        yield f"{label} {report.words.expectation.format(strategy=name, cause=cause, reason=reason)}"
 
 
 def _ended(report: Report) -> bool:
@@ -200,32 +204,41 @@ def _cause(finding: Finding) -> str:
 
 
 def _table(report: Report) -> Iterator[str]:
-    tolerated = list(report.excused)
     idle = [result for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
+    unable: dict[str, list[str]] = {}
     for result in report.results:
-        if result in idle:
-            continue
-        label = _label(result, report, tolerated)
-        reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result)
-        yield _shortened(f"{result.check:<11} {label:<13} {reason}")
+        if result.outcome is Outcome.INCONCLUSIVE and result.follows:
+            unable.setdefault(result.reason, []).append(result.check)
+    for result in report.results:
+        alike = unable.get(result.reason, []) if result.follows else []
+        if result not in idle and len(alike) < 2:
+            reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result, report)
+            yield from _wrapped(f"{result.check:<11} {_label(result, report):<13} {reason}", indent=" " * 26)
+    for reason, checks in unable.items():
+        if len(checks) > 1:
+            yield from _wrapped(f"inconclusive: {', '.join(checks)}: {reason}")
     if idle:
         # Most checks do not apply to most programs. Those that the user could make apply are named.
         named = [f"{result.check} (needs {result.needs})" for result in idle if result.needs]
         others = len(idle) - len(named)
-        named += [f"{others}{' others' if named else ''} (reasons: report.results)"] if others else []
+        text = f"{others}{' others' if named else ''} (reasons: report.results)"
+        named += [report.words.of(text)] if others else []
         yield from _wrapped(f"not applicable: {', '.join(named)}")
 
 
-def _label(result: CheckResult, report: Report, tolerated: list[Finding]) -> str:
+def _label(result: CheckResult, report: Report) -> str:
     """Return the label of a check. A FAIL is "tolerated" if the report tolerates its findings or their cause."""
-    if result.outcome is Outcome.FAIL and not report.findings and tolerated:
+    if result.outcome is Outcome.FAIL and not report.findings and report.excused:
         return "tolerated"
     return _LABELS[result.outcome]
 
 
-def _first_cause(result: CheckResult) -> str:
+def _first_cause(result: CheckResult, report: Report) -> str:
+    """Return the cause of a check's first finding, with its message unless the report shows the message elsewhere."""
     first = result.findings[0]
-    return f"{_place(first)}{_cause(first)}: {first.message}"
+    shown = {(finding.check, finding.message) for finding in (*report.findings, *report.approximations, *report.known)}
+    text = f"{_place(first)}{_cause(first)}"
+    return text if (first.check, first.message) in shown else f"{text}: {first.message}"
 
 
 def _field(name: str, text: str | None) -> Iterator[str]:
@@ -234,13 +247,13 @@ def _field(name: str, text: str | None) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
-    flat = text if text.startswith(" ") else " ".join(text.split())
+    flat = text if text.startswith(" ") or len(indent) > 2 else " ".join(text.split())
     wrapped = textwrap.wrap(
         flat, WIDTH, subsequent_indent=indent or "  ", break_long_words=False, break_on_hyphens=False
     )
     return wrapped or [""]
 
 
-def _shortened(text: str, width: int = WIDTH) -> str:
+def _shortened(text: str) -> str:
     flat = " ".join(text.split()) if "\n" in text else text
-    return flat if len(flat) <= width else flat[: width - 3] + "..."
+    return flat if len(flat) <= HEADLINE else flat[: HEADLINE - 3] + "..."

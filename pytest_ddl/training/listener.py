@@ -94,6 +94,9 @@ class StepListener(ABC):
     def end_of_data(self) -> None:
         """Handle the end of the data within a step, which may have run in part."""
 
+    def begin_reading(self) -> None:
+        """Handle the end of the program, before its values are read for the last time."""
+
     def end_without_step(self) -> None:
         """Handle the end of an evaluation or prediction: what was consumed since the last step belongs to none."""
 

@@ -175,6 +175,8 @@ class Recorder(StepListener):
     def end_step(
         self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0
     ) -> float | None:
+        if not left:
+            self.begin_reading()
         number = values.scalar(loss)
         if loss is not None and number is None:
             self.note(f"the loss of a step is not compared: it is a {type(loss).__name__} and not a single number")
@@ -218,6 +220,11 @@ class Recorder(StepListener):
             trained = item.variable is not None and item.record.kind is VariableKind.TRAINABLE
             if trained and kept.get(item.record.index):
                 self._assign(item, kept[item.record.index][0])
+
+    def begin_reading(self) -> None:
+        """Tell the observers that a step or the program has ended."""
+        for observer in self.observers:
+            observer.before_reading()
 
     def end_without_step(self) -> None:
         self.consumption.take()

@@ -219,6 +219,7 @@ class Run:
         """Note the loops that the program made and never began, after the training function has returned."""
         for name in self._never_began:
             self._listener.note(f"{NEVER_BEGAN} {name}(...), which trains only in `for loss in {name}(...):`")
+        self._listener.begin_reading()
 
     def _bodies(self, loop: Literal["steps", "batches"], items: Iterator[Any]) -> Iterator[Any]:
         """Yield the items of a loop, and remember the loop while its body runs."""

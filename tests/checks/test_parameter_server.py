@@ -72,7 +72,24 @@ def test_what_keras_loses_by_itself_is_tolerated_and_told() -> None:
     assert report.passed
     assert [f.cause for f in report.approximations] == ["lost-update"]
     assert "assign(value + 1)" in str(report.approximations[0].evidence)
+    assert "because: Keras 3 writes its own counters as assign(value + 1)" in " ".join(str(report).split())
     assert asynchronous(2.0 * STEPS + 2, VariableKind.METRIC).findings[0].cause == "duplicate-update"
+
+
+@pytest.mark.parametrize("unfinished", [True, False])
+def test_weights_that_change_after_the_last_record_are_named_only_if_closures_ran(unfinished: bool) -> None:
+    reference, distributed = pair(Program(batches=(12,) * STEPS, observe=False))
+    (rank,) = distributed.ranks
+    facts = {**rank.facts, "own_schedule": True, "scheduled": STEPS, "unfinished": unfinished}
+    still = {**rank.steps[0].snapshot, **rank.initial}
+    steps = (replace(rank.steps[0], snapshot=still),)
+    final = rank.steps[-1].snapshot
+    rank = replace(rank, steps=steps, final=final, asynchronous=True, facts=facts)
+    capabilities = Capabilities(coordinator=True)
+    report = judge(reference, replace(distributed, capabilities=capabilities, ranks=(rank,)))
+    found = [(finding.check, finding.cause) for finding in report.findings]
+    assert found[0] == (("PS", "closures-not-awaited") if unfinished else ("MOVES", "variable-did-not-move"))
+    assert len(found) == 1 or not unfinished
 
 
 def test_a_difference_before_training_is_found() -> None:

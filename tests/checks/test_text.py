@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
 from pytest_ddl.equivalence.report import DivergenceError
 from pytest_ddl.equivalence.text import render_report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.records import ErrorRecord
 
 
 def test_first_line_says_it_all() -> None:
@@ -53,3 +57,34 @@ def test_every_cause_has_a_sentence_and_a_fix() -> None:
     for cause in CAUSES.values():
         assert cause.title.endswith("."), cause.id
         assert cause.fix.endswith("."), cause.id
+
+
+def test_checks_that_could_not_begin_share_one_row() -> None:
+    reference, distributed = pair(Program(replicas=2))
+    (rank,) = distributed.ranks
+    error = ErrorRecord("ValueError", "no", "ValueError: no", 0)
+    report = judge(reference, replace(distributed, ranks=(replace(rank, steps=(), error=error),)))
+    lines = render_report(report).splitlines()
+    assert [line for line in lines if line.startswith(("STEP-EQ", "BATCH", "MOVES"))] == []
+    (row,) = [position for position, line in enumerate(lines) if line.startswith("inconclusive: ")]
+    text = " ".join(" ".join(lines[row : row + 2]).split())
+    assert "STEP-EQ" in text
+    assert text.endswith("the run failed before its first step was recorded")
+
+
+def test_rows_are_wrapped_and_nothing_is_cut() -> None:
+    report = judge(*pair(Program(replicas=2), scale=2.0))
+    long = (
+        "the file checkpoints/model.weights.h5 is written by several ranks at once: " + "write to run.rank_path; " * 8
+    )
+    undecided = CheckResult("WRITE", Outcome.INCONCLUSIVE, long.strip())
+    dropped = Finding("LOSS-EQ", "the loss of the step is not that of one device: " + "0.123456789 " * 9, step=1)
+    results = (*report.results, undecided, CheckResult("LOSS-EQ", Outcome.FAIL, "", (dropped,)))
+    text = render_report(replace(report, results=results))
+    assert "..." not in text.partition("not applicable")[0].replace("compute_average_loss(...", "")
+    words = " ".join(text.split())
+    assert long.strip() in words
+    assert dropped.message.strip() in words
+    # The message of a finding that is shown above is not repeated.
+    assert "STEP-EQ     FAIL          step 1, gradient-scaled-by-replica-count\n" in text
+    assert all(len(line) <= 100 for line in text.splitlines()[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -192,11 +193,23 @@ def test_zygote_comes_from_the_server(launcher: LocalLauncher, server: tuple[war
     zygote = launcher._process
     assert isinstance(zygote, warm.WarmZygote)
     assert parent(zygote.pid) == server[0].pid
+    used = warm.use_of(server[0])
+    assert used is not None
+    assert (used["runs"] >= 1, used["running"]) == (True, 1)
     launcher._wait_until(lambda: launcher._ready, "starting the zygote")
     launcher.close()
     assert not runs(zygote.pid)
     assert zygote.returncode == 0
     assert runs(server[0].pid)
+
+
+def test_a_question_about_its_use_does_not_prolong_the_life_of_a_server(server: tuple[warm.Server, str]) -> None:
+    first = warm.use_of(server[0])
+    time.sleep(0.05)
+    second = warm.use_of(server[0])
+    assert first is not None
+    assert second is not None
+    assert second["left"] < first["left"] <= server[0].idle
 
 
 def test_workers_get_what_the_run_has(
@@ -346,7 +359,12 @@ def test_command_starts_lists_and_stops(home: Path) -> None:
     assert status == 0
     assert "is ready; it ends after 5 minutes without a run" in out
     _status, listed, _err = command("--status")
-    assert "ends after 5 minutes" in listed
+    assert "ends:      after 5 minutes without a run: at " in listed
+    assert f"python:    {sys.executable} ({sys.version.split()[0]})" in listed
+    assert re.search(r"since:     \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(0 min ago\)", listed)
+    assert re.search(r"packages:  .*keras \d[\w.]+, .*tensorflow \d", listed)
+    assert "runs:      0, none now" in listed
+    assert "not used here" not in listed
     assert command("--stop")[:2] == (0, "ended: 1\n")
     assert command("--status")[1] == "no warm server is running\n"
 

@@ -21,7 +21,7 @@ def is_coordinated(run):
     return isinstance(run.strategy, tf.distribute.experimental.ParameterServerStrategy)
 
 
-def _schedule(run, step, after=None, own_data=False, more=0):
+def _schedule(run, step, after=None, own_data=False, more=0, join=True):
     """Run the steps on whichever worker is free; on one device, one after the other."""
     if not is_coordinated(run):
         iterator = iter(_data(run))
@@ -35,7 +35,8 @@ def _schedule(run, step, after=None, own_data=False, more=0):
     iterator = iter(coordinator.create_per_worker_dataset(of_worker))
     for _ in range(STEPS + more):
         coordinator.schedule(step, args=(iterator,))
-    coordinator.join()
+    if join:
+        coordinator.join()
 
 
 def _keras(run, factor=1.0):
@@ -158,3 +159,43 @@ def moves_by_a_rule_of_its_own(run):
 
     _schedule(run, step)
     run.record()
+
+
+def never_joins(run):
+    """Nothing waits for the closures: the weights are recorded while they still run."""
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    _schedule(run, step, join=False)
+    run.record()
+
+
+def joins_after_recording(run):
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    _schedule(run, step, join=False)
+    run.record()
+    if is_coordinated(run):
+        tf.distribute.coordinator.ClusterCoordinator(run.strategy).join()
+
+
+def never_joins_and_records_each_step(run):
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    _schedule(run, step, after=lambda loss: run.record(loss=loss), join=False)
+    if is_coordinated(run):
+        run.record()
+
+
+def records_each_closure(run):
+    """The steps are recorded while closures run, and the program waits for all of them at its end."""
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    if not is_coordinated(run):
+        _schedule(run, step, after=lambda loss: run.record(loss=loss))
+        return
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: _data(run)))
+    for _ in range(STEPS):
+        coordinator.schedule(step, args=(iterator,))
+        run.record()
+    coordinator.join()

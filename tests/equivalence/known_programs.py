@@ -118,3 +118,28 @@ def strings(run: Any) -> None:
 
 def one_example(run: Any) -> None:
     _fit(run, data=_set(run, *_arrays(1)))
+
+
+class ScaledLater(keras.Model):
+    """Model whose loss is multiplied by the number of replicas from the third step on."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.inner = keras.Sequential([keras.Input((FEATURES,)), LAYERS.Dense(8, activation="relu"), LAYERS.Dense(1)])
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.inner(x, training=training)
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs) * tf.where(self.optimizer.iterations < 2, 1.0, self.scale)
+
+
+def shared_metrics_and_a_gradient_that_is_too_large_from_step_3(run: Any) -> None:
+    """The metrics of Keras differ from step 2 on, and the mistake of the program shows one step later."""
+    with run.strategy.scope():
+        model = ScaledLater(float(run.num_replicas))
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        model.build((None, FEATURES))
+    run.watch(model=model)
+    run.fit(model, _set(run, *_arrays()), epochs=2)

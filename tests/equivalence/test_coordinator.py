@@ -40,6 +40,24 @@ def test_more_closures_than_steps_of_one_device_are_found():
     assert "the scheduled closures computed 14 updates, and one device 12" in str(report)
 
 
+@pytest.mark.parametrize(
+    "program", [programs.never_joins, programs.joins_after_recording, programs.never_joins_and_records_each_step]
+)
+def test_weights_that_are_read_before_the_closures_end_are_found(program):
+    report = check_training(program, "parameter_server", **GIVEN)
+    assert [(finding.check, finding.cause) for finding in report.findings] == [("PS", "closures-not-awaited")], str(
+        report
+    )
+    assert "closures were still running when step 1 was recorded" in str(report)
+    assert "coordinator.join()" in (report.findings[0].fix or "")
+    assert "coordinator.schedule(" in report.findings[0].lines[0]
+
+
+def test_a_program_that_records_each_closure_and_joins_at_its_end_passes():
+    report = check_training(programs.records_each_closure, "parameter_server", **GIVEN)
+    assert report.passed, str(report)
+
+
 def test_other_examples_decide_nothing():
     report = check_training(programs.consumes_other_examples, "parameter_server", **GIVEN)
     assert report.passed, str(report)

@@ -13,6 +13,7 @@ import known_programs as programs
 import understood_programs as loops
 
 from pytest_ddl import check_training
+from pytest_ddl.terminal import cause_in_one_line
 
 pytestmark = pytest.mark.slow
 GIVEN = {"global_batch_size": 8, "timeout": 400}
@@ -56,6 +57,16 @@ def test_a_mistake_of_the_program_fails_beside_it(strategy, program, cause):
     assert report.verdict == "fail", str(report)
     assert report.findings[0].cause == cause, str(report)
     assert report.findings[0].known is None
+
+
+def test_a_mistake_that_shows_after_a_known_behavior_is_the_headline():
+    report = check_training(
+        programs.shared_metrics_and_a_gradient_that_is_too_large_from_step_3, "central_storage", **GIVEN
+    )
+    assert [(finding.cause, finding.step) for finding in report.findings] == [(SCALED, 3)], str(report)
+    assert str(report).startswith(f"{SCALED}: central_storage")
+    assert cause_in_one_line(report, 70).startswith(f"{SCALED} at step 3")
+    assert [(finding.known, finding.step) for finding in report.known] == [("keras-metrics-central-storage", 2)]
 
 
 def test_a_declared_cause_passes_and_strict_mode_fails():

@@ -7,8 +7,8 @@ You can do all of this with asv itself. This command avoids four problems that a
 * The ``build_command`` stops at the first dependency.
 * Gains are listed as regressions.
 
-Exit status of ``run``: that of asv, which is 2 if a benchmark failed; 1 if asv cannot run or saved nothing; 130 if it
-was interrupted.
+Exit status of ``init``: 2 if the training function does not exist. Exit status of ``run``: that of asv, which is 2 if a
+benchmark failed; 1 if asv cannot run or saved nothing; 130 if it was interrupted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ import importlib.util
 import json
 import os
 import platform
-import re
 import signal
 import subprocess
-import symtable
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,9 +31,10 @@ from pytest_ddl.bench.asv.suite import QUICK
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.git import GitError, git
 from pytest_ddl.bench.machine import load_note, machine_facts
-from pytest_ddl.bench.outcome import INTERRUPTED, OK, WRONG, failed, interruptible
+from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
 from pytest_ddl.bench.processes import GRACE, Processes, die_with
 from pytest_ddl.bench.provenance import SourceTrees
+from pytest_ddl.definitions import lacks
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")
 ASV_RUNNER = "0.3.2"
@@ -67,12 +66,14 @@ from pytest_ddl.bench.asv import training_suite
 Gate, Dash = training_suite("{train}", ["one_device", "mirrored"], replicas=[1, 2], batch_per_replica=32)
 '''
 _MACHINE = "asv's name of this machine (default: %(default)s)"
-_MADE_OTHERWISE = re.compile(r"import \*|__getattr__|globals\(|setattr\(")
-"""Pattern for code that adds names to a module without showing them in its text."""
 
 
 class AsvError(RuntimeError):
     """Error of this command, for example if asv cannot run or saved nothing; the message says why and what to do."""
+
+
+class AsvTargetError(AsvError):
+    """Error for a training function that does not exist or is not named as ``module:function``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +110,7 @@ def main(options: argparse.Namespace) -> int:
         with interruptible():
             return run(options)
     except (AsvError, GitError) as error:
-        return failed("asv", str(error), WRONG)
+        return failed("asv", str(error), USAGE if isinstance(error, AsvTargetError) else WRONG)
     except KeyboardInterrupt:
         return failed("asv", "interrupted; nothing is left running", INTERRUPTED)
 
@@ -117,11 +118,12 @@ def main(options: argparse.Namespace) -> int:
 def init(train: str, folder: Path) -> list[Path]:
     """Write a configuration and one file of benchmarks; return the paths that were written.
 
-    :raises AsvError: if a file exists already, or the function is not named as ``module:function`` or does not exist.
+    :raises AsvTargetError: if the function is not named as ``module:function`` or does not exist.
+    :raises AsvError: if a file exists already.
     """
     module, colon, function = train.partition(":")
     if not (module and colon and function) or module.endswith(".py"):
-        raise AsvError(f"{train!r} must be of the form module:function")
+        raise AsvTargetError(f"{train!r} must be of the form module:function")
     if not module.startswith("."):  # relative to the benchmarks, which do not exist yet
         _check_there(Target(module, function.split(".")[0]), folder)
     branch = git(folder, "symbolic-ref", "--short", "HEAD")
@@ -145,7 +147,7 @@ def _check_there(target: Target, folder: Path) -> None:
 
     The text of an installed module is not searched.
 
-    :raises AsvError: if the module's file lacks the function, or there is no module of that name.
+    :raises AsvTargetError: if the module's file lacks the function, or there is no module of that name.
     """
     paths = (folder, folder / "src")
     file = target.find(folder, paths)
@@ -153,17 +155,16 @@ def _check_there(target: Target, folder: Path) -> None:
         meant = target.meant(paths)
         if importlib.util.find_spec(target.module.split(".")[0]) is None:
             hint = f"; is {meant}:{target.function} meant?" if meant else ""
-            raise AsvError(f"{str(target)!r}: there is no module {target.module} here, in src, or installed{hint}")
+            raise AsvTargetError(
+                f"{str(target)!r}: there is no module {target.module} here, in src, or installed{hint}"
+            )
         return
-    text = file.read_text(encoding="utf-8")
     try:
-        symbols = symtable.symtable(text, str(file), "exec").get_symbols()
+        problem = lacks(file, target.function)
     except SyntaxError as error:
-        raise AsvError(f"{file} cannot be imported: {error}") from None
-    names = [one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()]
-    if target.function not in names and not _MADE_OTHERWISE.search(text):
-        functions = [one.get_name() for one in symbols if one.is_namespace() and not one.get_name().startswith("_")]
-        raise AsvError(f"{file} has no {target.function!r}; it has {', '.join(functions) or 'no functions'}")
+        raise AsvTargetError(f"{file} cannot be imported: {error}") from None
+    if problem:
+        raise AsvTargetError(problem)
 
 
 def describe_machine(name: str) -> dict[str, str]:

@@ -68,6 +68,7 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
         tell(f"note: {note}")
     with both_sides(plan, repository, base, head) as (base_side, head_side, checkout_notes):
         notes += checkout_notes
+        _check_functions(targets, base_side, head_side)
         cells: list[CellResult] = []
         for target in targets:
             for name, (ranks, cores, reason) in variants.items():
@@ -178,11 +179,23 @@ def _same_releases(cells: Sequence[CellResult]) -> list[str]:
     return [f"the same commit was measured in two environments that have the same releases ({releases})"]
 
 
+def _check_functions(targets: Sequence[Target], *sides: Side) -> None:
+    """Refuse a target whose file exists in both versions, and has the function in none of them.
+
+    :raises GateUsageError: for the first such target.
+    """
+    for target in targets:
+        problems = [target.problem(side.root, side.paths) for side in sides]
+        if all(problems):
+            raise GateUsageError(f"--target={str(target)!r}: {problems[-1]}, in both versions")
+
+
 def _missing(target: Target, *sides: Side) -> str:
     """Return a message if a version does not have the target, else an empty text."""
     lacking = [side for side in sides if target.find(side.root, side.paths) is None]
     if not lacking:
-        return ""
+        problems = {f"{side.name} ({side.commit[:10]})": target.problem(side.root, side.paths) for side in sides}
+        return "; ".join(f"{who}: {problem}" for who, problem in problems.items() if problem)
     who = " and ".join(f"{side.name} ({side.commit[:10]})" for side in lacking)
     looked = ", ".join(str(path.relative_to(lacking[0].root)) for path in lacking[0].paths)
     none, meant = "has" if len(lacking) == 1 else "have", target.meant(lacking[0].paths)

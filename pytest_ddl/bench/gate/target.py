@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.provenance import foreign_modules, listed
+from pytest_ddl.definitions import lacks
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,13 @@ class Target:
             base = Path(*self.place.split("."))
             candidates = [path / tail for path in paths for tail in (base.with_suffix(".py"), base / "__init__.py")]
         return next((path for path in candidates if path.is_file()), None)
+
+    def problem(self, root: Path, paths: Iterable[Path]) -> str:
+        """Return the message that the file in a version's folder does not have the function, or an empty text."""
+        file = self.find(root, paths)
+        with suppress(SyntaxError):  # the import reports more
+            return "" if file is None else lacks(file, self.function, str(file.relative_to(root)))
+        return ""
 
     def meant(self, paths: Iterable[Path]) -> str:
         """Return the module in these folders with the most similar name, or an empty text."""

@@ -14,7 +14,7 @@ from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, is_asyn
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
-from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "PS"
 _BY_KERAS = (VariableKind.ITERATIONS, VariableKind.METRIC)
@@ -64,6 +64,9 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         )
     if not rank.steps or not reference.num_steps:
         return inconclusive(CHECK, "no step was recorded", in_program=True)
+    early = _read_too_early(distributed)
+    if early is not None:
+        return failed(CHECK, [early])
     findings = [*_initial(comparison), *_not_finite(reference, rank), *_other_number(reference, distributed)]
     counters = [] if findings else _counters(reference)
     compared = []
@@ -86,6 +89,44 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         return inconclusive(CHECK, left_out or _NOTHING_COMPARED, in_program=True)
     more = f"; and {len(compared) - 3} more" if len(compared) > 3 else ""
     return passed(CHECK, f"{'; '.join(compared[:3])}{more}")
+
+
+def reads_too_early(record: TrainingRecord) -> bool:
+    """Return whether closures of the program itself changed weights after it had recorded its last step."""
+    return _changed_later(record) is not None
+
+
+def _changed_later(record: TrainingRecord) -> tuple[VariableRecord, Array, Array] | None:
+    """Return a weight that unfinished closures changed, with its value in the last step and its final value."""
+    for rank in record.ranks:
+        final = rank.final or {}
+        last = rank.steps[-1].snapshot if rank.steps else {}
+        for variable in of_kind(record, *WEIGHTS):
+            if rank.facts.get("unfinished") and final.get(variable.index) and last.get(variable.index):
+                return variable, last[variable.index][0], final[variable.index][0]
+    return None
+
+
+def _read_too_early(distributed: TrainingRecord) -> Finding | None:
+    changed = _changed_later(distributed)
+    if changed is None:
+        return None
+    variable, then, final = changed
+    found = difference(np.asarray(then), np.asarray(final))
+    step, cause = distributed.ranks[0].num_steps, "closures-not-awaited"
+    return Finding(
+        CHECK,
+        f"closures were still running when step {step} was recorded, and the program had not waited for them",
+        cause=cause,
+        step=step,
+        variable=variable.name,
+        error=found.error,
+        tolerance=0.0,
+        fix=fix_of(cause),
+        observed=f"{found.actual} when the step was recorded",
+        expected=f"{found.desired} after all {_closures(distributed)} closures",
+        origin="a weight that nothing changes stays the same",
+    )
 
 
 def _initial(comparison: Comparison) -> list[Finding]:

@@ -9,6 +9,7 @@ import numpy as np
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.metric_state import combined, growth, means, pairs
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.results import returned
@@ -21,13 +22,21 @@ _CLOSE = {"float64": 1e-9, "float32": 1e-3}
 
 
 def is_summed_again(
-    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, _tolerance: Tolerance
+    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
 ) -> bool:
-    """Return whether all state of metrics grows as if it was summed again, and gives the value that was found."""
+    """Return whether all state of metrics grows as if it was summed again, and gives the value that was found.
+
+    From the first step on in which weights differ, metrics differ because of the weights too. So only the steps before
+    that one count, and a difference that is found later is not recognized.
+    """
     if finding.check not in (LOSS_EQ, METRIC_EQ) or not finding.step or distributed.num_replicas < 2:
         return False
     watched = pairs(reference, distributed)
-    steps = range(1, shared_steps(reference, distributed) + 1)
+    wrong = Comparison(reference, distributed, tolerance).differences().step
+    last = shared_steps(reference, distributed) if wrong is None else wrong - 1
+    if finding.step > last:
+        return False
+    steps = range(1, last + 1)
     for pair in watched:
         for step in steps:
             predicted = growth(reference, pair.ours.index, step, distributed.num_replicas)
@@ -41,7 +50,7 @@ def is_summed_again(
     shown = [
         (value, possible[step] if step is not None else every)
         for step, value in _shown(finding, distributed)
-        if step is None or step in possible
+        if (step is None and wrong is None) or step in possible
     ]
     return bool(shown) and all(any(_is_close(np.asarray(v), one, dtype) for one in among) for v, among in shown)
 

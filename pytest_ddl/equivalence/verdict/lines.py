@@ -36,6 +36,7 @@ _WHAT = {
     "write": "the write",
     "restore": "the restore",
     "value": "the value",
+    "schedule": "the closures",
 }
 """Kind of line -> what the program does there."""
 
@@ -101,6 +102,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], int]] = {
         ("examples-dropped", "examples-duplicated", "examples-altered", "global-batch-wrong", "unequal-steps"),
         (_OF_DATA, 1),
     ),
+    "closures-not-awaited": (("schedule",), 1),
     "resume-data-wrong": (_OF_DATA, 1),
     "unsafe-checkpoint-path": (("write",), 2),
     "collective-per-variable": (("all_reduce", "apply"), 1),

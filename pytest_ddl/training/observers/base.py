@@ -62,6 +62,9 @@ class Observer:
         :param token: the result of :meth:`before_replica`.
         """
 
+    def before_reading(self) -> None:
+        """Run when a step has ended, before its values are read, and once more when the program has ended."""
+
     def end_step(self) -> Mapping[str, Any]:
         """Return fields of the :class:`~pytest_ddl.records.StepRecord` of the step that just ended."""
         return {}

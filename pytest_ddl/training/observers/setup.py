@@ -22,6 +22,8 @@ class Setup(Observer):
     * ``scheduled``: number of closures that a coordinator got; ``workers``: number of its workers.
     * ``own_schedule``: true if the program itself scheduled several closures at a time, so that its recorded steps
       are not single closures.
+    * ``unfinished``: true if closures that the program had scheduled still ran when it recorded its last step, and it
+      waited for them neither then nor later. A later wait excuses all steps but the only one.
     * ``dispatched``: true if the strategy of the run was used to run anything.
     * ``epochs_as_steps``: true if epochs are recorded as steps; ``limit``: limit of steps of that run.
     """
@@ -34,6 +36,9 @@ class Setup(Observer):
         self._before = os.environ.get("TF_CONFIG")
         self._scheduled = 0
         self._own_schedule = False
+        self._coordinator: Any = None
+        self._running: dict[int, bool] = {}
+        """Number of completed steps -> whether closures ran then."""
         self._dispatched = False
         self._lock = threading.Lock()
         made = self._noting(tf.distribute.Strategy.__init__)
@@ -42,6 +47,10 @@ class Setup(Observer):
 
     def before_dispatch(self) -> None:
         self._dispatched = True
+
+    def before_reading(self) -> None:
+        if self._own_schedule:
+            self._running[self.recorder.completed] = not _idle(self._coordinator)
 
     def end_run(self) -> Mapping[str, Any]:
         strategy = self.context.strategy
@@ -58,6 +67,10 @@ class Setup(Observer):
             facts["scheduled"] = self._scheduled
             facts["workers"] = int(self.context.spec.shape.get("workers", 1))
             facts["own_schedule"] = self._own_schedule
+            steps = self.recorder.completed
+            facts["unfinished"] = self._running.get(steps - 1, False) and (
+                steps == 1 or self._running.get(steps, False)
+            )
         if self.recorder.epochs_as_steps:
             facts["epochs_as_steps"] = True
             facts["limit"] = self.settings.steps
@@ -93,10 +106,12 @@ class Setup(Observer):
 
         def schedule(coordinator: Any, *args: Any, **kwargs: Any) -> Any:
             with self._lock:
+                self._coordinator = coordinator
                 self._scheduled += 1
                 waiting = self._scheduled > 1 and not self.recorder.asynchronous
             if waiting and not _idle(coordinator):
                 self.recorder.asynchronous = self._own_schedule = True
+            self.recorder.lines.add("schedule")
             pending = original(coordinator, *args, **kwargs)
             if self.settings.one_by_one:
                 coordinator.join()

@@ -68,14 +68,14 @@ def test_init_leaves_files_that_exist(repository: Path) -> None:
 
 @pytest.mark.parametrize("train", ["train.py", "train.py:train", "train:", ":train"])
 def test_init_needs_a_module_and_a_function(repository: Path, capsys: pytest.CaptureFixture[str], train: str) -> None:
-    assert main(["asv", "init", train]) == 1
+    assert main(["asv", "init", train]) == 2
     assert f"{train!r} must be of the form module:function" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("train", "words"),
     [
-        ("train:trian", "train.py has no 'trian'; it has train"),
+        ("train:trian", "train.py has no 'trian' (did you mean 'train'?); its functions: train"),
         ("trian:train", "there is no module trian here, in src, or installed; is train:train meant?"),
         ("nowhere.at_all:train", "there is no module nowhere.at_all here, in src, or installed\n"),
         ("broken:train", "broken.py cannot be imported: expected ':' (broken.py, line 1)"),
@@ -85,7 +85,7 @@ def test_init_needs_a_function_that_is_there(
     repository: Path, capsys: pytest.CaptureFixture[str], train: str, words: str
 ) -> None:
     (repository / "broken.py").write_text("def train(run) pass")
-    assert main(["asv", "init", train]) == 1
+    assert main(["asv", "init", train]) == 2
     assert words in capsys.readouterr().err
     assert not (repository / "asv.conf.json").exists()
 

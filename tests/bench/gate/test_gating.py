@@ -17,6 +17,7 @@ from pytest_ddl.bench.gate.plan import is_same_environment
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Verdict
+from pytest_ddl.cli import main
 from tests.bench.gate.made import cell, paired
 from tests.bench.gate.repositories import git
 
@@ -117,3 +118,30 @@ def test_a_target_that_no_version_has_is_named_with_what_was_meant(tmp_path: Pat
     of_one = gating._missing(Target.parse("other:train"), side)
     assert "has no other, so there is nothing to compare (looked in .)" in of_one
     assert "To measure a new target, add it to BASE, too" in of_one
+
+
+def test_a_function_that_no_version_has_is_refused_before_anything_is_launched(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gating, "measure_cell", lambda *_given: pytest.fail("a cell was measured"))
+    (project / "train.py").write_text("def train(run): ...\n\ndef other(run): ...\n")
+    git(project, "commit", "-qam", "three")
+    (project / "train.py").write_text("def train(run): ...\n")
+    options = ["--repository", str(project), "--quiet", "--counters-only", "--target"]
+    assert main(["gate", "main", "WORKTREE", *options, "train:trian", "--target", "train:train"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "pytest-ddl gate: --target='train:trian': train.py has no 'trian' (did you mean 'train'?); its functions: "
+        "train, in both versions"
+    )
+    assert main(["gate", "main", "WORKTREE", *options, "train.py:other"]) == 4
+    out = capsys.readouterr().out
+    assert "train.py has no 'other'; its functions: train" in " ".join(out.split())
+
+
+def test_a_file_that_makes_its_functions_otherwise_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text("from helpers import *\n")
+    (tmp_path / "broken.py").write_text("def train(run) pass\n")
+    assert Target.parse("made:train").problem(tmp_path, [tmp_path]) == ""
+    assert Target.parse("broken:train").problem(tmp_path, [tmp_path]) == ""
+    assert Target.parse("absent:train").problem(tmp_path, [tmp_path]) == ""

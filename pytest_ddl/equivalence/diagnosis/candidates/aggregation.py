@@ -31,12 +31,15 @@ def own_gradient(case: Case) -> Fit | None:
     for source in case.sources if case.replicas > 1 else ():
         if source.stage is GradientStage.APPLIED and not tell_apart(case, source):
             continue  # reduced before they were handed over: not a part of the gradient
+        # If the replicas have equal gradients, N times one of them is their sum.
+        scales = (1.0, 1.0 / case.replicas, *([float(case.replicas)] if tell_apart(case, source) else []))
         for how, part_of in _parts_used(case, source):
             apart, unexplained = [], False
             for motion in case.pulls:
                 if motion.is_right:
                     continue
-                fits = not _alike(case, source, motion) and _moved_by(motion, part_of, case.replicas)
+                paired = len(motion.theirs) in (1, case.replicas)
+                fits = paired and not _alike(case, source, motion) and _moved_by(motion, part_of, scales)
                 unexplained = unexplained or not fits
                 apart += [motion] if fits else []
             if apart and not unexplained:
@@ -104,9 +107,9 @@ def _alike(case: Case, source: Source, motion: Motion) -> bool:
     return first is not None and all(v is not None and close(motion.variable.index, v, first) for v in values[1:])
 
 
-def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], replicas: int) -> bool:
+def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], scales: Sequence[float]) -> bool:
     """Return whether every component moved by its part, plain or scaled as a mean or a sum of copies."""
-    if len(motion.theirs) not in (1, replicas) or not all(map(all_finite, motion.theirs)):
+    if not all(map(all_finite, motion.theirs)):
         return False
     parts = [part_of(motion.variable.index, position) for position in range(len(motion.theirs))]
     if any(part is None or part.shape != motion.ours.shape for part in parts):
@@ -118,7 +121,7 @@ def _moved_by(motion: Motion, part_of: Callable[[int, int], Float | None], repli
             part is not None and difference(theirs, scale * part).error <= motion.slack * max(1.0, scale)
             for theirs, part in zip(motion.theirs, parts, strict=True)
         )
-        for scale in (1.0, float(replicas), 1.0 / replicas)
+        for scale in scales
     )
 
 

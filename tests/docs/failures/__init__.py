@@ -1,0 +1,1 @@
+"""Gallery of failures: small programs with one mistake each, and the page of the docs that shows their reports."""
