@@ -177,9 +177,11 @@ FAILURES = (
         for loss in run.steps(train_step, dataset):
             pass
 
+
         @tf.function
         def errors(batch):
             return run.strategy.run(lambda x, y: tf.reduce_mean((model(x) - y) ** 2), args=batch)
+
 
         batch = next(iter(run.strategy.experimental_distribute_dataset(dataset)))
         run.value("error", run.strategy.experimental_local_results(errors(batch))[0])
@@ -188,9 +190,11 @@ FAILURES = (
         for loss in run.steps(train_step, dataset):
             pass
 
+
         @tf.function
         def errors(batch):
             return run.strategy.run(lambda x, y: tf.reduce_mean((model(x) - y) ** 2), args=batch)
+
 
         batch = next(iter(run.strategy.experimental_distribute_dataset(dataset)))
         run.value("error", run.strategy.reduce("MEAN", errors(batch), axis=None))
