@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.report import Report
-from pytest_ddl.equivalence.runs.slices import examples_to_recompute, slices_to_recompute
+from pytest_ddl.equivalence.runs.slices import examples_to_recompute, halves_to_recompute, slices_to_recompute
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import (
     BatchRecord,
@@ -217,22 +217,22 @@ def _variables(way: Way, replicas: int) -> list[VariableRecord]:
 
 @dataclass(frozen=True)
 class Slice:
-    """One replica's examples of one step, or one of them, on which one device trains without the others."""
+    """One replica's examples of one step, or some of them, on which one device trains without the others."""
 
     replica: int
     replicas: int
     step: int
-    row: int | None = None
-    """Position in the global batch."""
+    rows: tuple[int, ...] | None = None
+    """Positions in the global batch."""
 
     def of(self, parts: Sequence[Batch]) -> Batch:
         part = parts[self.replica]
-        if self.row is None:
+        if self.rows is None:
             return part
-        at = [self.row - sum(len(before.ids) for before in parts[: self.replica])]
-        return replace(
-            part, ids=(part.ids[at[0]],), x=part.x[at], y=part.y[at], words=part.words[at], valid=part.valid[at]
-        )
+        before = sum(len(other.ids) for other in parts[: self.replica])
+        rows = [row - before for row in self.rows]
+        arrays = {name: getattr(part, name)[rows] for name in ("x", "y", "words", "valid")}
+        return replace(part, ids=tuple(part.ids[row] for row in rows), **arrays)
 
 
 def train(way: Way, replicas: int, workers: int = 1, only: Slice | None = None) -> TrainingRecord:
@@ -323,11 +323,17 @@ def judged_with_slices(right: Way, wrong: Way, replicas: int, workers: int = 1, 
         slices = Slices(step, {replica: train(right, 1, only=Slice(replica, replicas, step)) for replica in rows})
         report = judge(reference, distributed, slices=slices, **settings)
         examples = {
-            replica: {row: train(right, 1, only=Slice(replica, replicas, step, row)) for row in own}
+            replica: {row: train(right, 1, only=Slice(replica, replicas, step, (row,))) for row in own}
             for replica, own in examples_to_recompute(report, step, rows).items()
         }
         if examples:
             report = judge(reference, distributed, slices=replace(slices, examples=examples), **settings)
+        halves = {
+            replica: tuple(train(right, 1, only=Slice(replica, replicas, step, half)) for half in both)
+            for replica, both in halves_to_recompute(report, step, rows).items()
+        }
+        if halves:
+            report = judge(reference, distributed, slices=replace(slices, halves=halves), **settings)
     return report
 
 

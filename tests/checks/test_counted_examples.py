@@ -8,7 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_gradients import Batch, Gradient, Way, added, example_gradients, global_mean, judged_with_slices, scaled
+from simulated_gradients import (
+    Batch,
+    Gradient,
+    Way,
+    added,
+    example_gradients,
+    global_mean,
+    judged_with_slices,
+    local_mean,
+    masked,
+    masked_locally,
+    scaled,
+)
 
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.equivalence.report import Report
@@ -149,3 +161,43 @@ def test_a_factor_of_one_replica_is_no_divisor_of_its_part() -> None:
         return scaled(global_mean(weights, batch), 1.3 if second else 1.0)
 
     assert _judged(computed).findings[0].cause is None
+
+
+def test_a_local_mean_over_tokens_that_is_summed_gets_the_fix_for_tokens() -> None:
+    report = judged_with_slices(Way(computed=masked), Way(computed=masked_locally), 2, checks=NUMERIC)
+    assert report.findings[0].cause == "gradient-scaled-by-replica-count"
+    assert "all-reduce the count" in str(report.findings[0].fix)
+    report = judged_with_slices(Way(), Way(computed=local_mean), 2, checks=NUMERIC)
+    assert "compute_average_loss" in str(report.findings[0].fix)
+
+
+def _with_a_term(term: Callable[[Gradient, Batch], Gradient]) -> Callable[[Gradient, Batch], Gradient]:
+    def computed(weights: Gradient, batch: Batch) -> Gradient:
+        return added(
+            [global_mean(weights, batch), {**scaled(global_mean(weights, batch), 0.0), **term(weights, batch)}]
+        )
+
+    return computed
+
+
+def _mean_of_squares(weights: Gradient, batch: Batch) -> Gradient:
+    return {"bias": 0.3 * np.mean(batch.x[:, :3] ** 2, axis=0) + 0.1 * weights["bias"]}
+
+
+def _largest_square(weights: Gradient, batch: Batch) -> Gradient:
+    return {"bias": 0.3 * np.max(batch.x[:, :3] ** 2, axis=0)}
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_a_term_that_is_a_mean_over_the_replica_is_named(rule: dict[str, Any], replicas: int) -> None:
+    way = Way(computed=_with_a_term(_mean_of_squares), **rule)
+    first = judged_with_slices(way, way, replicas, checks=NUMERIC).findings[0]
+    assert first.cause == "gradient-scaled-by-replica-count"
+    assert f"counts in full: it is {replicas} times too large" in str(first.evidence)
+    assert "One term of the loss" in str(first.fix)
+
+
+def test_a_term_that_couples_examples_is_no_mean() -> None:
+    way = Way(computed=_with_a_term(_largest_square))
+    assert judged_with_slices(way, way, 2, checks=NUMERIC).findings[0].cause != "gradient-scaled-by-replica-count"

@@ -183,6 +183,8 @@ def _cause(
         return "state-not-aggregated", _SHARES, True
     if (multiple := _multiple(comparison, place, theirs)) is not None:
         return "state-scaled-by-replica-count", multiple, True
+    if (summed := _sum_of_equal_values(comparison, place, theirs)) is not None:
+        return "state-scaled-by-replica-count", summed, True
     parts = comparison.tolerance.slices_at(step).replicas
     for replica in sorted(parts):
         alone = parts[replica].value(place.variable.index, step)
@@ -214,6 +216,20 @@ def _multiple(comparison: Comparison, place: Place, theirs: VariableRecord, fact
     if not np.any(change) or difference(others, number * change).error > max(1.0, number) * place.bound.value:
         return None
     return f"it changes by {number:g} times as much as on one device, and there are {number:g} replicas"
+
+
+def _sum_of_equal_values(comparison: Comparison, place: Place, theirs: VariableRecord) -> str | None:
+    """Describe a value that is the number of replicas times that of one device, if assignments are summed."""
+    reference, distributed = comparison.records
+    number, after = distributed.num_replicas, reference.value(place.variable.index, place.step)
+    read = _readings(distributed, theirs, place.step)
+    summed = "sum" in theirs.aggregation.lower() and number > 1
+    if not summed or after is None or not is_numeric(after) or not read or not np.any(after):
+        return None
+    desired = number * np.asarray(after, np.float64)
+    if difference(np.asarray(read[0][2], np.float64), desired).error > number * place.bound.value:
+        return None
+    return f"every replica assigns the value of one device, and aggregation=SUM adds the {number} values up"
 
 
 def _of_an_optimizer(record: TrainingRecord, variable: VariableRecord) -> bool:

@@ -87,19 +87,21 @@ class Case(Comparison):
     """For each replica, a reference run that got only that replica's examples in this step."""
     examples: Mapping[int, Mapping[int, TrainingRecord]] = field(default_factory=dict)
     """For some replicas and each of their examples, by row, a reference run that got only that example."""
+    halves: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
+    """For each replica, reference runs that got only one half of that replica's examples."""
 
     @classmethod
     def at(cls, comparison: Comparison, step: int) -> Case:
         """Return the case of a step, with the slices that the driver made for it."""
         slices = comparison.tolerance.slices_at(step)
-        return cls(
-            comparison.reference, comparison.distributed, comparison.tolerance, step, slices.replicas, slices.examples
-        )
+        tolerance = comparison.tolerance
+        runs = (slices.replicas, slices.examples, slices.halves)
+        return cls(comparison.reference, comparison.distributed, tolerance, step, *runs)
 
     @cached_property
     def before(self) -> Case:
         """The case of the step before."""
-        return replace(self, step=self.step - 1, slices={}, examples={})
+        return replace(self, step=self.step - 1, slices={}, examples={}, halves={})
 
     @property
     def replicas(self) -> int:

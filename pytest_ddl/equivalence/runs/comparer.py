@@ -24,7 +24,7 @@ from pytest_ddl.equivalence.runs.alignment import align
 from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments, explains_arguments
 from pytest_ddl.equivalence.runs.program import Program, TrainFunction
 from pytest_ddl.equivalence.runs.references import ReferenceStore
-from pytest_ddl.equivalence.runs.slices import examples_to_recompute, slices_to_recompute
+from pytest_ddl.equivalence.runs.slices import examples_to_recompute, halves_to_recompute, slices_to_recompute
 from pytest_ddl.equivalence.verdict.expectations import Expect, expectations_for
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
@@ -216,6 +216,13 @@ class PlainComparison:
             }
             if single:
                 slices = replace(slices, examples=single)
+                report = self.decide(reference, distributed, perturbed, slices=slices)
+            halves = {
+                replica: tuple(trained_on(step, half) for half in both)
+                for replica, both in halves_to_recompute(report, step, parts).items()
+            }
+            if halves:
+                slices = replace(slices, halves=halves)
                 report = self.decide(reference, distributed, perturbed, slices=slices)
         return report.noted(*_failures("a run that measures rounding noise", perturbed))
 

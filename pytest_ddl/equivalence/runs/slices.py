@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import computed_alone, plain_normalization, random_sources
+from pytest_ddl.equivalence.diagnosis.candidates.shared import (
+    adds_up,
+    computed_alone,
+    factors_alone,
+    is_one,
+    plain_normalization,
+    random_sources,
+)
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import Finding
@@ -40,18 +47,43 @@ def examples_to_recompute(
     That is a replica whose gradient is not the one of its examples, although its random numbers and its statistics are
     those of one device. Of several such replicas, it is the one with the fewest examples.
     """
-    open_steps = [f.step for f in (*report.findings, *report.excused) if _is_guessed(f, report.roles)]
-    if step not in open_steps or report.reference is None or report.distributed is None or report.tolerance is None:
-        return {}
-    case = Case.at(Comparison(report.reference, report.distributed, report.tolerance), step)
-    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
-    if source is None or random_sources(case) or plain_normalization(case):
+    case = _open_case(report, step)
+    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    if case is None or source is None:
         return {}
     wrong = [replica for replica, right in computed_alone(case, source).items() if not right]
     chosen = sorted(
         (replica for replica in wrong if 1 < len(rows[replica]) <= _MOST_EXAMPLES), key=lambda r: len(rows[r])
     )
     return {replica: rows[replica] for replica in chosen[:1]}
+
+
+def halves_to_recompute(
+    report: Report, step: int, rows: Mapping[int, tuple[int, ...]]
+) -> Mapping[int, tuple[tuple[int, ...], ...]]:
+    """Return the halves of each replica's examples, by positions in the global batch, if they should be trained on.
+
+    That is so if every replica computes the gradient of its examples, and these gradients do not add up to that of one
+    device: a term of the loss may be a mean over the replica's examples. All replicas must have equally many.
+    """
+    counts = {len(own) for own in rows.values()}
+    case = _open_case(report, step)
+    if case is None or len(counts) != 1 or min(counts) % 2:
+        return {}
+    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    if source is None or adds_up(case, source) or not all(is_one(factor) for factor in factors_alone(case, source)):
+        return {}
+    middle = min(counts) // 2
+    return {replica: (own[:middle], own[middle:]) for replica, own in rows.items()}
+
+
+def _open_case(report: Report, step: int) -> Case | None:
+    """Return the case of a step without a recomputed cause, unless random numbers or statistics change gradients."""
+    open_steps = [f.step for f in (*report.findings, *report.excused) if _is_guessed(f, report.roles)]
+    if step not in open_steps or report.reference is None or report.distributed is None or report.tolerance is None:
+        return None
+    case = Case.at(Comparison(report.reference, report.distributed, report.tolerance), step)
+    return None if random_sources(case) or plain_normalization(case) else case
 
 
 def _is_guessed(finding: Finding, roles: Roles) -> bool:

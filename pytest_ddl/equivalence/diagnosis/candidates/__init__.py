@@ -59,6 +59,7 @@ CANDIDATES: list[Candidate] = [
     scaling.scaled_sum,
     scaling.scaled_variables,
     parts.normalised_by_its_part,
+    parts.mean_term,
     parts.coupled,
     aggregation.from_slices,
     motion.optimizer_itself,

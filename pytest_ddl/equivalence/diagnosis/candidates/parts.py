@@ -9,9 +9,11 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     combined,
     computed_alone,
     factors_alone,
+    is_one,
     random_sources,
 )
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
+from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.evidence.gradients import calls
@@ -19,8 +21,10 @@ from pytest_ddl.equivalence.evidence.observe import is_uneven
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
-_ALIKE = 1e-6
-"""Largest relative difference of factors that are the same: a loss may be divided by a number in float32."""
+_TERM = (
+    "One term of the loss is a mean over the replica's examples. Divide it by the global batch size too: "
+    "tf.nn.compute_average_loss(term_per_example, global_batch_size=run.global_batch_size)."
+)
 
 
 def empty_replica(case: Case) -> Fit | None:
@@ -73,15 +77,51 @@ def normalised_by_its_part(case: Case) -> Fit | None:
     if weights is None or min(weights.values) <= 0 or weights.are([weights.values[0]] * case.replicas):
         return None
     factors = factors_alone(case, source)
-    if len(factors) != case.replicas or None in factors:
+    if len(factors) != case.replicas:
         return None
-    known = [factor for factor in factors if factor is not None]
-    if max(known) - min(known) > _ALIKE * max(map(abs, known)):
+    first = factors[0]
+    if not all(factor and first and is_one(factor / first) for factor in factors):
         return None
     return Fit(
         "masked-loss-normalised-per-replica",
         f"{_described(source, weights, _share(case, source) or 1.0)}; one device that trains on only a replica's "
         "examples gets the gradient of this replica",
+    )
+
+
+def mean_term(case: Case) -> Fit | None:
+    """Test for a term of the loss that each replica averages over its own examples, beside terms that are right.
+
+    Such a term ``T`` counts once per part: parts ``p`` of equal size give ``sum(T(p)) = parts * T(all)``. So the two
+    halves of a replica's examples give ``T`` of the replica as the excess of their gradients over the replica's, and
+    the sum of these is the factor ``N / (N - 1)`` times the excess of the replicas' gradients over that of one device.
+    A term that is equal on all replicas does not depend on the examples: a penalty.
+    """
+    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    if source is None or len(case.halves) != case.replicas or not _tells(case, source):
+        return None
+    terms = []
+    for part, replica in zip(source.parts, sorted(case.halves), strict=True):
+        halves = [gradients.by_replica(run, case.step, source.stage).get(0, {}) for run in case.halves[replica]]
+        if len(halves) != 2 or not all(set(part) <= set(half) for half in halves):
+            return None
+        terms.append({index: halves[0][index] + halves[1][index] - part[index] for index in part})
+    number, close = case.replicas, case.close(4 * case.replicas)
+    summed, present = combined(source, [1.0] * number), False
+    for index, own in source.own.items():
+        whole = np.sum([term[index] for term in terms if index in term], axis=0)
+        if index not in summed or not close(index, whole * (number - 1) / number, summed[index] - own):
+            return None
+        present = present or not close(index, whole, np.zeros_like(own))
+    if not present:
+        return None
+    if all(close(index, terms[0][index], term[index]) for term in terms[1:] for index in term):
+        return None
+    return Fit(
+        "gradient-scaled-by-replica-count",
+        "one device that trains on halves of each replica's examples shows a term of the loss that every part of a "
+        f"batch counts in full: it is {number} times too large",
+        fix=_TERM,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     is_never_reduced,
     limits_of,
@@ -16,10 +17,11 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
 )
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, norm
-from pytest_ddl.equivalence.evidence.combination import solve
+from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
+_BY_COUNTS = "masked-loss-normalised-per-replica"
 CAUSES = {1: "gradient-scaled-by-replica-count", -1: "gradient-scaled-by-inverse-replica-count"}
 
 _LEAST_SCALE = 16.0
@@ -147,12 +149,26 @@ def scaled_parts(case: Case) -> Fit | None:
                     share * case.replicas,
                 ):
                     shares = ", ".join(f"{weight:.3g}" for weight in weights.values)
-                    return Fit(
-                        cause,
+                    evidence = (
                         f"one device's gradient is the sum of the {source} the replicas weighted by ({shares}); the "
-                        f"update weights each by {share:.3g}: {ratio:.4g}x together",
+                        f"update weights each by {share:.3g}: {ratio:.4g}x together"
                     )
+                    if _are_of_counts(case, weights):
+                        return Fit(cause, evidence)
+                    # The name stays: a declared per-replica divisor must not excuse a factor.
+                    return Fit(cause, evidence, fix=fix_of(_BY_COUNTS))
     return None
+
+
+def _are_of_counts(case: Case, weights: Weights) -> bool:
+    """Return whether one device weights the replicas by their numbers of examples, or these numbers are not known.
+
+    Otherwise it divides by something else than the number of examples: valid tokens, or weights.
+    """
+    counts = case.sizes
+    if len(counts) != case.replicas or not sum(counts):
+        return True
+    return weights.are([weights.total * count / sum(counts) for count in counts])
 
 
 def scaled_sum(case: Case) -> Fit | None:

@@ -11,6 +11,8 @@ from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, wei
 from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord
 
 _RANDOM_LAYERS = ("Dropout", "SpatialDropout*", "AlphaDropout", "Gaussian*", "Random*")
+_ALIKE = 1e-6
+"""Largest relative difference of factors that are the same: a loss may be divided by a number in float32."""
 CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
@@ -108,6 +110,11 @@ def factors_alone(case: Case, source: Source) -> list[float | None]:
         else:
             found.append(factor if all(close(i, part[i], factor * alone[i]) for i in shared) else None)
     return found
+
+
+def is_one(factor: float | None) -> bool:
+    """Return whether a factor is 1, up to a divisor that the program keeps in float32."""
+    return factor is not None and abs(factor - 1.0) <= _ALIKE
 
 
 def odd_replicas(case: Case) -> list[int]:
