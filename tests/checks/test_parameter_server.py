@@ -21,7 +21,7 @@ from pytest_ddl.strategies.spec import Capabilities
 COUNTER, STEPS = 6, 8
 
 
-def counted(record: TrainingRecord, kind: VariableKind, counts: list[float], name: str = "seen") -> TrainingRecord:
+def with_counter(record: TrainingRecord, kind: VariableKind, counts: list[float], name: str = "seen") -> TrainingRecord:
     """The record with a counter of the program, after each step; before the first it is 0."""
     (rank,) = record.ranks
     variable = VariableRecord(COUNTER, name, kind, (), "int64")
@@ -36,7 +36,7 @@ def counted(record: TrainingRecord, kind: VariableKind, counts: list[float], nam
 def asynchronous(final: float, kind: VariableKind = VariableKind.STATE, name: str = "seen", **sins: Any) -> Report:
     """A report on steps that ran concurrently: only the last has a snapshot, and weights are other ones."""
     reference, distributed = pair(Program(batches=(12,) * STEPS, observe=False), **sins)
-    reference = counted(reference, kind, [2.0 * step for step in range(1, STEPS + 1)], name)
+    reference = with_counter(reference, kind, [2.0 * step for step in range(1, STEPS + 1)], name)
     (rank,) = distributed.ranks
     steps = tuple(replace(step, snapshot=step.snapshot if step.index == STEPS else {}) for step in rank.steps)
     rank = replace(rank, steps=steps, asynchronous=True)
@@ -46,7 +46,7 @@ def asynchronous(final: float, kind: VariableKind = VariableKind.STATE, name: st
         capabilities=Capabilities(coordinator=True),
         ranks=(rank,),
     )
-    return judge(reference, counted(distributed, kind, [final] * STEPS, name))
+    return judge(reference, with_counter(distributed, kind, [final] * STEPS, name))
 
 
 def outcome(report: Report, check: str = "PS") -> Outcome:
@@ -149,7 +149,14 @@ def recorded_once(record: TrainingRecord, gradients: list[float], moved: float, 
 OWN = {"own_schedule": True, "scheduled": STEPS, "workers": 2}
 
 
-def own_loops(moved: float, counted: int = STEPS, watched: tuple[int, ...] = (0, 4), **facts: Any) -> Report:
+def own_loops(
+    moved: float,
+    counted: int = STEPS,
+    watched: tuple[int, ...] = (0, 4),
+    seen: tuple[float, float] | None = None,
+    **facts: Any,
+) -> Report:
+    """A report on a program that records once; ``seen`` is its own counter on one device and here."""
     reference, distributed = pair(Program(observe=False))
     reference = recorded_once(reference, [1.0] * STEPS, 1.0)
     distributed = recorded_once(distributed, [2.0] * STEPS, moved, **{**OWN, **facts})
@@ -157,7 +164,20 @@ def own_loops(moved: float, counted: int = STEPS, watched: tuple[int, ...] = (0,
     counts = {**rank.steps[0].snapshot, 4: (np.asarray(counted),)}
     kept = {index: parts for index, parts in counts.items() if index in watched}
     distributed = replace(distributed, ranks=(replace(rank, steps=(replace(rank.steps[0], snapshot=kept),)),))
+    if seen is not None:
+        reference, distributed = (
+            with_counter(record, VariableKind.STATE, [count])
+            for record, count in zip((reference, distributed), seen, strict=True)
+        )
     return judge(reference, distributed)
+
+
+def test_a_whole_number_that_ends_elsewhere_is_no_pass() -> None:
+    report = own_loops(1.0, seen=(480.0, 336.0))
+    assert outcome(report) is Outcome.INCONCLUSIVE
+    assert "seen ends at 336 instead of 480" in str(report.inconclusive)
+    assert own_loops(1.0, seen=(480.0, 480.0)).passed
+    assert own_loops(1 / 3, seen=(480.0, 336.0)).findings[0].cause == "lost-update"
 
 
 def test_a_loop_of_its_own_that_records_once_is_judged_by_the_sum_of_its_updates() -> None:
