@@ -50,9 +50,11 @@ def _places(case: Case) -> Iterator[str]:
     if case.same_examples is False:
         yield "the input pipeline, which gave the replicas other examples or values than one device"
     if computed is False:
+        if not odd:
+            yield "terms of the loss that are means over the replica's own examples, or are divided by its own counts"
+        yield "terms of the loss that use other examples of the batch: sorting, pairs, batch statistics, gathers"
         yield "assignments to variables before the forward pass, in the function that strategy.run calls"
         yield "what the forward pass reads of the number or the id of the replica"
-        yield "terms of the loss that use other examples of the batch: sorting, pairs, batch statistics, gathers"
     elif applied is False:
         yield "the lines between tape.gradient and apply_gradients: clipping, scaling, masking, reductions by hand"
     elif computed or applied:
