@@ -288,6 +288,8 @@ class Recorder(StepListener):
             facts["thawed"] = sorted(self._watcher.thawed)
         facts |= self._call_sites.facts()
         ended = error is None and not self.restart
+        if facts.get("own_schedule") and ended:
+            self._add_late()
         return RankRecord(
             rank=context.rank,
             task=context.task,
@@ -309,6 +311,14 @@ class Recorder(StepListener):
             facts=facts,
             **observed,
         )
+
+    def _add_late(self) -> None:
+        """Add what closures did after the last recorded step to that step: the program waited for them later."""
+        late = {name: value for observer in self.observers for name, value in observer.end_step().items()}
+        batches, gradients = self.consumption.take(), late.get("gradients", ())
+        if gradients and self._steps:  # without gradients, the batches are of an evaluation
+            last = self._steps[-1]
+            self._steps[-1] = replace(last, batches=(*last.batches, *batches), gradients=(*last.gradients, *gradients))
 
     def _variables(self) -> tuple[VariableRecord, ...]:
         """Return the records of the watched variables, with their current layouts."""

@@ -186,6 +186,33 @@ def never_joins_and_records_each_step(run):
         run.record()
 
 
+def records_before_the_last_closures_end(run):
+    """The second half of the closures ends after the last recorded step, and the program waits for it."""
+    model, optimizer, quick = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def step(iterator):
+        work = tf.random.stateless_uniform((900, 900), (1, 2))
+        for _ in range(4):
+            work = tf.tanh(work @ work)
+        with tf.control_dependencies([work]):
+            return quick(iterator)
+
+    if not is_coordinated(run):
+        _schedule(run, step, after=lambda loss: run.record(loss=loss))
+        return
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: _data(run)))
+    for half in range(2):
+        for _ in range(STEPS // 2):
+            coordinator.schedule(step, args=(iterator,))
+        if half == 0:
+            coordinator.join()
+        run.record()
+    coordinator.join()
+
+
 def records_each_closure(run):
     """The steps are recorded while closures run, and the program waits for all of them at its end."""
     model, optimizer, step = _keras(run)

@@ -53,9 +53,11 @@ def test_weights_that_are_read_before_the_closures_end_are_found(program):
     assert "coordinator.schedule(" in report.findings[0].lines[0]
 
 
-def test_a_program_that_records_each_closure_and_joins_at_its_end_passes():
-    report = check_training(programs.records_each_closure, "parameter_server", **GIVEN)
+@pytest.mark.parametrize("program", [programs.records_each_closure, programs.records_before_the_last_closures_end])
+def test_a_program_that_joins_at_its_end_passes(program):
+    report = check_training(program, "parameter_server", **GIVEN)
     assert report.passed, str(report)
+    assert any("2 of 2 weight(s) and slot(s) move as on one device" in note for note in report.notes), str(report)
 
 
 def test_other_examples_decide_nothing():

@@ -109,9 +109,17 @@ def _differ_in_direction(gradients: list[Float]) -> bool:
 
 
 def _gradients(distributed: TrainingRecord, index: int) -> list[Float]:
-    """Return the gradients of a weight of all closures, of the latest stage that was observed."""
-    steps = range(1, distributed.num_steps + 1)
-    return [gradient for step in steps for gradient in _gradients_of(distributed, step, index)]
+    """Return the gradients of a weight of all closures, of the latest stage that was observed in any step.
+
+    A step that is recorded while closures run may have the gradient that a closure computed, and a later step the
+    one that it applied.
+    """
+    for stage in (GradientStage.APPLIED, GradientStage.COMPUTED):
+        steps = range(1, distributed.num_steps + 1)
+        values = [item.values.get(index) for step in steps for item in calls(distributed, step, stage)]
+        if values:
+            return [np.asarray(value, np.float64) for value in values if value is not None]
+    return []
 
 
 def _finding(
