@@ -193,7 +193,7 @@ def records_before_the_last_closures_end(run):
 
     @tf.function
     def step(iterator):
-        work = tf.random.stateless_uniform((900, 900), (1, 2))
+        work = tf.random.stateless_uniform((500, 500), (1, 2))
         for _ in range(4):
             work = tf.tanh(work @ work)
         with tf.control_dependencies([work]):
