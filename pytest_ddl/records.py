@@ -374,6 +374,7 @@ class RankRecord:
     * ``thawed``: indices of FROZEN variables that became trainable later;
     * ``unwatched``: names of variables that were trained and not watched;
     * ``trained_before``: number of steps that ran before the first watch;
+    * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
     * ``widened``: half precision Keras dtype policies that a float64 or float32 run replaced;
     * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run;
     * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program.

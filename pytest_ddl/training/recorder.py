@@ -148,7 +148,7 @@ class Recorder(StepListener):
         self.epochs_as_steps = self.epochs_as_steps or epochs_as_steps
 
     def begin_call(self, method: str, trains: Any = None) -> None:
-        """Note where the program calls ``run.steps``, ``run.batches`` or ``run.fit`` with data to train on."""
+        """Note the line of a call of ``run.steps``, ``run.batches`` or ``run.fit`` with data to train on."""
         self.lines.add(FIT if method == "run.fit" else TRAIN)
         # With one batch that repeats for ever, the first loop takes all steps and later loops never run.
         limit = self._settings.steps
@@ -222,7 +222,7 @@ class Recorder(StepListener):
                 self._assign(item, kept[item.record.index][0])
 
     def begin_reading(self) -> None:
-        """Tell the observers that a step or the program has ended."""
+        """Call the observers at the end of a step or of the program."""
         for observer in self.observers:
             observer.before_reading()
 
@@ -288,8 +288,8 @@ class Recorder(StepListener):
             facts["thawed"] = sorted(self._watcher.thawed)
         facts |= self._call_sites.facts()
         ended = error is None and not self.restart
-        if facts.get("own_schedule") and ended:
-            self._add_late()
+        if ended and (facts.get("own_schedule") or self._settings.is_reference):
+            facts |= self._late()
         return RankRecord(
             rank=context.rank,
             task=context.task,
@@ -312,13 +312,13 @@ class Recorder(StepListener):
             **observed,
         )
 
-    def _add_late(self) -> None:
-        """Add what closures did after the last recorded step to that step: the program waited for them later."""
+    def _late(self) -> dict[str, StepRecord]:
+        """Return the fact ``late``: what the program consumed and computed after its last recorded step."""
         late = {name: value for observer in self.observers for name, value in observer.end_step().items()}
         batches, gradients = self.consumption.take(), late.get("gradients", ())
-        if gradients and self._steps:  # without gradients, the batches are of an evaluation
-            last = self._steps[-1]
-            self._steps[-1] = replace(last, batches=(*last.batches, *batches), gradients=(*last.gradients, *gradients))
+        if not gradients or not self._steps:  # without gradients, the batches are of an evaluation
+            return {}
+        return {"late": StepRecord(self.completed + 1, None, {}, batches, {}, gradients=gradients)}
 
     def _variables(self) -> tuple[VariableRecord, ...]:
         """Return the records of the watched variables, with their current layouts."""

@@ -146,7 +146,7 @@ def _loses_updates(run, after):
 
 
 def moves_by_a_rule_of_its_own(run):
-    """Steps of which each depends on the one before, without a gradient: no sum says where they lead."""
+    """Steps of which each depends on the one before, without a gradient: no sum gives their result."""
     with run.strategy.scope():
         weight = tf.Variable(tf.ones((FEATURES, 1)), name="weight")
     run.watch(variables=[weight])
@@ -211,6 +211,30 @@ def records_before_the_last_closures_end(run):
             coordinator.join()
         run.record()
     coordinator.join()
+
+
+def omits_steps_after_the_last_record(run):
+    """One device takes two more steps after its last record, and the coordinator does not."""
+    records_every_fifth_step(run, steps=STEPS - 2 if is_coordinated(run) else STEPS)
+
+
+def records_every_fifth_step(run, steps=STEPS):
+    """The last two steps are not recorded: neither on one device nor by the coordinator."""
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    if is_coordinated(run):
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+        iterator = iter(coordinator.create_per_worker_dataset(lambda: _data(run)))
+        take, wait = lambda: coordinator.schedule(step, args=(iterator,)), coordinator.join
+    else:
+        iterator = iter(_data(run))
+        take, wait = lambda: step(iterator), lambda: None
+    for number in range(1, steps + 1):
+        take()
+        if number % 5 == 0:
+            wait()
+            run.record()
+    wait()
 
 
 def records_each_closure(run):

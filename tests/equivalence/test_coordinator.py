@@ -40,6 +40,12 @@ def test_more_closures_than_steps_of_one_device_are_found():
     assert "the scheduled closures computed 14 updates, and one device 12" in str(report)
 
 
+def test_fewer_closures_after_the_last_record_are_found():
+    report = check_training(programs.omits_steps_after_the_last_record, "parameter_server", **GIVEN)
+    assert [(finding.check, finding.cause) for finding in report.findings] == [("PS", "unequal-steps")], str(report)
+    assert "the scheduled closures computed 10 updates, and one device 12" in str(report)
+
+
 @pytest.mark.parametrize(
     "program", [programs.never_joins, programs.joins_after_recording, programs.never_joins_and_records_each_step]
 )
@@ -53,7 +59,10 @@ def test_weights_that_are_read_before_the_closures_end_are_found(program):
     assert "coordinator.schedule(" in report.findings[0].lines[0]
 
 
-@pytest.mark.parametrize("program", [programs.records_each_closure, programs.records_before_the_last_closures_end])
+@pytest.mark.parametrize(
+    "program",
+    [programs.records_each_closure, programs.records_before_the_last_closures_end, programs.records_every_fifth_step],
+)
 def test_a_program_that_joins_at_its_end_passes(program):
     report = check_training(program, "parameter_server", **GIVEN)
     assert report.passed, str(report)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.diagnosis.summed_updates import lost_from_weights, numbers_of_updates
+from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps, lost_from_weights, numbers_of_updates
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, is_asynchronous, of_kind, unwatched
@@ -177,8 +177,7 @@ def _other_number(reference: TrainingRecord, distributed: TrainingRecord) -> lis
     if found is None or found[0] == found[1] or any(note.startswith("gradients") for note in notes):
         return []
     ours, theirs = (
-        sum(batch.size for rank in record.ranks for step in rank.steps for batch in step.batches)
-        for record in (reference, distributed)
+        sum(batch.size for step in all_steps(record) for batch in step.batches) for record in (reference, distributed)
     )
     if ours == theirs:
         return []  # the same examples in batches of another size

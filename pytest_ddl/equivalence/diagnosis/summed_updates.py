@@ -5,16 +5,17 @@ The order of the updates does not matter.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import of_kind, update
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import Array, GradientStage, StepRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "PS"
 MOST_MISSING = 0.25
@@ -31,7 +32,7 @@ def lost_from_weights(comparison: Comparison, closures: int) -> tuple[list[Findi
     right = []
     for variable in of_kind(reference, VariableKind.TRAINABLE):
         rate = _rate(reference, variable, tolerance)
-        handed = _gradients(distributed, variable.index)
+        handed = _gradients(all_steps(distributed), variable.index)
         before = () if variable.since else rank.initial.get(variable.index, ())
         after = (rank.final or {}).get(variable.index, rank.steps[-1].snapshot.get(variable.index, ()))
         # All closures run the same function. So a number that they do not divide means that some were not observed.
@@ -56,9 +57,7 @@ def lost_from_weights(comparison: Comparison, closures: int) -> tuple[list[Findi
 def numbers_of_updates(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[int, int] | None:
     """Return how many gradients one device and the strategy computed for a weight; ``None`` if that is unknown."""
     for variable in of_kind(reference, VariableKind.TRAINABLE):
-        steps = range(1, reference.num_steps + 1)
-        ours = sum(len(_gradients_of(reference, step, variable.index)) for step in steps)
-        theirs = len(_gradients(distributed, variable.index))
+        ours, theirs = (len(_gradients(all_steps(record), variable.index)) for record in (reference, distributed))
         if ours and theirs:
             return ours, theirs
     return None
@@ -73,7 +72,7 @@ def _rate(reference: TrainingRecord, variable: VariableRecord, tolerance: Tolera
     differ = False
     for step in range(1, reference.num_steps + 1):
         change = update(reference, variable.index, step)
-        gradients = _gradients_of(reference, step, variable.index)
+        gradients = _gradients([rank.steps[step - 1] for rank in reference.ranks], variable.index)
         if change is None or not gradients or any(gradient.shape != change.shape for gradient in gradients):
             return None
         total = np.sum(gradients, axis=0)
@@ -87,10 +86,21 @@ def _rate(reference: TrainingRecord, variable: VariableRecord, tolerance: Tolera
     return found[0] if len(found) > 1 or (found and differ) else None
 
 
-def _gradients_of(record: TrainingRecord, step: int, index: int) -> list[Float]:
-    """Return all gradients of a weight in a recorded step, of the latest stage that was observed."""
+def all_steps(record: TrainingRecord) -> list[StepRecord]:
+    """Return the recorded steps, and what was observed after the last of them."""
+    late = [rank.facts["late"] for rank in record.ranks if "late" in rank.facts]
+    return [*(step for rank in record.ranks for step in rank.steps), *late]
+
+
+def _gradients(steps: Sequence[StepRecord], index: int) -> list[Float]:
+    """Return all gradients of a weight in some steps, of the latest stage that was observed in any of them.
+
+    A step that is recorded while closures run may have the gradient that a closure computed, and a later step the
+    one that it applied.
+    """
+    found = [item for step in steps for item in step.gradients]
     for stage in (GradientStage.APPLIED, GradientStage.COMPUTED):
-        values: list[Array | None] = [item.values.get(index) for item in calls(record, step, stage)]
+        values: list[Array | None] = [item.values.get(index) for item in found if item.stage is stage]
         if values:
             return [np.asarray(value, np.float64) for value in values if value is not None]
     return []
@@ -106,20 +116,6 @@ def _differ_in_direction(gradients: list[Float]) -> bool:
         difference(gradient, (coefficient(gradient, first) or 0.0) * first).error > 1e-3 * magnitude(gradient)
         for gradient in gradients[1:]
     )
-
-
-def _gradients(distributed: TrainingRecord, index: int) -> list[Float]:
-    """Return the gradients of a weight of all closures, of the latest stage that was observed in any step.
-
-    A step that is recorded while closures run may have the gradient that a closure computed, and a later step the
-    one that it applied.
-    """
-    for stage in (GradientStage.APPLIED, GradientStage.COMPUTED):
-        steps = range(1, distributed.num_steps + 1)
-        values = [item.values.get(index) for step in steps for item in calls(distributed, step, stage)]
-        if values:
-            return [np.asarray(value, np.float64) for value in values if value is not None]
-    return []
 
 
 def _finding(
