@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from pytest_ddl.training.replacing import Replacements
@@ -60,6 +61,28 @@ def tf_seed() -> int | None:
     return None if seed is None else int(seed)
 
 
+def as_autograph_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as AutoGraph would call it here: converted in a traced function, unchanged outside.
+
+    ``tf.__internal__.autograph`` (TF 2.4 to 2.21) is what TensorFlow gives to Keras for functions that call a user's
+    function. ``Strategy.run`` does the same with its argument.
+    """
+    import tensorflow as tf
+
+    autograph = getattr(getattr(tf, "__internal__", None), "autograph", None)
+    if autograph is None:
+        return function
+    here = autograph.control_status_ctx()
+    converted = autograph.tf_convert(function, here, convert_by_default=False)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        # A function that a converted function defines comes back as it is, and obeys the context that calls it.
+        with here:
+            return converted(*args, **kwargs)
+
+    return called
+
+
 @contextmanager
 def unseeded_data_apart(rank: int, seed: int) -> Iterator[None]:
     """Make datasets without a seed draw different numbers on each rank, while TensorFlow's global seed is ``seed``.
@@ -79,6 +102,18 @@ def unseeded_data_apart(rank: int, seed: int) -> Iterator[None]:
 
     with Replacements().put(random_seed, "get_seed", get_seed):
         yield
+
+
+def seed_all_threads(put: Replacements, keras: Any) -> None:
+    """Let the seed of tf_keras hold in all threads until ``put`` restores it. Other flavors of Keras stay as they are.
+
+    ``_SEED_GENERATOR`` (tf_keras 2.13 to 2.21) belongs to the thread that sets the seed. Layers that ``fit`` builds
+    under a strategy are made in the thread of a replica. Their initializers would draw from Python's global generator,
+    and what the program draws there would depend on the strategy.
+    """
+    backend = sys.modules.get(f"{keras.__name__}.src.backend")
+    if hasattr(backend, "_SEED_GENERATOR"):
+        put.put(backend, "_SEED_GENERATOR", SimpleNamespace())
 
 
 def expects_partial(status: Any) -> bool:

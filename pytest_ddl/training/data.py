@@ -60,24 +60,31 @@ def _prepare_dataset(dataset: Any, settings: RunSettings, completed: Callable[[]
     if settings.perturbation:
         dataset = _perturb_dataset(dataset, settings)
     if settings.slice_step is not None:
-        dataset = _cut_down(dataset, settings.slice_step, settings.slice_rows)
+        dataset = _cut_down(dataset, settings.slice_step, settings.slice_rows, settings.slice_moved)
     return dataset
 
 
-def _cut_down(dataset: Any, step: int, rows: tuple[int, ...]) -> Any:
-    """Return the same global batches, but keep only the examples at ``rows`` in the batch of ``step``."""
+def _cut_down(dataset: Any, step: int, rows: tuple[int, ...], moved: tuple[int, tuple[int, ...]] | None) -> Any:
+    """Return the same global batches, but keep only the examples at ``rows`` in the batch of ``step``.
+
+    :param moved: index of a tensor of which other rows are kept, and these rows.
+    """
     import tensorflow as tf
 
     def cut(index: Any, element: Any) -> Any:
         here = tf.equal(index, step - 1)
-        chosen = tf.constant(rows, tf.int64)
 
-        def examples(tensor: Any) -> Any:
+        def examples(tensor: Any, own: tuple[int, ...]) -> Any:
+            chosen = tf.constant(own, tf.int64)
             return tf.gather(tensor, tf.cond(here, lambda: chosen, lambda: tf.range(tf.shape(tensor, tf.int64)[0])))
 
-        return tf.nest.map_structure(examples, element)
+        kept = [
+            examples(tensor, moved[1] if moved is not None and position == moved[0] else rows)
+            for position, tensor in enumerate(tf.nest.flatten(element))
+        ]
+        return tf.nest.pack_sequence_as(element, kept)
 
-    return dataset.enumerate().map(cut)
+    return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(cut))
 
 
 def _map(dataset: Any, function: Callable[[Any], Any]) -> Any:
@@ -89,7 +96,7 @@ def _map(dataset: Any, function: Callable[[Any], Any]) -> Any:
         whole = element if type(dataset.element_spec) is tuple else element[0]
         return tf.nest.map_structure(function, whole)
 
-    return dataset.map(mapped)
+    return dataset.map(tf.autograph.experimental.do_not_convert(mapped))
 
 
 def _widen(tensor: Any) -> Any:
@@ -108,7 +115,7 @@ def _perturb_dataset(dataset: Any, settings: RunSettings) -> Any:
         pairs = zip(flat, seeds, strict=True)
         return tf.nest.pack_sequence_as(element, [_moved_tensor(item, seed, settings.ulp_of) for item, seed in pairs])
 
-    return dataset.enumerate().map(moved)
+    return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(moved))
 
 
 def _moved_tensor(tensor: Any, seed: Any, ulp_of: str) -> Any:

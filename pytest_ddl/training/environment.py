@@ -53,7 +53,7 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
             for state in floats:
                 state.widen(settings.precision, policies)
             for module in keras_modules():
-                module.utils.set_random_seed(settings.seed)
+                _seed(module, settings, policies)
             # No program would choose this seed, so a program that seeds TensorFlow itself can be recognized.
             tf.random.set_seed(settings.seed + _APART)
             with (
@@ -75,7 +75,12 @@ def _prepare_late(module: Any, settings: RunSettings, floats: list[_FloatState],
     floats.append(_FloatState(module))
     floats[-1].widen(settings.precision, policies)
     with _generators_kept():
-        module.utils.set_random_seed(settings.seed)
+        _seed(module, settings, policies)
+
+
+def _seed(module: Any, settings: RunSettings, put: Replacements) -> None:
+    adapter.seed_all_threads(put, module)
+    module.utils.set_random_seed(settings.seed)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from pytest_ddl.training import adapter
+from pytest_ddl.training import adapter, watching
 
 
 def user_frames(most: int = 3) -> str:
@@ -125,9 +125,39 @@ _INSTALLED = f"{os.sep}site-packages{os.sep}"
 
 def frameworks() -> tuple[str, ...]:
     """Return prefixes of the file names of code that does not belong to the program."""
-    modules = (sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras", "pytest_ddl"))
-    folders = tuple(os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__)
-    return (*folders, "<frozen")
+    folders = tuple(map(_package, ("tensorflow", "keras", "tf_keras", "pytest_ddl")))
+    return (*(folder for folder in folders if folder), "<frozen")
+
+
+def _package(name: str) -> str:
+    """Return the folder of an imported package, with a separator at its end; empty if it is not imported."""
+    module = sys.modules.get(name)
+    return os.path.dirname(module.__file__) + os.sep if module and module.__file__ else ""
+
+
+def is_called_by_program(past_frameworks: bool = False) -> bool:
+    """Return whether the program called the watched method whose replacement calls this function.
+
+    This looks at the caller only, and so is fast.
+
+    :param past_frameworks: true to go on to the caller of TensorFlow or Keras if one of them called the method, also if
+        this package called that for the program.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    method, foreign = frame.f_code.co_filename if frame else "", frameworks()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != method and not any(part in file for part in _BETWEEN):
+            if not file.startswith(foreign):
+                return True
+            if not past_frameworks or file == watching.__file__:  # which sets learning rates to 0 for a probe
+                return False
+        frame = frame.f_back
+    return False
+
+
+_BETWEEN = (f"{os.sep}python{os.sep}autograph{os.sep}", f"{os.sep}contextlib.py")
+"""Parts of the names of files whose frames are between the frames of the program."""
 
 
 def called_by_program() -> str:
@@ -137,9 +167,8 @@ def called_by_program() -> str:
     """
     frames = _here()
     here = os.path.dirname(__file__) + os.sep
-    between = (f"{os.sep}python{os.sep}autograph{os.sep}", f"{os.sep}contextlib.py")
     for name, line in reversed(frames):
-        if name.startswith(here) or any(part in name for part in between):
+        if name.startswith(here) or any(part in name for part in _BETWEEN):
             continue
         return "" if name.startswith(frameworks()) else f"{name}:{line}"
     return ""

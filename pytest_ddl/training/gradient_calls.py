@@ -19,7 +19,7 @@ import numpy as np
 
 from pytest_ddl.records import Array, GradientStage
 from pytest_ddl.training import values
-from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.training.replacing import Replacements, named_like
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class GradientHooks:
     def replace_optimizers(self) -> None:
         """Replace the methods of all optimizer classes that exist now; a program may define or import more later."""
         for root in _optimizer_roots():
-            for owner in (*root.__mro__[:-1], *_subclasses(root)):
+            for owner in (*root.__mro__[:-1], *subclasses(root)):
                 for name in _METHODS:
                     method = vars(owner).get(name)
                     if inspect.isfunction(method) and not self._replaced.holds(owner, name):
@@ -176,11 +176,7 @@ class GradientHooks:
             leave()
             return result
 
-        # Not functools.wraps: AutoGraph would convert the source of the function in ``__wrapped__``.
-        for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(applying, attribute, getattr(original, attribute))
-        applying.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-        return applying
+        return named_like(original, applying)
 
     def _enter(self, optimizer: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         depth = getattr(self._applying, "depth", 0)
@@ -220,8 +216,8 @@ def _optimizer_roots() -> Iterator[type]:
                 yield root
 
 
-def _subclasses(root: type) -> Iterator[type]:
+def subclasses(root: type) -> Iterator[type]:
     children: list[type] = root.__subclasses__()
     for child in children:
         yield child
-        yield from _subclasses(child)
+        yield from subclasses(child)

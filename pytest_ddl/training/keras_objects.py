@@ -7,11 +7,13 @@ A slot is matched with its weight by name, because nothing else is public. Keras
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_ddl.records import LayerRecord, OptimizerRecord, VariableKind
 from pytest_ddl.training.adapter import created_trainable, flatten_layers
+from pytest_ddl.training.values import backing, is_variable
 
 _COUNTERS = ("iteration", "iterations", "iter")
 _OPTIMIZER_SETTINGS = (
@@ -97,6 +99,22 @@ def learning_rate(optimizer: Any) -> Any:
     if callable(rate) and not hasattr(rate, "numpy"):
         return rate(optimizer.iterations)
     return rate
+
+
+def rate_and_schedule(optimizer: Any) -> tuple[Any, Any]:
+    """Return the variable of the learning rate, and the method of a schedule that asks which replica it runs on."""
+    rate = getattr(getattr(optimizer, "inner_optimizer", None) or optimizer, "_learning_rate", None)
+    if is_variable(rate):
+        return backing(rate), None
+    method = rate if inspect.isfunction(rate) else inspect.getattr_static(rate, "__call__", None)
+    code = getattr(method, "__code__", None)
+    asks = code is not None and bool({"get_replica_context", "replica_id_in_sync_group"} & set(code.co_names))
+    return None, method if asks else None
+
+
+def made_with(optimizer: Any) -> Any:
+    """Return a variable that an optimizer creates when it is made; ``None`` for one that creates it later."""
+    return None if hasattr(optimizer, "_hyper") else getattr(optimizer, "iterations", None)
 
 
 def optimizer_record(optimizer: Any) -> OptimizerRecord:

@@ -150,6 +150,7 @@ class Recorder(StepListener):
     def begin_call(self, method: str, trains: Any = None) -> None:
         """Note the line of a call of ``run.steps``, ``run.batches`` or ``run.fit`` with data to train on."""
         self.lines.add(FIT if method == "run.fit" else TRAIN)
+        self.lines.trains = True
         # With one batch that repeats for ever, the first loop takes all steps and later loops never run.
         limit = self._settings.steps
         if limit is not None and not self._settings.constant:
@@ -183,6 +184,9 @@ class Recorder(StepListener):
         for name in shown or {}:
             self.lines.add(VALUE.format(name))
         named = {**self._next_values, **{key: values.scalar(value) for key, value in (shown or {}).items()}}
+        for name, reported in {"loss": number, **named}.items():
+            if reported is not None:
+                self.lines.use(name, reported)
         self._next_values = {}
         self._take_new(after_step=True)
         self.creations.forget()
@@ -254,6 +258,7 @@ class Recorder(StepListener):
                 "tf.function, with a number that the step returns"
             )
         self.lines.add(VALUE.format(name))
+        self.lines.use(name, scalar)
         if step == "next":
             self._next_values[name] = scalar
         elif step == "last" and self._steps:
@@ -331,7 +336,7 @@ class Recorder(StepListener):
                 self.note(f"the layout of {item.record.name} could not be read: {type(error).__name__}: {error}")
                 layout = None
             if item.variable is not None:
-                self.lines.add_variable(item.record.index, values.components(strategy, item.variable))
+                self.lines.add_variable(item.record.index, item.variable, values.components(strategy, item.variable))
             found.append(replace(item.record, layout=layout, since=self._since.get(item.record.index, 0)))
         return tuple(found)
 

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 _ABSENT = object()
+
+
+def named_like(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a replacement the names and the signature of the original, and return it.
+
+    AutoGraph does not convert functions of modules such as ``tensorflow`` and ``keras``, and calls them without
+    switching itself off. So a replacement with the module of such an original costs no conversion, and the functions
+    of the user that it calls are still converted.
+    """
+    # Not functools.wraps: AutoGraph would convert the source of the function in ``__wrapped__``.
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(replacement, attribute, getattr(original, attribute))
+    replacement.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    return replacement
 
 
 class Replacements:

@@ -2,8 +2,8 @@
 
 ``strategy.run`` is replaced on the *instance* during a run.
 
-AutoGraph must convert the wrapper of a replica function. TensorFlow converts the user's function
-through its caller, so an unconverted wrapper would switch off the conversion of the user's code.
+AutoGraph converts the user's function and none of the functions here: a conversion takes longer than the
+whole step of a small model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from pytest_ddl.training import adapter
 from pytest_ddl.training.consumption import Consumption, observe_call
 from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.replacing import named_like
 
 
 @contextmanager
@@ -30,12 +31,10 @@ def observed(strategy: Any, consumption: Consumption, observers: Sequence[Observ
         for observer in observers:
             observer.after_dispatch()
 
-    # AutoGraph would convert every function that the hooks call, and this takes longer than the hooks.
     before, after = _unconverted(before), _unconverted(after)
-    is_own = _unconverted(adapter.is_of_strategy)
 
     def run(fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        if is_own(fn):
+        if adapter.is_of_strategy(fn):
             return original(fn, args=args, kwargs=kwargs, options=options)
         before()
         try:
@@ -47,7 +46,7 @@ def observed(strategy: Any, consumption: Consumption, observers: Sequence[Observ
     with ExitStack() as stack:
         for observer in observers:
             stack.enter_context(observer.installed())
-        strategy.run = run
+        strategy.run = named_like(original, run)
         try:
             yield
         finally:
@@ -59,23 +58,18 @@ def wrap(
 ) -> Callable[..., Any]:
     """Return a replica function that also reports what it consumed, and returns the result of ``function``."""
 
-    def begin() -> list[Any]:
-        return [observer.before_replica() for observer in observers]
-
-    def end(given: Any, tokens: list[Any], result: Any) -> None:
-        for observer, token in zip(observers, tokens, strict=True):
-            observer.after_replica(token, result)
-        observe_call(consumption, given, result)
-
-    begin, end = _unconverted(begin), _unconverted(end)
+    # Convert in the thread and the context of the caller. Strategies call the function in threads of their own.
+    function = adapter.as_autograph_calls(function)
 
     def observed_function(*args: Any, **kwargs: Any) -> Any:
-        tokens = begin()
+        tokens = [observer.before_replica() for observer in observers]
         result = function(*args, **kwargs)
-        end((args, kwargs), tokens, result)
+        for observer, token in zip(observers, tokens, strict=True):
+            observer.after_replica(token, result)
+        observe_call(consumption, (args, kwargs), result)
         return result
 
-    return observed_function
+    return _unconverted(observed_function)
 
 
 def _unconverted(function: Callable[..., Any]) -> Callable[..., Any]:

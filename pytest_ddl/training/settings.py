@@ -70,6 +70,8 @@ class RunSettings:
     """Step in which a reference keeps only the examples ``slice_rows`` of the global batch; ``None`` for no step."""
     slice_rows: tuple[int, ...] = ()
     """Positions in the global batch of ``slice_step`` of the examples that one replica consumed."""
+    slice_moved: tuple[int, tuple[int, ...]] | None = None
+    """Index of a tensor of the examples, and the rows from which only this tensor is taken instead."""
     replay: tuple[tuple[int, ...], ...] = ()
     """Fingerprints, per step, of the examples that a reference consumes instead of its own batches."""
     first_step: int = 0

@@ -46,6 +46,29 @@ def copy_of(value: Any) -> Array:
     return array
 
 
+_WORTH_SHARING = 4096
+"""Smallest number of bytes of an array that is compared with others, so that equal ones are kept once."""
+
+
+def shared(parts: tuple[Array, ...], before: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the components with one array for all that have equal bytes, also for those ``before``.
+
+    Most variables are equal on all replicas, and many do not change in each step. The arrays of a record would fill
+    gigabytes, and pickle writes an array once however often a record refers to it.
+    """
+    found: list[Array] = []
+    for part in parts:
+        found.append(next((one for one in (*found, *before) if _is_equal(part, one)), part))
+    return tuple(found)
+
+
+def _is_equal(left: Array, right: Array) -> bool:
+    """Return whether two large arrays have equal bytes. Unlike ``==``, this distinguishes 0.0 and -0.0."""
+    if left.nbytes < _WORTH_SHARING or (left.shape, left.dtype) != (right.shape, right.dtype) or left.dtype.hasobject:
+        return False
+    return np.array_equal(left.view(np.uint8), right.view(np.uint8))
+
+
 def is_split(variable: Any) -> bool:
     """Return True for a variable that a partitioner split over parameter servers."""
     return hasattr(variable, "variables") and not hasattr(variable, "numpy")

@@ -22,6 +22,8 @@ class Watched:
     record: VariableRecord
     read: Reader
     variable: Any = None
+    optimizer: Any = None
+    """Optimizer whose learning rate this is, if the rate is not a variable."""
 
 
 class Watcher:
@@ -38,6 +40,7 @@ class Watcher:
         self._order: list[Watched] = []
         self._kept: list[Any] = []  # keeps the watched objects alive; otherwise Python would reuse their ids
         self._settings: dict[int, OptimizerRecord] = {}
+        self._copies: dict[int, tuple[Array, ...]] = {}
         self._slots_taken: dict[int, set[tuple[int, str]]] = {}
         self.thawed: set[int] = set()
         """Indices of weights that were frozen when they were found, and trainable after a later step."""
@@ -84,9 +87,14 @@ class Watcher:
         return self._order[known:]
 
     def snapshot(self, which: list[Watched] | None = None) -> Snapshot:
-        """Return copies of every component of the variables, with their current values."""
+        """Return copies of every component of the variables, with their current values. Equal copies are one array."""
         self._look_for_thawed()
-        return {item.record.index: self._read(item) for item in (self._order if which is None else which)}
+        taken: dict[int, tuple[Array, ...]] = {}
+        for item in self._order if which is None else which:
+            at = item.record.index
+            self._copies[at] = values.shared(self._read(item), self._copies.get(at, ()))
+            taken[at] = self._copies[at]
+        return taken
 
     def _look_for_thawed(self) -> None:
         frozen = any(item.record.kind is VariableKind.FROZEN for item in self._order)
@@ -191,7 +199,7 @@ class Watcher:
         record = VariableRecord(
             len(self._order), "learning_rate", VariableKind.LEARNING_RATE, shape=(), dtype="float64"
         )
-        self._keep(optimizer, Watched(record, read))
+        self._keep(optimizer, Watched(record, read, optimizer=optimizer))
 
     def _take(self, variable: Any, kind: VariableKind, name: str | None = None, slot_of: int | None = None) -> None:
         if id(variable) in self._found or not values.is_variable(variable):

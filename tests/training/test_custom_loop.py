@@ -165,3 +165,19 @@ def test_loops_that_record_by_themselves(ranks, strategy):
             for batch in step.batches:
                 assert batch.size == len(batch.example_ids)
                 assert min(batch.example_ids) >= 100
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+@pytest.mark.parametrize(
+    ("program", "converted"),
+    [
+        # train_step, replica_step, _learn and squared_errors: a conversion takes longer than the step of a small model.
+        (programs.needs_autograph, 4),
+        # The conversion of train_step holds the one of replica_step.
+        (programs.a_function_in_a_function_needs_autograph, 3),
+    ],
+)
+def test_autograph_converts_only_the_functions_of_the_user(ranks, strategy, program, converted):
+    (record,) = ranks(strategy, program, **GIVEN)
+    assert len(record.steps) == 3
+    assert record.results["value"] == {"converted": converted}

@@ -61,3 +61,11 @@ def test_fit_under_parameter_server(ranks, records):
     assert any("records epochs as steps" in note for note in record.notes)
     (keras_3,) = records("parameter_server", programs.fits, global_batch_size=8)
     assert "ClusterCoordinator.create_per_worker_dataset" in keras_3.error.message
+
+
+def test_layers_that_fit_builds_leave_pythons_generator_alike_under_a_strategy(ranks):
+    drawn = []
+    for strategy in ("one_device", "mirrored"):
+        (record,) = ranks(strategy, programs.lazily_built_by_tf_keras, global_batch_size=8)
+        drawn.append(record.results["value"]["drawn"])
+    assert drawn[0] == drawn[1]

@@ -7,6 +7,7 @@ import pytest
 import training_programs as programs
 
 from pytest_ddl.records import VariableKind
+from pytest_ddl.training import values
 
 GIVEN = {"global_batch_size": 8, "steps": 3}
 
@@ -64,6 +65,25 @@ def test_snapshots_are_copies(ranks):
     (record,) = ranks("one_device", programs.custom_loop, **GIVEN)
     kernels = [step.snapshot[0][0] for step in record.steps]
     assert not np.array_equal(kernels[0], kernels[1])
+
+
+def test_large_arrays_with_equal_bytes_are_kept_once():
+    ones, zeros = np.ones(1000), np.zeros(1000)
+    first, second, third = values.shared((ones, ones.copy(), zeros), ())
+    assert first is second is ones
+    assert third is zeros
+    assert values.shared((zeros.copy(), -zeros), (ones, zeros))[0] is zeros
+    assert values.shared((-zeros,), (zeros,))[0] is not zeros
+    small = np.ones(3)
+    assert values.shared((small.copy(),), (small,))[0] is not small
+
+
+def test_replicas_and_steps_with_equal_values_share_the_arrays_of_a_record(ranks):
+    (record,) = ranks("mirrored", programs.large_and_untrained, **GIVEN)
+    (index,) = [variable.index for variable in record.variables if variable.name == "table"]
+    arrays = [array for step in record.steps for array in step.snapshot[index]]
+    assert len(record.steps) > 1
+    assert len({id(array) for array in arrays}) == 1
 
 
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored", "multi_worker_mirrored"])

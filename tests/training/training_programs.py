@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 from typing import Any
 
 import keras
@@ -60,6 +62,26 @@ def custom_loop(run: Any) -> None:
 
     for loss in run.steps(step_of(run, model, optimizer), dataset):
         assert isinstance(loss, float)
+
+
+def large_and_untrained(run: Any) -> None:
+    model, optimizer = make(run)
+    with run.strategy.scope():
+        table = tf.Variable(tf.ones((40, 50)), trainable=False, name="table")
+    run.watch(model=model, optimizer=optimizer, variables=[table])
+    list(run.steps(step_of(run, model, optimizer), batched(24, run.global_batch_size)))
+
+
+def lazily_built_by_tf_keras(run: Any) -> None:
+    """``fit`` builds the layers. The program then draws from Python's generator."""
+    import tf_keras
+
+    with run.strategy.scope():
+        model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+        model.compile(tf_keras.optimizers.SGD(0.1), "mse")
+    run.watch(model=model, optimizer=model.optimizer)
+    run.fit(model, batched(24, run.global_batch_size), verbose=0)
+    run.value("drawn", random.random())
 
 
 def dataset_loop(run: Any) -> None:
@@ -335,3 +357,56 @@ def tells_state(run: Any) -> None:
         eager=float(tf.config.functions_run_eagerly()),
         draw=np.random.random(),
     )
+
+
+def squared_errors(run: Any, errors: Any) -> Any:
+    if tf.reduce_sum(errors) < 0:  # a tensor: only AutoGraph can take this branch in a graph
+        errors = -errors
+    return tf.nn.compute_average_loss(tf.square(errors), global_batch_size=run.global_batch_size)
+
+
+def needs_autograph(run: Any) -> None:
+    model, optimizer = _watched(run)
+
+    def replica_step(batch):
+        return _learn(run, model, optimizer, batch)
+
+    @tf.function
+    def train_step(batch):
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(batch,)), axis=None)
+
+    _count_conversions(run, train_step)
+
+
+def a_function_in_a_function_needs_autograph(run: Any) -> None:
+    model, optimizer = _watched(run)
+
+    @tf.function
+    def train_step(batch):
+        def replica_step(batch):
+            return _learn(run, model, optimizer, batch)
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(batch,)), axis=None)
+
+    _count_conversions(run, train_step)
+
+
+def _watched(run: Any) -> tuple[Any, Any]:
+    model, optimizer = make(run)
+    run.watch(model=model, optimizer=optimizer)
+    return model, optimizer
+
+
+def _learn(run: Any, model: Any, optimizer: Any, batch: Any) -> Any:
+    with tf.GradientTape() as tape:
+        loss = squared_errors(run, (model(batch[0], training=True) - batch[1])[:, 0])
+    weights = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+    return loss
+
+
+def _count_conversions(run: Any, train_step: Any) -> None:
+    before = set(sys.modules)
+    for batch in run.strategy.experimental_distribute_dataset(batched(24, run.global_batch_size)):
+        run.record(loss=train_step(batch))
+        run.value("converted", sum(name.startswith("__autograph_generated_file") for name in set(sys.modules) - before))

@@ -54,6 +54,8 @@ class CheckpointObserver(Observer):
             return
         if not call.writes:
             self.recorder.lines.add(RESTORE)
+            for item in _parts_of(call).values():
+                self.recorder.lines.assign([values.backing(variable) for variable in _variables_of(item)])
         path = os.path.realpath(call.path)
         parts = self._parts(call)
         if call.writes:
@@ -62,33 +64,38 @@ class CheckpointObserver(Observer):
             self._restored.append(_compared(call, self.recorder.completed, self._saved[path], parts))
 
     def _parts(self, call: saving.Call) -> _Parts:
-        """Read the variables of a checkpoint's attributes, or of a model and its optimizer if that is saved too."""
-        if "Checkpoint" in call.api:
-            named = {name: item for name, item in vars(call.subject).items() if not name.startswith("_")}
-        else:
-            named = {"model": call.subject}
-            if call.api.startswith("keras.") and call.path.endswith((".weights.h5", ".keras")):
-                named["optimizer"] = getattr(call.subject, "optimizer", None)
-        parts = {name: self._values(item) for name, item in named.items()}
+        parts = {name: self._values(item) for name, item in _parts_of(call).items()}
         return {name: found for name, found in parts.items() if found}
 
     def _values(self, item: Any) -> list[tuple[str, Array]]:
-        import tensorflow as tf
-
-        if isinstance(item, tf.Variable):
-            variables = [item]
-        elif hasattr(item, "apply_gradients"):
-            variables = keras_objects.variables_of(item)
-        else:
-            try:
-                variables = list(getattr(item, "variables", None) or ())
-            except (ValueError, TypeError):
-                return []  # tf_keras raises if a model has not been built
         found = []
-        for variable in variables:
+        for variable in _variables_of(item):
             parts = values.read(self.context.strategy, values.backing(variable))
             found.append((keras_objects.name_of(variable), parts[0] if parts else np.zeros(0)))
         return found
+
+
+def _parts_of(call: saving.Call) -> dict[str, Any]:
+    """Return the attributes of a checkpoint, or a model and its optimizer if that is saved too."""
+    if "Checkpoint" in call.api:
+        return {name: item for name, item in vars(call.subject).items() if not name.startswith("_")}
+    named = {"model": call.subject}
+    if call.api.startswith("keras.") and call.path.endswith((".weights.h5", ".keras")):
+        named["optimizer"] = getattr(call.subject, "optimizer", None)
+    return named
+
+
+def _variables_of(item: Any) -> list[Any]:
+    import tensorflow as tf
+
+    if isinstance(item, tf.Variable):
+        return [item]
+    if hasattr(item, "apply_gradients"):
+        return keras_objects.variables_of(item)
+    try:
+        return list(getattr(item, "variables", None) or ())
+    except (ValueError, TypeError):
+        return []  # tf_keras raises if a model has not been built
 
 
 def _compared(call: saving.Call, step: int, saved: _Parts, now: _Parts) -> _Restore:

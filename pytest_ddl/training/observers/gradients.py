@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import Array, GradientRecord, GradientStage
-from pytest_ddl.training import adapter, frames, values
+from pytest_ddl.training import adapter, frames, keras_objects, values
 from pytest_ddl.training.callback_ops import add_callback, replica_id
 from pytest_ddl.training.consumption import LARGEST
 from pytest_ddl.training.coordinator import uses_coordinator
@@ -34,7 +34,7 @@ from pytest_ddl.training.gradient_calls import (
     source_of,
     tensors_of,
 )
-from pytest_ddl.training.lines import APPLY, GRADIENT, LOSS
+from pytest_ddl.training.lines import APPLY, ASSIGN, GRADIENT, LOSS, RATE, SCHEDULE, START
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.unwatched import Unwatched
 
@@ -60,6 +60,10 @@ class Gradients(Observer):
         self._indexed = -1
         self._unwatched = Unwatched(self.context.strategy, lambda source: self._index_of(source) is not None)
         self._bytes = 0
+        self._lines: dict[tuple[str, str], list[GradientSource]] = {}
+        """Kind of line and the line -> the variables whose gradients it computes, reduces or applies."""
+        self._optimizers: dict[int, tuple[Any, list[GradientSource]]] = {}
+        """Id of an optimizer -> the optimizer, and the variables that it updates."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -86,8 +90,9 @@ class Gradients(Observer):
         pairs = list(zip(tf.nest.flatten(sources), _flat(result), strict=True))
         if not any(values.is_variable(source) for source, _gradient in pairs):
             return result
-        self.recorder.lines.add(GRADIENT)
-        self.recorder.lines.add(LOSS, frames.line_of(next(iter(tf.nest.flatten(target)), None)))
+        of = [source_of(source) for source, gradient in pairs if gradient is not None and values.is_variable(source)]
+        self._add_line(GRADIENT, of)
+        self._add_line(LOSS, of, frames.line_of(next(iter(tf.nest.flatten(target)), None)))
         if self.settings.inject:
             sources_of = [source_of(source) if values.is_variable(source) else None for source, _gradient in pairs]
             flat = _planted(sources_of, _flat(result), functools.partial(self._to_plant, sources_of))
@@ -105,8 +110,27 @@ class Gradients(Observer):
             pairs = list(zip(gradients, given or adapter.weights_of(optimizer), strict=False))
         else:
             pairs = list(args[0] if args else kwargs["grads_and_vars"])
-        self.recorder.lines.add(APPLY)
+        of = [source_of(variable) for _gradient, variable in pairs]
+        if self._add_line(APPLY, of):
+            self._optimizers.setdefault(id(optimizer), (optimizer, []))[1].extend(of)
         self._observe(GradientStage.APPLIED, [(variable, gradient) for gradient, variable in pairs])
+
+    def _add_line(self, kind: str, of: Sequence[GradientSource], line: str = "") -> str:
+        found = self.recorder.lines.add(kind, line)
+        if found:
+            self._lines.setdefault((kind, found), []).extend(of)
+        return found
+
+    def add_reduction(self, kind: str, tensors: Sequence[Any], line: str) -> None:
+        """Add the line of a reduction in the replica function, of a gradient or of something else."""
+        parts = [(gradient, site.parts[position]) for gradient, site, position in self._origin.values()]
+        same = {id(tensor): part.source for whole, part in parts for tensor in (whole, *tensors_of(whole))}
+        sources = [same[id(tensor)] for tensor in tensors if id(tensor) in same]
+        if not sources:
+            # A gradient that the program has scaled still has the shape of its variable.
+            shapes = [tuple(tensor.shape) for tensor in tensors if tensor.shape.rank]
+            sources = [part.source for _whole, part in parts if part.shape in shapes]
+        self._add_line(kind, sources, line)
 
     def _observe(self, stage: GradientStage, pairs: Sequence[tuple[Any, Any]]) -> None:
         parts = tuple(part_of(variable, gradient) for variable, gradient in pairs)
@@ -196,8 +220,42 @@ class Gradients(Observer):
         return {"gradients": self._safely(self._records, (), events)}
 
     def end_run(self) -> Mapping[str, Any]:
+        self._safely(self._end_lines, None)
         names = self._safely(self._unwatched.names, [], self.recorder.completed)
         return {"facts": {"unwatched": names}} if names else {}
+
+    def _end_lines(self) -> None:
+        """Add the lines of each watched variable."""
+        add = self.recorder.lines.add
+        for (kind, line), sources in self._lines.items():
+            for index in self._indices(sources):
+                add(f"{kind} {index}", line)
+        for optimizer, sources in self._optimizers.values():
+            rate, schedule = self._lines_of_rate(optimizer)
+            own = [item.record.index for item in self.recorder.watched if item.optimizer is optimizer]
+            for index in (*own, *self._indices(sources)):
+                for line in rate:
+                    add(RATE.format(index), line)
+                if schedule is not None:
+                    self.recorder.lines.add_function(SCHEDULE.format(index), schedule)
+
+    def _indices(self, sources: Sequence[GradientSource]) -> list[int]:
+        return list(dict.fromkeys(index for source in sources if (index := self._index_of(source)) is not None))
+
+    def _lines_of_rate(self, optimizer: Any) -> tuple[tuple[str, ...], Any]:
+        """Return the lines that assigned the learning rate, or else the one that created the optimizer.
+
+        In addition, return the method of a schedule that reads which replica it runs on.
+        """
+        lines, strategy = self.recorder.lines, self.context.strategy
+        rate, schedule = keras_objects.rate_and_schedule(optimizer)
+        made = values.backing(keras_objects.made_with(optimizer))
+        if rate is not None:
+            parts = (rate, *values.components(strategy, rate))
+            assigned = lines.assigned(parts, ASSIGN) or lines.assigned(parts, START)[-1:]
+            if assigned:
+                return assigned, None
+        return () if made is None else lines.created(values.components(strategy, made)), schedule
 
     def _records(self, events: Sequence[Event]) -> tuple[GradientRecord, ...]:
         found = []

@@ -11,9 +11,10 @@ import numpy as np
 
 from pytest_ddl.records import CollectiveRecord, ReductionRecord
 from pytest_ddl.training import adapter, frames
-from pytest_ddl.training.lines import ALL_REDUCE, REDUCE
+from pytest_ddl.training.lines import ALL_REDUCE, GATHER, REDUCE
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.observers.collectives import dtype_of, shape_of
+from pytest_ddl.training.observers.gradients import Gradients
 from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.replacing import Replacements
 
@@ -62,10 +63,12 @@ class ReductionObserver(Observer):
 
         op, value = _argument(args, kwargs, 1, "reduce_op"), _argument(args, kwargs, 2, "value")
         given, received = tf.nest.flatten(value), tf.nest.flatten(result)
-        self.recorder.lines.add(ALL_REDUCE, where)
+        gradients = next((item for item in self.recorder.observers if isinstance(item, Gradients)), None)
+        if gradients is not None:
+            gradients.add_reduction(ALL_REDUCE, given, where)
         self._asked("all_reduce", _name(op), given, where)
         context = tf.distribute.get_replica_context()
-        self._observe(_name(op), [context.replica_id_in_sync_group], [[tensor] for tensor in given], received)
+        self._observe(_name(op), [context.replica_id_in_sync_group], [[tensor] for tensor in given], received, where)
 
     def _reduced(self, where: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         op, value = _argument(args, kwargs, 0, "reduce_op"), _argument(args, kwargs, 1, "value")
@@ -82,6 +85,9 @@ class ReductionObserver(Observer):
 
         value = kwargs.get("value", next((item for item in args if not hasattr(item, "strategy")), None))
         parts = [self.context.strategy.experimental_local_results(item)[0] for item in tf.nest.flatten(value)]
+        gradients = next((item for item in self.recorder.observers if isinstance(item, Gradients)), None)
+        if gradients is not None:
+            gradients.add_reduction(GATHER, parts, where)
         self._asked("all_gather", "", parts, where)
 
     def _cross_replica(self, op: str, values: Sequence[Any], results: Sequence[Any], where: str) -> None:
@@ -93,7 +99,7 @@ class ReductionObserver(Observer):
         ids = [self.context.rank * local + position for position in range(local)]
         kept = [(parts, result) for parts, result in zip(given, results, strict=True) if len(parts) == local]
         received = [strategy.experimental_local_results(result)[0] for _parts, result in kept]
-        self._observe(op, ids, [parts for parts, _result in kept], received)
+        self._observe(op, ids, [parts for parts, _result in kept], received, where)
 
     # -- shared by these methods ------------------------------------------------------------------------
 
@@ -103,7 +109,9 @@ class ReductionObserver(Observer):
             return
         graphs.asked([CollectiveRecord(kind, op, shape_of(tensor), dtype_of(tensor), where) for tensor in tensors])
 
-    def _observe(self, op: str, ids: Sequence[Any], given: Sequence[Sequence[Any]], received: Sequence[Any]) -> None:
+    def _observe(
+        self, op: str, ids: Sequence[Any], given: Sequence[Sequence[Any]], received: Sequence[Any], where: str
+    ) -> None:
         """Record one reduction for each tensor and local replica, in each execution of the graph or eagerly."""
         import tensorflow as tf
 
@@ -120,6 +128,8 @@ class ReductionObserver(Observer):
             size = len(ids) + 1
             for start in range(0, len(rest), size):
                 *parts, result = (np.array(item) for item in rest[start : start + size])
+                if result.size == 1:
+                    self.recorder.lines.receive(where, float(result.reshape(())))
                 for replica, part in zip(replicas, parts, strict=True):
                     self._keep(replica, op, part, result)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_ddl.training.observers.assignments import Assignments
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.observers.casts import Casts
 from pytest_ddl.training.observers.checkpoints import CheckpointObserver
@@ -24,6 +25,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     Draws,
     WriteObserver,
     CheckpointObserver,
+    Assignments,
     LineObserver,
 )
 """Observers of a run. To add an observer, add a file and one entry here."""

@@ -1,0 +1,80 @@
+"""Find the lines at which a program itself gives its variables new values."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_ddl.records import VariableKind
+from pytest_ddl.training import frames, keras_objects, values
+from pytest_ddl.training.gradient_calls import subclasses
+from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.replacing import Replacements
+
+_METHODS = ("assign", "assign_add", "assign_sub", "scatter_sub", "scatter_add", "scatter_update", "scatter_nd_add")
+
+
+class Assignments(Observer):
+    """Observer of the assignments that a program makes, and not of those that an optimizer or a layer makes.
+
+    The methods of variables are replaced during a run. They receive the same arguments.
+    """
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with Replacements() as replaced:
+            for owner, names, assigned in _points():
+                for name in names:
+                    method = vars(owner).get(name)
+                    if inspect.isfunction(method):
+                        replaced.put(owner, name, self._watching(method, assigned))
+            yield
+
+    def _watching(self, original: Callable[..., Any], assigned: Callable[[Any], Any]) -> Callable[..., Any]:
+        import tensorflow as tf
+
+        def method(item: Any, *args: Any, **kwargs: Any) -> Any:
+            # Keras assigns the learning rate in a property that the program sets.
+            if frames.is_called_by_program(past_frameworks=_is_rate(item)):
+                self._note(item, assigned)
+            return original(item, *args, **kwargs)
+
+        return functools.wraps(original)(tf.autograph.experimental.do_not_convert(method))
+
+    def _note(self, item: Any, assigned: Callable[[Any], Any]) -> None:
+        try:
+            self.recorder.lines.assign([values.backing(variable) for variable in assigned(item)])
+        except Exception as error:  # an exception here would be raised in the program
+            self.recorder.note(f"an assignment could not be observed: {type(error).__name__}: {error}")
+
+
+def _points() -> Iterator[tuple[Any, tuple[str, ...], Callable[[Any], Any]]]:
+    """Yield classes with the methods that assign, and a function that returns the variables that they assign."""
+    import keras
+    import tensorflow as tf
+
+    for owner in dict.fromkeys(subclasses(tf.Variable)):
+        if owner.__module__.startswith("tensorflow."):
+            yield owner, _METHODS, _itself
+    for owner in getattr(keras, "Variable", object).__mro__:
+        if owner.__module__.startswith("keras."):
+            yield owner, _METHODS, _itself
+    for flavour in (keras, sys.modules.get("tf_keras")):
+        for owner in dict.fromkeys((flavour.layers.Layer, flavour.Model)) if flavour is not None else ():
+            yield owner, ("set_weights",), _weights
+
+
+def _itself(variable: Any) -> list[Any]:
+    return [variable]
+
+
+def _weights(layer: Any) -> list[Any]:
+    return list(layer.weights)
+
+
+def _is_rate(item: Any) -> bool:
+    return values.is_variable(item) and keras_objects.kind_of(item, None) is VariableKind.LEARNING_RATE
