@@ -91,8 +91,22 @@ _GRADIENTS = (
     Cause(
         "batch-coupled-loss",
         "The loss of an example depends on the other examples of its batch, and a replica sees only its part.",
-        "Gather the embeddings of all replicas first: tf.distribute.get_replica_context().all_gather(x, axis=0).",
+        "Gather what the loss compares from all replicas first: "
+        "tf.distribute.get_replica_context().all_gather(x, axis=0). If the replica function selects or leaves out "
+        "examples, do that in the dataset, before the batch is split.",
         legitimate=True,
+    ),
+    Cause(
+        "gathered-positions-wrong",
+        "Rows that were gathered from all replicas are addressed by positions in the replica's own part.",
+        "The first of n rows of a replica is row replica_id_in_sync_group * n of the gathered ones: add "
+        "tf.distribute.get_replica_context().replica_id_in_sync_group * n to labels, masks and indices.",
+    ),
+    Cause(
+        "replica-computes-otherwise",
+        "A replica computes another gradient than one device does for the same examples.",
+        "Look in the replica function for what depends on the replica: its id, the number of replicas, or state that "
+        "each replica has for itself.",
     ),
     Cause(
         "gradient-accumulation-wrong",
@@ -108,7 +122,7 @@ _GRADIENTS = (
     ),
     Cause(
         "non-finite-not-synchronised",
-        "A non-finite gradient on one replica was skipped there but applied by others.",
+        "A gradient that is not finite was skipped by the replica that has it, and the others applied theirs.",
         "All-reduce the gradients before tf.math.is_finite decides, so that every replica decides alike.",
     ),
     Cause(
@@ -160,16 +174,18 @@ _VALUES = (
     ),
     Cause(
         "state-not-aggregated",
-        "Non-trainable state was updated from each replica's own data and never combined.",
-        "Make it with synchronization=tf.VariableSynchronization.ON_READ, "
-        "aggregation=tf.VariableAggregation.MEAN, or use BatchNormalization(synchronized=True).",
+        "Non-trainable state was updated from each replica's own data, and not combined into the value of one device.",
+        "Compute it from the whole batch: reduce what it is made of with get_replica_context().all_reduce before it is "
+        "assigned. For a mean over the examples, synchronization=tf.VariableSynchronization.ON_READ with "
+        "aggregation=tf.VariableAggregation.MEAN does the same.",
         accepted=True,
     ),
     Cause(
         "state-scaled-by-replica-count",
-        "Non-trainable state grows N times as fast: every replica adds the value of the whole step.",
-        "Make it with aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, or let every replica add only its own "
-        "share.",
+        "Non-trainable state counts once per replica: every replica adds a whole value, and not only its share.",
+        "Let every replica add only its own share. Otherwise make it with "
+        "aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA if all replicas add the same value, or with MEAN if "
+        "each adds a mean over its own examples.",
     ),
     Cause(
         "optimizer-state-mismatch",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -86,6 +87,8 @@ class Finding:
     """Grounds on which the cause is named; ``None`` if the check observed the cause itself."""
     look_at: tuple[str, ...] = ()
     """Likeliest places of the defect in the program, if its cause is not known."""
+    tape_is_right: bool | None = None
+    """Whether the gradients that the replicas computed for the variable add up to that of one device, if known."""
     lines: tuple[str, ...] = ()
     """Lines of the program that the cause is about: file, line number, what happens there, and text."""
     verified: bool = False
@@ -112,6 +115,8 @@ class Diagnosis:
     look_at: tuple[str, ...] = ()
     fix: str | None = None
     """Fix that replaces the usual one of the cause."""
+    tape: Mapping[int, bool] = field(default_factory=dict)
+    """Index of a weight -> whether the gradients that the replicas computed for it add up to that of one device."""
 
     @property
     def exact(self) -> bool:

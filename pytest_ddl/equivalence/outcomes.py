@@ -138,6 +138,7 @@ def finding_at(
         exact=diagnosis.exact if diagnosis else True,
         grounds=diagnosis.grounds if diagnosis else None,
         look_at=diagnosis.look_at if diagnosis else (),
+        tape_is_right=diagnosis.tape.get(place.variable.index) if diagnosis else None,
         ratio=place.ratio,
     )
 

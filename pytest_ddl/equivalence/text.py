@@ -93,13 +93,18 @@ def _failure(strategy: str, finding: Finding) -> str:
     if finding.symptom == Symptom.SLOW.value:
         return f"{cause}: {strategy} is slower than it needs to be ({finding.message})"
     when = "before the first step" if finding.step == 0 else f"at step {finding.step}"
+    what = "differs from one device"
+    if finding.cause == "closures-not-awaited":
+        what = "reads weights that running closures still change"
+    elif finding.check == "REPLICA-EQ":
+        what = "has copies of one variable that differ"
     parts = [finding.variable or finding.message]
     # Adam and RMSprop hide the scale of a gradient: their updates are as large as on one device.
     if finding.ratio is not None and finding.variable is not None and abs(finding.ratio - 1) > _EQUAL:
         parts.append(f"{finding.ratio:.2f}x the {'loss' if finding.variable == 'loss' else 'update'}")
     elif finding.error is not None and finding.variable is not None:
         parts.append(f"max difference {finding.error:.3g}")
-    return f"{cause}: {strategy} differs from one device {when} ({', '.join(parts)})"
+    return f"{cause}: {strategy} {what} {when} ({', '.join(parts)})"
 
 
 def _in_full(finding: Finding) -> Iterator[str]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.report import Report
-from pytest_ddl.equivalence.runs.slices import examples_to_recompute, halves_to_recompute, slices_to_recompute
+from pytest_ddl.equivalence.runs.slices import examples_to_recompute, parts_to_recompute, slices_to_recompute
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import (
     BatchRecord,
@@ -328,12 +328,12 @@ def judged_with_slices(right: Way, wrong: Way, replicas: int, workers: int = 1, 
         }
         if examples:
             report = judge(reference, distributed, slices=replace(slices, examples=examples), **settings)
-        halves = {
+        pieces = {
             replica: tuple(train(right, 1, only=Slice(replica, replicas, step, half)) for half in both)
-            for replica, both in halves_to_recompute(report, step, rows).items()
+            for replica, both in parts_to_recompute(report, step, rows).items()
         }
-        if halves:
-            report = judge(reference, distributed, slices=replace(slices, halves=halves), **settings)
+        if pieces:
+            report = judge(reference, distributed, slices=replace(slices, parts=pieces), **settings)
     return report
 
 

@@ -132,7 +132,8 @@ def test_cause_is_recomputed_behind_any_optimizer(
 ) -> None:
     report = compared(Way(**program, **rule), Way(**{**program, **rule, **sin}))
     assert first(report).cause == cause, str(report)
-    assert first(report).exact
+    # Examples that a replica leaves out change its gradient like a coupled loss.
+    assert first(report).exact == (cause != "batch-coupled-loss")
     assert not first(report).also
     assert first(report).approximation == (cause == "mean-of-replica-means")
 

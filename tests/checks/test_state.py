@@ -245,3 +245,104 @@ def test_equal_values_that_an_assignment_adds_up_are_named() -> None:
     assert (finding.cause, finding.exact) == ("state-scaled-by-replica-count", True)
     (other,) = _both(lambda _replica, _step, value: 2 * value + 0.1, aggregation="sum").findings
     assert other.cause != "state-scaled-by-replica-count"
+
+
+def _averaging(
+    assigned: str, *, decay: float = 0.9, elements: int | None = None, **declared: object
+) -> tuple[TrainingRecord, TrainingRecord]:
+    """A running sum of shares that two replicas hold: ``decay * v + share``, and how the replicas combine it.
+
+    ``assigned`` names what the replicas make of it: "own" values, or the "mean" or "sum" of them. All elements of the
+    sum after the first ``elements`` stay zero.
+    """
+    reference, distributed = pair(TWO)
+    shape = np.shape(reference.value(STATE, 1))
+    shares = np.random.default_rng(1).normal(size=(2, 4, *shape))
+    shares.reshape(2, 4, -1)[..., slice(elements, None) if elements else slice(0)] = 0.0
+    ours, theirs = np.zeros(shape), np.zeros((2, *shape))
+    found: list[list[Array]] = [[], [], []]
+    for step in range(4):
+        ours = decay * ours + shares[:, step].sum(0)
+        # The first step is right, so that the old value is not zero when replicas go wrong.
+        values = decay * theirs + shares[:, step] if step else np.stack([ours, ours])
+        if step and assigned != "own":
+            values = np.stack([values.mean(0) if assigned == "mean" else values.sum(0)] * 2)
+        theirs = values
+        for kept, value in zip(found, (ours, *theirs), strict=True):
+            kept.append(value)
+    return (
+        _changed(reference, lambda _replica, step, _value: found[0][step - 1]),
+        _changed(distributed, lambda replica, step, _value: found[1 + replica][step - 1], **declared),
+    )
+
+
+@pytest.mark.parametrize(
+    ("assigned", "declared", "cause", "evidence"),
+    [
+        ("mean", {"aggregation": "mean"}, "state-not-aggregated", "aggregation=MEAN averages the shares"),
+        ("own", {}, "state-not-aggregated", "the share of its own replica"),
+        ("sum", {"aggregation": "sum"}, "state-scaled-by-replica-count", "aggregation=SUM adds the old value up too"),
+    ],
+)
+def test_running_sums_of_shares_are_reduced_before_they_are_assigned(
+    assigned: str, declared: dict[str, object], cause: str, evidence: str
+) -> None:
+    (finding,) = _state(*_averaging(assigned, **declared)).findings
+    assert (finding.cause, finding.exact) == (cause, True)
+    assert "0.9 times the old value" in (finding.evidence or "")
+    assert evidence in (finding.evidence or "")
+    assert "reduce" in (finding.fix or "")
+    assert "VariableAggregation" not in (finding.fix or "")
+
+
+def test_one_number_that_is_wrong_in_the_last_step_only_is_reported() -> None:
+    reference, distributed = (
+        replace(record, ranks=tuple(replace(rank, steps=rank.steps[:2]) for rank in record.ranks))
+        for record in _averaging("own", elements=1)
+    )
+    (finding,) = _state(reference, distributed).findings
+    assert finding.step == 2
+    assert "times the old value" not in (finding.evidence or ""), "one number fits any factor"
+
+
+def test_no_aggregation_is_advised_that_the_state_declares() -> None:
+    for aggregation in ("mean", "sum", "only_first_replica"):
+        result = _both(lambda _replica, step, value: value + 0.1 * step**2, aggregation=aggregation)
+        (finding,) = result.findings
+        assert not finding.exact
+        assert "VariableAggregation" not in (finding.fix or "")
+
+
+def test_copies_whose_mean_is_wrong_are_not_advised_to_declare_a_mean() -> None:
+    (wrong,) = _both(lambda replica, step, value: value + step**2 * (1.0 + replica)).findings
+    assert "AGGREGATION.MEAN" not in (wrong.fix or "").upper()
+    (right,) = _both(lambda replica, _step, value: value + (1 - 2 * replica)).findings
+    assert "VariableAggregation.MEAN" in (right.fix or "")
+
+
+@pytest.mark.parametrize("one_device_assigns", [True, False])
+def test_a_copy_that_keeps_its_value_shows_a_condition(one_device_assigns: bool) -> None:
+    """One device copies the bias into it in step 2, as into a target network. One replica does too, or only it does."""
+    reference, distributed = pair(TWO)
+
+    def copied(assigns: Callable[[int], bool]) -> Change:
+        bias = np.asarray(reference.value(1, 2))
+        return lambda replica, step, value: bias if step >= 2 and assigns(replica) else np.zeros_like(value)
+
+    ours = _changed(reference, copied(lambda _replica: one_device_assigns))
+    theirs = _changed(distributed, copied(lambda replica: replica == 1))
+    report = judge(ours, theirs)
+    (finding,) = report.findings
+    assert finding.cause == "state-not-aggregated"
+    assert "replica 1 changes it in step 2, and replica 0 keeps the old value" in (finding.evidence or "")
+    assert (finding.fix or "").startswith("Look at the condition under which the program assigns it")
+    assert judge(ours, _changed(distributed, copied(lambda _replica: one_device_assigns))).passed
+
+
+def test_equal_copies_of_a_state_without_an_aggregation_are_not_called_unaggregated() -> None:
+    reference, distributed = pair(TWO)
+    report = judge(reference, _changed(distributed, lambda _replica, step, value: value + 0.1 * step**2))
+    (finding,) = report.findings
+    assert finding.cause is None
+    assert "all copies are equal although it declares no aggregation" in (finding.evidence or "")
+    assert finding.look_at[0] == "the condition under which the program assigns ema/average"

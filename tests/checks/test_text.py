@@ -88,3 +88,13 @@ def test_rows_are_wrapped_and_nothing_is_cut() -> None:
     # The message of a finding that is shown above is not repeated.
     assert "STEP-EQ     FAIL          step 1, gradient-scaled-by-replica-count\n" in text
     assert all(len(line) <= 100 for line in text.splitlines()[1:])
+
+
+def test_the_first_line_says_what_was_observed() -> None:
+    apart = judge(*pair(Program(replicas=2), worker_shift_at=2))
+    assert apart.findings[0].check == "REPLICA-EQ"
+    assert "has copies of one variable that differ at step 2" in render_report(apart).splitlines()[0]
+    early = replace(apart, findings=[Finding("PS", "closures were still running", "closures-not-awaited", step=2)])
+    first = render_report(early).splitlines()[0]
+    assert "reads weights that running closures still change at step 2" in first
+    assert "one device" not in first

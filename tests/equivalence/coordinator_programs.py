@@ -250,3 +250,15 @@ def records_each_closure(run):
         coordinator.schedule(step, args=(iterator,))
         run.record()
     coordinator.join()
+
+
+def records_before_the_first_closure_ends(run):
+    """No recorded step holds an update: the workers are slow, and the program waits for them at its end."""
+    model, optimizer, step = _keras(run)
+    run.watch(model=model, optimizer=optimizer)
+    if not is_coordinated(run):
+        _schedule(run, step, after=lambda loss: run.record(loss=loss))
+        return
+    for _ in range(STEPS):
+        run.record()
+    _schedule(run, step)

@@ -158,6 +158,18 @@ def clipped_by_keras_adam(run):
     _train(run, optimizer=lambda: keras.optimizers.Adam(0.1, clipvalue=0.02))
 
 
+def _embedding():
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            layers.Embedding(WORDS, 2),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1),
+        ]
+    )
+
+
 def clipped_by_hand(run):
     def update(run, optimizer, gradients, variables):
         clipped, _ = tf.clip_by_global_norm(gradients, 0.5)
@@ -236,6 +248,25 @@ def fit_with_clipping(run):
         model.compile(optimizer=keras.optimizers.SGD(0.1, clipnorm=0.1), loss="mse")
     run.watch(model=model)
     run.fit(model, _data(run).map(lambda x, y, words, valid: (x, y)), epochs=1, verbose=0)
+
+
+def fit_with_clipping_of_a_sparse_gradient(run):
+    """Only Keras sees these examples, so that no run on a replica's part can tell."""
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            generator = np.random.default_rng(index)
+            return generator.integers(0, WORDS, size=(12, 3)), generator.normal(size=(12, 1))
+
+    with run.strategy.scope():
+        model = _embedding()
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, global_clipnorm=0.1)
+        model.compile(optimizer=optimizer, loss="mse")
+    run.watch(model=model)
+    run.fit(model, Batches(), epochs=1, shuffle=False)
 
 
 def right_fit(run):

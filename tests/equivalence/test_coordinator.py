@@ -61,12 +61,21 @@ def test_weights_that_are_read_before_the_closures_end_are_found(program):
 
 @pytest.mark.parametrize(
     "program",
-    [programs.records_each_closure, programs.records_before_the_last_closures_end, programs.records_every_fifth_step],
+    [
+        programs.records_each_closure,
+        programs.records_before_the_last_closures_end,
+        programs.records_every_fifth_step,
+    ],
 )
 def test_a_program_that_joins_at_its_end_passes(program):
     report = check_training(program, "parameter_server", **GIVEN)
     assert report.passed, str(report)
     assert any("2 of 2 weight(s) and slot(s) move as on one device" in note for note in report.notes), str(report)
+
+
+def test_weights_that_move_after_the_last_record_move():
+    report = check_training(programs.records_before_the_first_closure_ends, "parameter_server", **GIVEN)
+    assert report.passed, str(report)
 
 
 def test_other_examples_decide_nothing():

@@ -33,10 +33,10 @@ CAUSES = {
     "clipped_by_hand": CLIPPED,
     "clipped_by_hand_each_variable": CLIPPED,
     "fit_with_clipping": CLIPPED,
+    "fit_with_clipping_of_a_sparse_gradient": CLIPPED,
     "penalty_on_each_replica": "regularization-scaled-by-replica-count",
     "masked_mean_on_each_replica": "masked-loss-normalised-per-replica",
     "masked_in_single_precision": "masked-loss-normalised-per-replica",
-    "contrastive_on_each_replica": "batch-coupled-loss",
     "rows_of_an_embedding_mixed_up": "sparse-gradient-mismatch",
     "zeros_move_momentum": ACCUMULATION,
     "zeros_count_for_adam": ACCUMULATION,
@@ -49,14 +49,34 @@ CAUSES = {
     "optimizer_holds_a_stale_copy": STILL,
     "schedule_of_a_python_number": "learning-rate-differs",
     "schedule_of_a_python_number_with_adam": "learning-rate-differs",
+    "one_term_is_a_mean": N,
+    "batch_is_cut_to_a_multiple_of_four": "examples-dropped",
+    "batch_is_cut_and_averaged": "examples-dropped",
+    "worst_example_of_the_replica": "batch-coupled-loss",
+    "labels_are_reversed_on_one_replica": "examples-altered",
+    "labels_are_rolled_under_the_strategy": "examples-altered",
 }
+CONSISTENT = {
+    "masked_behind_synchronized_normalization": "masked-loss-normalised-per-replica",
+    "masked_term_beside_another": "masked-loss-normalised-per-replica",
+    "positives_lack_the_offset_of_the_replica": "gathered-positions-wrong",
+    "ratios_of_the_replicas_gradients": CLIPPED,
+    "targets_are_negated_on_one_replica": "replica-computes-otherwise",
+    "targets_are_negated_on_one_replica_that_gathers": "replica-computes-otherwise",
+    "contrastive_on_each_replica": "batch-coupled-loss",
+    "returns_are_standardized": "batch-coupled-loss",
+    "hardest_examples_of_the_replica": "batch-coupled-loss",
+    "weights_of_the_replicas_classes": "batch-coupled-loss",
+}
+"""Causes with which the records are consistent, but which do not reproduce the whole update."""
 
 
 def _programs() -> dict[str, object]:
     import accumulation_programs
     import gradient_programs
+    import term_programs
 
-    return {**vars(gradient_programs), **vars(accumulation_programs)}
+    return {**vars(gradient_programs), **vars(accumulation_programs), **vars(term_programs)}
 
 
 def _check(name: str, strategy: str) -> pytest_ddl.Report:
@@ -73,6 +93,14 @@ def test_cause_is_named_by_recomputation(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", CONSISTENT)
+def test_cause_is_named_if_records_are_consistent_with_it(name: str) -> None:
+    report = _check(name, "mirrored")
+    assert report.verdict == "fail"
+    assert (report.findings[0].cause, report.findings[0].exact) == (CONSISTENT[name], False), str(report)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean_with_adam", "biases_not_reduced", "clipped_by_hand", "zeros_move_momentum"])
 def test_cause_is_named_over_workers(name: str) -> None:
     assert _check(name, "multi_worker_mirrored").findings[0].cause == CAUSES[name]
@@ -84,6 +112,8 @@ RIGHT = (
     *("right_micro_batches_in_a_step", "right_in_single_precision", "right_accumulation"),
     *("right_accumulation_with_adam", "right_accumulation_by_zeros_and_plain_sgd", "right_schedule"),
     "right_schedule_with_adam",
+    *("right_terms", "right_masked_behind_synchronized_normalization", "right_masked_term_beside_another"),
+    *("right_returns", "right_contrastive", "right_ratios"),
 )
 
 
@@ -98,4 +128,4 @@ def test_every_program_is_tested() -> None:
     import inspect
 
     names = {n for n, p in _programs().items() if inspect.isfunction(p) and not n.startswith("_")}
-    assert names == {*CAUSES, *RIGHT}
+    assert names == {*CAUSES, *CONSISTENT, *RIGHT}

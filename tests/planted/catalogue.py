@@ -30,6 +30,7 @@ TOPICS = (
     "endings",
     "translation",
     "misleading",
+    "terms",
 )
 
 PLANTED: tuple[Planted, ...] = tuple(

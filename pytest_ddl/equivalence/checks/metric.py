@@ -30,6 +30,13 @@ _SHOWN_BY_FIT = (
 )
 
 
+_OF_A_VALUE = (
+    "Look at how the parts of the replicas become one value. Of means over equal parts, take the mean: "
+    "strategy.reduce('MEAN', value, axis=None). Of sums, take the sum, and divide it by the number of examples of the "
+    "global batch."
+)
+
+
 @dataclass(frozen=True)
 class _Value:
     """Value that both runs have after a step, and its bound."""
@@ -273,6 +280,7 @@ def _finding(
     evidence: str | None = None,
 ) -> Finding:
     found = difference(value.actual, value.desired)
+    by_hand = cause == "metric-wrong" and _is_by_hand(value, rank)
     return Finding(
         check=CHECK,
         message=message,
@@ -282,7 +290,7 @@ def _finding(
         worker=rank.rank,
         error=found.error,
         tolerance=value.bound.value,
-        fix=fix_of(cause),
+        fix=_OF_A_VALUE if by_hand else fix_of(cause),
         observed=found.actual,
         expected=found.desired,
         origin=value.bound.origin,
@@ -290,12 +298,20 @@ def _finding(
     )
 
 
+def _is_by_hand(value: _Value, rank: RankRecord) -> bool:
+    """Return whether a program computed a value itself: it keeps no metric, and no loop of Keras returned it."""
+    if any(variable.kind is VariableKind.METRIC for variable in rank.variables):
+        return False
+    of_keras = value.name.split("/")[0].split("[")[0].split("#")[0] in ("fit", "evaluate", "predict")
+    return not of_keras and not any(RUNNING_MEAN in step.values for step in rank.steps)
+
+
 def _by_ratio(value: _Value, replicas: int) -> str | None:
     actual, desired, bound = value.actual, value.desired, value.bound.value
     if actual.shape != desired.shape or not all_finite(actual):
         return None
     if replicas > 1 and difference(actual, desired * replicas).error <= bound * replicas:
-        return f"it is {replicas} x the value of one device: equal values of the replicas were added up"
+        return f"it is {replicas} x the value of one device, as if means of the {replicas} replicas were added up"
     if replicas > 1 and difference(actual, desired / replicas).error <= bound:
         return f"it is 1/{replicas} of the value of one device: a mean of parts, or the part of one replica"
     return None

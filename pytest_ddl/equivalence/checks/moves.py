@@ -106,6 +106,9 @@ def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -
 
 def _replicas_moved(record: TrainingRecord, variable: VariableRecord, steps: int) -> bool | None:
     """Return whether any component changed in any step; ``None`` if it was not recorded twice."""
+    # Closures that the program schedules by itself may all end after its last record.
+    if any(rank.asynchronous and variable.index in (rank.final or {}) for rank in record.ranks):
+        return True
     seen: dict[tuple[int, int], object] = {}
     compared = False
     for step in range(steps + 1):

@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, 
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "NONFINITE"
+UPDATED = "updated"
 NAMED = f'checks=["{CHECK}"]'
 
 _ALIKE = Bound(0.0, "replicas must decide alike")
@@ -90,9 +91,12 @@ def _weights(comparison: Comparison, step: int, broken: dict[int, list[int]]) ->
         f"{place.variable.name} after step {step}, in which the gradient of replica {_listed(sorted(broken))} is not "
         f"finite: {what}"
     )
-    evidence = "; ".join(
-        f"replica {replica} {_deed(distributed, step, replica)}" for replica in range(distributed.num_replicas)
-    )
+    deeds = [_deed(distributed, step, replica) for replica in range(distributed.num_replicas)]
+    if len(set(deeds)) == 1 and deeds[0] == UPDATED:
+        # Only the sum of the gradients reached the weights. It is finite, so nothing of the broken ones is in it.
+        evidence = f"the update on every replica leaves out the gradient of replica {_listed(sorted(broken))}"
+    else:
+        evidence = "; ".join(f"replica {replica} {deed}" for replica, deed in enumerate(deeds))
     evidence += f"; one device {_deed(reference, step, 0)}"
     return _finding(place, message, "non-finite-not-synchronised", evidence)
 
@@ -149,7 +153,7 @@ def _deed(record: TrainingRecord, step: int, replica: int) -> str:
     ]
     if not all(map(all_finite, changes)):
         return "updated with values that are not finite"
-    return "updated" if any(np.any(change) for change in changes) else "did not update"
+    return UPDATED if any(np.any(change) for change in changes) else "did not update"
 
 
 def _listed(items: list[int]) -> str:

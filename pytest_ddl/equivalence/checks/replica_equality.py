@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING, diagnose
+from pytest_ddl.equivalence.diagnosis.state_updates import NOT_AGGREGATED, of_copies, skipped_on_some
 from pytest_ddl.equivalence.evidence.arrays import difference, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import is_loss_scale, read_locally
@@ -76,10 +77,13 @@ def _finding(worst: _Drift, count: int, comparison: Comparison) -> Finding:
     place = worst.place
     diagnosis: Diagnosis | None = None
     if place.step == 0:
-        cause = "initial-weights-differ"
+        rate = place.variable.kind is VariableKind.LEARNING_RATE
+        cause = "learning-rate-differs" if rate else "initial-weights-differ"
     elif place.variable.kind is VariableKind.STATE:
-        scale = is_loss_scale(comparison.distributed, place.variable)
-        cause = "loss-scale-not-synchronised" if scale else "state-not-aggregated"
+        if is_loss_scale(comparison.distributed, place.variable):
+            cause = "loss-scale-not-synchronised"
+        else:
+            cause, diagnosis = NOT_AGGREGATED, _of_state(comparison, place)
     elif place.variable.kind is VariableKind.LEARNING_RATE:
         cause = "learning-rate-differs"
     else:
@@ -91,10 +95,18 @@ def _finding(worst: _Drift, count: int, comparison: Comparison) -> Finding:
             if diagnosis.cause in (*DIVERGING, "learning-rate-differs"):
                 cause = diagnosis.cause
             else:
-                diagnosis = None
+                skipped = skipped_on_some(comparison, place, place.variable)
+                diagnosis = skipped and replace(skipped, cause=cause)
     copies = "workers" if worst.across_workers else "replicas"
     when = "before the first step" if place.step == 0 else f"after step {place.step}"
     message = f"{place.variable.name} is not the same on all {copies} {when}"
     if count > 1:
         message += f" (with {count - 1} other variable(s))"
     return finding_at(CHECK, place, message, cause, diagnosis)
+
+
+def _of_state(comparison: Comparison, place: Place) -> Diagnosis:
+    """Say how the copies of a state were made, so that the advice fits."""
+    parts = comparison.distributed.components(place.variable.index, place.step)
+    copies = [np.asarray(value) for _rank, _replica, value in parts]
+    return of_copies(comparison, place, place.variable, copies)

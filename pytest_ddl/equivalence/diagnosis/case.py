@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.evidence.combination import close_by
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import Rule, effective, rate_of, rule_for
 from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind, sizes, update
+from pytest_ddl.equivalence.evidence.slices import Pairing
 from pytest_ddl.equivalence.findings import RECOMPUTING, Grounds
 from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
@@ -86,22 +87,24 @@ class Case(Comparison):
     slices: Mapping[int, TrainingRecord] = field(default_factory=dict)
     """For each replica, a reference run that got only that replica's examples in this step."""
     examples: Mapping[int, Mapping[int, TrainingRecord]] = field(default_factory=dict)
-    """For some replicas and each of their examples, by row, a reference run that got only that example."""
-    halves: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
-    """For each replica, reference runs that got only one half of that replica's examples."""
+    """For some replicas and each of their examples, by row, a reference run that got only copies of that example."""
+    pieces: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
+    """For each replica, reference runs that got only one of some equal parts of that replica's examples."""
+    pairings: Mapping[Pairing, TrainingRecord] = field(default_factory=dict)
+    """Reference runs that got only one replica's examples, with one tensor in another order."""
 
     @classmethod
     def at(cls, comparison: Comparison, step: int) -> Case:
         """Return the case of a step, with the slices that the driver made for it."""
         slices = comparison.tolerance.slices_at(step)
         tolerance = comparison.tolerance
-        runs = (slices.replicas, slices.examples, slices.halves)
+        runs = (slices.replicas, slices.examples, slices.parts, slices.pairings)
         return cls(comparison.reference, comparison.distributed, tolerance, step, *runs)
 
     @cached_property
     def before(self) -> Case:
         """The case of the step before."""
-        return replace(self, step=self.step - 1, slices={}, examples={}, halves={})
+        return replace(self, step=self.step - 1, slices={}, examples={}, pieces={}, pairings={})
 
     @property
     def replicas(self) -> int:

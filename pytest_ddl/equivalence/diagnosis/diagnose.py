@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import is_possible
 from pytest_ddl.equivalence.diagnosis.candidates import CANDIDATES
+from pytest_ddl.equivalence.diagnosis.candidates.shared import assigned_by_the_program
 from pytest_ddl.equivalence.diagnosis.case import Candidate, Case
-from pytest_ddl.equivalence.diagnosis.facts import facts_of, places_of
+from pytest_ddl.equivalence.diagnosis.facts import facts_of, places_of, tape_of
 from pytest_ddl.equivalence.evidence.arrays import magnitude, ratio_of_norms
 from pytest_ddl.equivalence.findings import Diagnosis, Grounds
 
@@ -24,6 +25,8 @@ _STRENGTH = {Grounds.RECOMPUTED: 0, Grounds.RATIO: 0, Grounds.PATTERN: 1, Ground
 
 def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagnosis:
     """Test all candidates and name the one with the strongest grounds."""
+    if assigned_by_the_program(case):
+        return Diagnosis(None, "; ".join((*facts_of(case), ratios(case))), look_at=places_of(case))
     fits = [
         replace(fit, also=tuple(cause for cause in fit.also if is_possible(cause, case.neutralized)))
         for candidate in candidates
@@ -34,7 +37,7 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
         fits = [fit for fit in fits if fit.exact or fit.cause in DIVERGING]
     if not fits:
         evidence = f"{len(candidates)} candidate causes were tried, none fits; {'; '.join(facts_of(case))}"
-        return Diagnosis(None, f"{evidence}; {ratios(case)}", look_at=places_of(case))
+        return Diagnosis(None, f"{evidence}; {ratios(case)}", look_at=places_of(case), tape=tape_of(case))
     strongest = min(_STRENGTH[fit.grounds] for fit in fits)
     chosen = [fit for fit in fits if _STRENGTH[fit.grounds] == strongest]
     first = chosen[0]
@@ -45,7 +48,8 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
     look_at: tuple[str, ...] = ()
     if first.grounds is Grounds.EXCLUSION:
         evidence, look_at = "; ".join((evidence, *facts_of(case), ratios(case))), places_of(case)
-    return Diagnosis(first.cause, evidence, tuple(dict.fromkeys(also)), excused, first.grounds, look_at, first.fix)
+    also = list(dict.fromkeys(also))
+    return Diagnosis(first.cause, evidence, tuple(also), excused, first.grounds, look_at, first.fix, tape=tape_of(case))
 
 
 def ratios(case: Case, limit: int = 4) -> str:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, odd_replicas
+from pytest_ddl.equivalence.diagnosis.candidates.shared import (
+    adds_up,
+    assigned_by_the_program,
+    odd_replicas,
+    total_of,
+)
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.evidence.observe import unwatched
 from pytest_ddl.records import GradientStage
@@ -18,6 +23,9 @@ def facts_of(case: Case) -> Iterator[str]:
     same = case.same_examples
     if same is not None:
         yield f"the replicas consumed {'the' if same else 'other'} examples {'of' if same else 'than'} one device"
+    assigned = assigned_by_the_program(case)
+    if assigned:
+        yield f"no gradient was computed for {', '.join(assigned[:_MOST])}, neither here nor on one device"
     odd = odd_replicas(case)
     if odd:
         replicas = ", ".join(map(str, odd))
@@ -33,6 +41,23 @@ def facts_of(case: Case) -> Iterator[str]:
             yield f"{what} that also differ: {', '.join(wrong[:_MOST])}"
 
 
+def tape_of(case: Case) -> dict[int, bool]:
+    """Map weights to whether the gradients that the replicas computed add up to that of one device.
+
+    A weight is left out if their mean is that of one device: the program may add them up or average them later.
+    """
+    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    if source is None:
+        return {}
+    summed, close = total_of(source), case.close(case.replicas)
+    return {
+        index: right
+        for index, own in source.own.items()
+        if (right := index in summed and close(index, summed[index], own))
+        or not (index in summed and close(index, summed[index] / case.replicas, own))
+    }
+
+
 def places_of(case: Case) -> tuple[str, ...]:
     """Return the two or three likeliest places of the defect."""
     return tuple(dict.fromkeys(_places(case)))[:_MOST]
@@ -44,6 +69,10 @@ def _places(case: Case) -> Iterator[str]:
     left_out = unwatched(case.reference, case.distributed)
     if left_out is not None:
         yield left_out
+    assigned = assigned_by_the_program(case)
+    if assigned:
+        yield f"the condition under which the program assigns {', '.join(assigned[:_MOST])}, and the assigned value"
+        return
     odd = odd_replicas(case)
     if odd:
         yield f"code of the replica function that treats replica {', '.join(map(str, odd))} in another way"

@@ -26,6 +26,11 @@ class Weights:
     def total(self) -> float:
         return sum(self.values)
 
+    @property
+    def all_positive(self) -> bool:
+        """True if every weight is larger than 0 by more than rounding."""
+        return all(value > slack for value, slack in zip(self.values, self.slack, strict=True))
+
     def are(self, desired: Sequence[float]) -> bool:
         """Return whether the weights are the desired ones within rounding."""
         return all(abs(v - d) <= s for v, d, s in zip(self.values, desired, self.slack, strict=True))

@@ -9,6 +9,19 @@ from pytest_ddl.records import TrainingRecord
 
 
 @dataclass(frozen=True)
+class Pairing:
+    """Examples of one replica, of which one tensor is in another order than the others."""
+
+    replica: int
+    tensor: int
+    """Index among the tensors of an example."""
+    order: str
+    """How the rows of this tensor follow each other."""
+    rows: tuple[int, ...]
+    """Positions in the global batch of the rows of this tensor."""
+
+
+@dataclass(frozen=True)
 class Slices:
     """Reference runs that get only some examples of the global batch of one step."""
 
@@ -16,11 +29,15 @@ class Slices:
     replicas: Mapping[int, TrainingRecord] = field(default_factory=dict)
     """Replica -> a run on only this replica's examples."""
     examples: Mapping[int, Mapping[int, TrainingRecord]] = field(default_factory=dict)
-    """Replica -> position in the global batch -> a run on only this example, for replicas that compute something else
-    than one device does for their examples."""
+    """Replica -> position in the global batch -> a run on only copies of this example, for replicas that may count
+    examples another number of times."""
 
-    halves: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
-    """Replica -> a run on each half of its examples, if one device computes the replica's gradient from all of them."""
+    parts: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
+    """Replica -> a run on each of some equal parts of its examples, if one device computes the replica's gradient from
+    all of them."""
+
+    pairings: Mapping[Pairing, TrainingRecord] = field(default_factory=dict)
+    """A run on a replica's examples, of which one tensor is in another order."""
 
     def each(self, change: Callable[[TrainingRecord], TrainingRecord]) -> Slices:
         """Return the slices with every run changed."""
@@ -28,5 +45,6 @@ class Slices:
             self.step,
             {replica: change(run) for replica, run in self.replicas.items()},
             {replica: {row: change(run) for row, run in runs.items()} for replica, runs in self.examples.items()},
-            {replica: tuple(map(change, runs)) for replica, runs in self.halves.items()},
+            {replica: tuple(map(change, runs)) for replica, runs in self.parts.items()},
+            {pairing: change(run) for pairing, run in self.pairings.items()},
         )

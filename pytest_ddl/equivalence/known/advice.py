@@ -1,4 +1,4 @@
-"""Fixes for programs that train with ``Model.fit``, in which the usual advice cannot be applied."""
+"""Fixes for programs in which the usual advice cannot be applied: ``Model.fit``, and updates by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import GradientStage, TrainingRecord
 
 _N = "tf.distribute.get_strategy().num_replicas_in_sync"
 _TRAIN_STEP = (
@@ -38,13 +38,37 @@ _TWO_SUMS = (
 )
 
 
-def fix_of_two_sums(finding: Finding, results: Sequence[CheckResult], distributed: TrainingRecord) -> str | None:
-    """Return a fix for gradients that are summed twice, if the loss is right and a replica function reduces too."""
+_ASSIGNED_MEAN = (
+    "The reported loss is right (LOSS-EQ passes), and aggregation=MEAN averages what the replicas assign. Add the "
+    "gradients up first: get_replica_context().all_reduce('sum', gradients). If each replica calls assign_sub or "
+    "assign_add with its own update, aggregation=tf.VariableAggregation.SUM does the same."
+)
+_ASSIGNED_SUM = (
+    "The reported loss is right (LOSS-EQ passes), and aggregation=SUM adds up what the replicas assign. If the "
+    "gradients are all-reduced before, declare aggregation=tf.VariableAggregation.MEAN, or assign each "
+    "replica's own update."
+)
+_DIVIDED = (
+    "The reported loss is right (LOSS-EQ passes), so look at the gradients: add them up with all_reduce('sum', ...) "
+    "and not with 'mean', and look for a division between the loss in the tape and the update."
+)
+
+
+def fix_of_sums(finding: Finding, results: Sequence[CheckResult], distributed: TrainingRecord) -> str | None:
+    """Return a fix for gradients that are summed or divided once too often, if the reported loss is right."""
     right = any(result.check == LOSS_EQ and result.outcome is Outcome.PASS for result in results)
-    reduces = any("all_reduce" in rank.facts.get("lines", {}) for rank in distributed.ranks)
-    if finding.cause != "gradient-scaled-by-replica-count" or not (right and reduces):
+    small = finding.cause == "gradient-scaled-by-inverse-replica-count"
+    if not right or not (small or finding.cause == "gradient-scaled-by-replica-count"):
         return None
-    return _TWO_SUMS.format(n=_N)
+    gradients = [item for rank in distributed.ranks for step in rank.steps for item in step.gradients]
+    by_hand = bool(gradients) and all(item.stage is GradientStage.COMPUTED for item in gradients)
+    aggregation = next((v.aggregation.lower() for v in distributed.variables if v.name == finding.variable), "")
+    if small:
+        return _ASSIGNED_MEAN if by_hand and "mean" in aggregation else _DIVIDED
+    reduces = any("all_reduce" in rank.facts.get("lines", {}) for rank in distributed.ranks)
+    if by_hand:
+        return _ASSIGNED_SUM if "sum" in aggregation else None
+    return _TWO_SUMS.format(n=_N) if reduces else None
 
 
 def fix_in_keras(finding: Finding, distributed: TrainingRecord) -> str | None:

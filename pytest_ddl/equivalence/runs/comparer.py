@@ -24,7 +24,12 @@ from pytest_ddl.equivalence.runs.alignment import align
 from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments, explains_arguments
 from pytest_ddl.equivalence.runs.program import Program, TrainFunction
 from pytest_ddl.equivalence.runs.references import ReferenceStore
-from pytest_ddl.equivalence.runs.slices import examples_to_recompute, halves_to_recompute, slices_to_recompute
+from pytest_ddl.equivalence.runs.slices import (
+    examples_to_recompute,
+    pairings_to_recompute,
+    parts_to_recompute,
+    slices_to_recompute,
+)
 from pytest_ddl.equivalence.verdict.expectations import Expect, expectations_for
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
@@ -204,25 +209,36 @@ class PlainComparison:
         ]
         report = self.decide(reference, distributed, perturbed)
 
-        def trained_on(step: int, rows: tuple[int, ...]) -> TrainingRecord:
-            return self.program.reference(replace(settings, slice_step=step, slice_rows=rows))
+        def trained_on(
+            step: int, rows: tuple[int, ...], moved: tuple[int, tuple[int, ...]] | None = None
+        ) -> TrainingRecord:
+            return self.program.reference(replace(settings, slice_step=step, slice_rows=rows, slice_moved=moved))
 
         for step, parts in slices_to_recompute(report):
             slices = Slices(step, {replica: trained_on(step, rows) for replica, rows in parts.items()})
             report = self.decide(reference, distributed, perturbed, slices=slices)
+            pieces = {
+                replica: tuple(trained_on(step, part) for part in own)
+                for replica, own in parts_to_recompute(report, step, parts).items()
+            }
+            if pieces:
+                slices = replace(slices, parts=pieces)
+                report = self.decide(reference, distributed, perturbed, slices=slices)
+            # Copies fill a batch of the usual size, in case the program cuts its batch to a multiple of a number.
+            copies = sum(map(len, parts.values()))
             single = {
-                replica: {row: trained_on(step, (row,)) for row in rows}
+                replica: {row: trained_on(step, (row,) * copies) for row in rows}
                 for replica, rows in examples_to_recompute(report, step, parts).items()
             }
             if single:
                 slices = replace(slices, examples=single)
                 report = self.decide(reference, distributed, perturbed, slices=slices)
-            halves = {
-                replica: tuple(trained_on(step, half) for half in both)
-                for replica, both in halves_to_recompute(report, step, parts).items()
+            pairings = {
+                pairing: trained_on(step, parts[pairing.replica], (pairing.tensor, pairing.rows))
+                for pairing in pairings_to_recompute(report, step, parts)
             }
-            if halves:
-                slices = replace(slices, halves=halves)
+            if pairings:
+                slices = replace(slices, pairings=pairings)
                 report = self.decide(reference, distributed, perturbed, slices=slices)
         return report.noted(*_failures("a run that measures rounding noise", perturbed))
 

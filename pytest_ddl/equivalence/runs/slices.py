@@ -14,6 +14,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
 )
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.slices import Pairing
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
@@ -42,44 +43,88 @@ def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[in
 def examples_to_recompute(
     report: Report, step: int, rows: Mapping[int, tuple[int, ...]]
 ) -> Mapping[int, tuple[int, ...]]:
-    """Return the replica whose examples should be trained on one by one, with their positions in the global batch.
+    """Return the replicas whose examples should be trained on one by one, with their positions in the global batch.
 
     That is a replica whose gradient is not the one of its examples, although its random numbers and its statistics are
-    those of one device. Of several such replicas, it is the one with the fewest examples.
+    those of one device. Of several such replicas, it is the one with the fewest examples. If all replicas have the
+    gradients of their examples, and these do not add up to that of one device, then it is all replicas: each may leave
+    out examples because of the size of its batch.
     """
     case = _open_case(report, step)
     source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
     if case is None or source is None:
         return {}
-    wrong = [replica for replica, right in computed_alone(case, source).items() if not right]
+    alone = computed_alone(case, source)
+    wrong = [replica for replica, right in alone.items() if not right]
+    if alone and not wrong and sum(map(len, rows.values())) <= _MOST_EXAMPLES and not adds_up(case, source):
+        return rows
     chosen = sorted(
         (replica for replica in wrong if 1 < len(rows[replica]) <= _MOST_EXAMPLES), key=lambda r: len(rows[r])
     )
     return {replica: rows[replica] for replica in chosen[:1]}
 
 
-def halves_to_recompute(
+def pairings_to_recompute(report: Report, step: int, rows: Mapping[int, tuple[int, ...]]) -> list[Pairing]:
+    """Return the orders of single tensors in which the examples of a replica should be trained on.
+
+    That is so for the first replica whose gradient is not the one of its examples: its inputs may have the labels of
+    other examples. Only the order of a tensor relative to the first one matters.
+    """
+    case = _open_case(report, step)
+    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    if case is None or source is None:
+        return []
+    wrong = [replica for replica, right in computed_alone(case, source).items() if not right]
+    batches = _batches(case.reference, step)
+    found: dict[tuple[int, tuple[int, ...]], Pairing] = {}
+    for replica in wrong[:1]:
+        own = rows[replica]
+        orders = {
+            "reversed": own[::-1],
+            "moved by one row": own[1:] + own[:1],
+            "moved back by one row": own[-1:] + own[:-1],
+        }
+        for tensor in range(1, len(batches[0].columns)):
+            for order, moved in orders.items():
+                found.setdefault((tensor, moved), Pairing(replica, tensor, order, moved))
+    return [pairing for pairing in found.values() if pairing.rows != rows[pairing.replica]][:_MOST_EXAMPLES]
+
+
+def parts_to_recompute(
     report: Report, step: int, rows: Mapping[int, tuple[int, ...]]
 ) -> Mapping[int, tuple[tuple[int, ...], ...]]:
-    """Return the halves of each replica's examples, by positions in the global batch, if they should be trained on.
+    """Return equal parts of each replica's examples, by positions in the global batch, if they should be trained on.
 
     That is so if every replica computes the gradient of its examples, and these gradients do not add up to that of one
     device: a term of the loss may be a mean over the replica's examples. All replicas must have equally many.
     """
     counts = {len(own) for own in rows.values()}
     case = _open_case(report, step)
-    if case is None or len(counts) != 1 or min(counts) % 2:
+    if case is None or len(counts) != 1:
+        return {}
+    count = min(counts)
+    number = next((number for number in range(2, count + 1) if count % number == 0), None)
+    if number is None or number * len(rows) > _MOST_EXAMPLES:
         return {}
     source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
     if source is None or adds_up(case, source) or not all(is_one(factor) for factor in factors_alone(case, source)):
         return {}
-    middle = min(counts) // 2
-    return {replica: (own[:middle], own[middle:]) for replica, own in rows.items()}
+    size = count // number
+    return {
+        replica: tuple(own[first : first + size] for first in range(0, count, size)) for replica, own in rows.items()
+    }
 
 
 def _open_case(report: Report, step: int) -> Case | None:
-    """Return the case of a step without a recomputed cause, unless random numbers or statistics change gradients."""
-    open_steps = [f.step for f in (*report.findings, *report.excused) if _is_guessed(f, report.roles)]
+    """Return the case of a step without a recomputed cause, unless random numbers or statistics change gradients.
+
+    A coupled loss counts as no cause yet: nothing but runs on other parts tells it from a mean or a cut of each part.
+    """
+    open_steps = [
+        finding.step
+        for finding in (*report.findings, *report.excused)
+        if _is_guessed(finding, report.roles) or finding.cause == "batch-coupled-loss"
+    ]
     if step not in open_steps or report.reference is None or report.distributed is None or report.tolerance is None:
         return None
     case = Case.at(Comparison(report.reference, report.distributed, report.tolerance), step)

@@ -17,7 +17,7 @@ from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
-from pytest_ddl.equivalence.known.advice import fix_in_keras, fix_of_two_sums
+from pytest_ddl.equivalence.known.advice import fix_in_keras, fix_of_sums
 from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
@@ -97,8 +97,7 @@ def conclude(
         replace(
             result,
             findings=tuple(
-                replace(finding, fix=fix_of_two_sums(finding, results, distributed) or finding.fix)
-                for finding in findings
+                replace(finding, fix=fix_of_sums(finding, results, distributed) or finding.fix) for finding in findings
             ),
         )
         for result, findings in zip(results, named, strict=True)

@@ -23,10 +23,19 @@ _CHANGES_THE_FORWARD_PASS = (
     "random-stream-differs-across-replicas",
     "random-stream-repeated-across-replicas",
     "batch-coupled-loss",
+    "gathered-positions-wrong",
+    "replica-computes-otherwise",
     "examples-dropped",
     "examples-duplicated",
 )
 """Causes that make the loss differ in the step in which weights begin to differ."""
+_OF_THE_LOSS = (
+    "gradient-scaled-by-replica-count",
+    "gradient-scaled-by-inverse-replica-count",
+    "regularization-scaled-by-replica-count",
+    "masked-loss-normalised-per-replica",
+)
+"""Causes that may lie in one term of the loss. The reported loss then differs by this term, and fits no formula."""
 _ANY = ~NO_ROLE
 Condition = Callable[[Finding, Finding], bool]
 
@@ -99,7 +108,8 @@ def _changes_the_loss(earlier: Finding, later: Finding) -> bool:
         # Whatever changed the gradients changed the losses of the replicas, of which the reported one is the sum.
         return later.grounds is Grounds.PATTERN
     if earlier.step == later.step:
-        return earlier.cause in later.also or earlier.cause in _CHANGES_THE_FORWARD_PASS
+        of_a_term = earlier.cause in _OF_THE_LOSS and later.grounds is Grounds.PATTERN
+        return of_a_term or earlier.cause in later.also or earlier.cause in _CHANGES_THE_FORWARD_PASS
     return _after_its_step(earlier, later)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pytest_ddl.equivalence.diagnosis.candidates import parts as parts_of_loss
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     CLIPS,
     plain_normalization,
@@ -15,6 +16,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
 )
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, agrees, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, mean
+from pytest_ddl.equivalence.evidence.combination import solve
 from pytest_ddl.equivalence.evidence.observe import combines, is_uneven
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
@@ -251,7 +253,7 @@ def _combines(motion: Motion, shares: Sequence[float]) -> bool:
 
 def from_slices(case: Case) -> Fit | None:
     """Test whether the update combines the updates that each replica's examples make separately."""
-    if len(case.slices) != case.replicas or case.replicas == 1:
+    if len(case.slices) != case.replicas or case.replicas == 1 or parts_of_loss.coupled(case) is not None:
         return None
     parts = {motion.variable.index: case.slice_updates(motion.variable.index) for motion in case.weights}
     one, number = 1.0, case.replicas
@@ -291,4 +293,10 @@ def _of_parts(case: Case, evidence: str) -> Fit:
         return Fit("random-stream-repeated-across-replicas", evidence)
     if is_uneven(case.distributed, case.step):
         return Fit("mean-of-replica-means", evidence, approximation=True)
-    return Fit("masked-loss-normalised-per-replica", evidence, also=("batch-coupled-loss",))
+    masked, coupled = "masked-loss-normalised-per-replica", "batch-coupled-loss"
+    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    weights = solve(source.own, source.parts, case.gradient_slack) if source is not None else None
+    if weights is not None and not weights.all_positive:
+        # A loss that leaves out a whole replica selects examples. No count of valid examples does.
+        return Fit(coupled, evidence, also=(masked,))
+    return Fit(masked, evidence, also=(coupled,))

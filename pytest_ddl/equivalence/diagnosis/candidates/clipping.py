@@ -7,14 +7,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, configured_limit, limits_of, total_of
+from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, combined, configured_limit, limits_of, total_of
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, flat, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, global_norm, solve
+from pytest_ddl.equivalence.evidence.gradients import sparse_variables
 from pytest_ddl.equivalence.findings import Grounds
+from pytest_ddl.records import GradientStage
 
 BEFORE = "gradient-clipped-before-aggregation"
 LOST = "clipping-lost"
+_OWN = 1e-3
+"""Smallest relative difference of factors that replicas compute from their own gradients."""
 
 
 def clipped_parts(case: Case) -> Fit | None:
@@ -73,6 +77,89 @@ def _received_whole(case: Case, source: Source) -> bool:
         for index, own in source.own.items()
         for value in received
     )
+
+
+def clipped_by_another_norm(case: Case) -> Fit | None:
+    """Test for gradients that a limit on a norm has scaled, if a gradient is sparse.
+
+    TensorFlow takes the norm of a sparse gradient from the rows as they are handed over, so that a row that occurs
+    twice counts as two. Records have the sums of such rows. So only the factors show, not whether they are right.
+    """
+    clip, sparse = configured_limit(case), sparse_variables(case.distributed, case.step)
+    if clip is None or clip.kind == "clipvalue" or case.replicas == 1 or not case.pulls or not sparse:
+        return None
+    source = case.sources[-1] if case.sources else None
+    if source is None or not adds_up(case, source) or any(m.components_differ for m in case.pulls):
+        return None
+    pulls = {motion.variable.index: motion for motion in case.pulls}
+    groups = [list(pulls)] if clip.kind == "global_clipnorm" else [[index] for index in pulls]
+    factors: list[tuple[float, ...]] = []
+    for group in groups:
+        ours = solve({i: pulls[i].ours for i in group}, [source.own], case.gradient_slack)
+        theirs = solve({i: pulls[i].theirs[0] for i in group}, source.parts, case.gradient_slack)
+        for weights in (ours, theirs):
+            if weights is None or not weights.all_positive or max(weights.values) > 1.0 + max(weights.slack):
+                return None
+        assert ours is not None
+        assert theirs is not None
+        if not theirs.are([ours.values[0]] * case.replicas):
+            factors.append((*ours.values, *theirs.values))
+    if not factors:
+        return None
+    own, *parts = (f"{factor:.4g}" for factor in factors[0])
+    return Fit(
+        BEFORE,
+        f"{clip} scales the gradient of one device by {own}; the update is the sum of the {source} the replicas, "
+        f"scaled by {', '.join(parts)}",
+        grounds=Grounds.RATIO,
+    )
+
+
+def scaled_parts(case: Case) -> Fit | None:
+    """Test for replicas that scale their right gradients by numbers of their own before they are summed.
+
+    One device scales too, for example by the norm of the gradient: no constant factor is the reason.
+    """
+    sources = {source.stage: source for source in case.sources}
+    computed, applied = (sources.get(stage) for stage in (GradientStage.COMPUTED, GradientStage.APPLIED))
+    if case.replicas == 1 or computed is None or applied is None or not adds_up(case, computed):
+        return None
+    if adds_up(case, applied) or not _reproduced(case, total_of(applied), case.replicas):
+        return None
+    names = []
+    for index in computed.own:
+        pairs = [(computed.own, applied.own), *zip(computed.parts, applied.parts, strict=True)]
+        if not all(index in before and index in after for before, after in pairs):
+            return None
+        factors = [_factor(case, index, before[index], after[index]) for before, after in pairs]
+        if any(factor is None or factor < 0 for factor in factors):
+            return None
+        known = [factor for factor in factors if factor is not None]
+        if abs(known[0] - 1.0) > _OWN and max(known[1:]) - min(known[1:]) > _OWN * max(known):
+            names += [motion.variable.name for motion in case.weights if motion.variable.index == index]
+    if not names:
+        return None
+    return Fit(
+        BEFORE,
+        f"each replica multiplies its gradient of {', '.join(names[:3])} by a number of its own before the sum, and "
+        "one device multiplies its own by another",
+        grounds=Grounds.PATTERN,
+        fix="All-reduce the gradients first, then compute norms and ratios from the sum, and apply the result once "
+        "(divided by the number of replicas, because an optimizer of Keras adds it up over the replicas).",
+    )
+
+
+def _factor(case: Case, index: int, before: Float, after: Float) -> float | None:
+    """Return the factor between two gradients of a weight; ``None`` if there is no single one.
+
+    A gradient of zeros has any factor.
+    """
+    if not np.any(after):
+        return 0.0 if np.any(before) else 1.0
+    factor = coefficient(after, before)
+    if factor is None:
+        return None
+    return factor if case.close(max(1.0, abs(factor)))(index, after, factor * before) else None
 
 
 def unlimited(case: Case) -> Fit | None:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit
+from pytest_ddl.equivalence.diagnosis.candidates.shared import (
+    factor_of,
+    odd_replicas,
+    plain_normalization,
+    random_sources,
+)
+from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source
 from pytest_ddl.equivalence.evidence import gradients
-from pytest_ddl.equivalence.evidence.combination import Weights, solve
+from pytest_ddl.equivalence.evidence.combination import Values, Weights, solve
+from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage, TrainingRecord
 
 _TIMES = {0: "is left out", 2: "counts twice"}
 _FIX = (
     "Let every example of its batch count once in the replica function: look for slices, masks and gathers of the "
     "batch that depend on its size or on the replica."
+)
+
+_PAIRED = (
+    "Keep inputs and labels of an example together in the replica function: what reverses, rolls or shuffles the rows "
+    "of one of them must do so with all."
 )
 
 
@@ -41,13 +53,14 @@ def counted_another_number_of_times(case: Case) -> Fit | None:
     source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
     if source is None:
         return None
+    everywhere = len(case.examples) == case.replicas
+    if everywhere and not _counts_all_once(case, source):
+        return None
     for replica, runs in case.examples.items():
-        rows = sorted(runs)
-        alone = [gradients.by_replica(runs[row], case.step, source.stage).get(0, {}) for row in rows]
-        weights = solve(source.parts[replica], alone, case.gradient_slack)
-        counts = None if weights is None else _counts(weights)
-        if counts is None or set(counts) == {1}:
+        counts = _counted(case, source.parts[replica], runs)
+        if counts is None or set(counts) == {1} or (everywhere and max(counts) > 1):
             continue
+        rows = sorted(runs)
         again = any(count > 1 for count in counts)
         described = ", ".join(_described(case.reference, case.step, dict(zip(rows, counts, strict=True))))
         return Fit(
@@ -58,6 +71,47 @@ def counted_another_number_of_times(case: Case) -> Fit | None:
             fix=_FIX,
         )
     return None
+
+
+def paired_otherwise(case: Case) -> Fit | None:
+    """Test for a replica that gives its inputs the labels of other examples of its batch."""
+    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    for pairing, run in case.pairings.items() if source is not None else ():
+        if source is not None and factor_of(case, source, source.parts[pairing.replica], run) is not None:
+            return Fit(
+                "examples-altered",
+                f"one device gets the gradient of replica {pairing.replica} if the rows of tensor {pairing.tensor} of "
+                f"its examples are {pairing.order}, and those of the other tensors are not",
+                fix=_PAIRED,
+            )
+    return None
+
+
+def treated_otherwise(case: Case) -> Fit | None:
+    """Test for some replicas whose gradient is not the one of their examples, while that of the others is."""
+    odd = odd_replicas(case)
+    if not odd or not case.same_examples or plain_normalization(case) or random_sources(case):
+        return None
+    replicas = ", ".join(map(str, odd))
+    return Fit(
+        "replica-computes-otherwise",
+        f"only replica {replicas} computes another gradient than one device does for the same examples",
+        grounds=Grounds.PATTERN,
+        also=("examples-altered",),
+    )
+
+
+def _counts_all_once(case: Case, source: Source) -> bool:
+    """Return whether one device counts each example of the batch once: the loss selects no examples, and pairs none."""
+    counts = _counted(case, source.own, {row: run for runs in case.examples.values() for row, run in runs.items()})
+    return counts is not None and set(counts) == {1}
+
+
+def _counted(case: Case, whole: Values, runs: Mapping[int, TrainingRecord]) -> list[int] | None:
+    """Return how often each example counts in a gradient, ordered by row; ``None`` if it is no such sum."""
+    alone = [gradients.by_replica(runs[row], case.step, GradientStage.COMPUTED).get(0, {}) for row in sorted(runs)]
+    weights = solve(whole, alone, case.gradient_slack)
+    return None if weights is None else _counts(weights)
 
 
 def _counts(weights: Weights) -> list[int] | None:

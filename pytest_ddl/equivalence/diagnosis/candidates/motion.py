@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.candidates.shared import total_of
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, reproduces
+from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, total_of
+from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, agrees, reproduces
 from pytest_ddl.equivalence.evidence.arrays import coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.effective import rate_of
-from pytest_ddl.equivalence.evidence.observe import component_updates
+from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind
 from pytest_ddl.equivalence.findings import Grounds
-from pytest_ddl.records import GradientStage
+from pytest_ddl.records import GradientStage, VariableKind
 
 
 def standing_still(case: Case) -> Fit | None:
@@ -145,6 +147,43 @@ def another_rate(case: Case) -> Fit | None:
         f"the learning rate is {theirs:.6g}, on one device {ours:.6g}, and {factor:.4g} x the single-device update "
         "reproduces the change",
         grounds=Grounds.RATIO,
+    )
+
+
+def one_of_the_rates(case: Case) -> Fit | None:
+    """Test for several optimizers, of which one has another learning rate with the same gradients."""
+    rates = of_kind(case.reference, VariableKind.LEARNING_RATE)
+    if len(rates) < 2 or not case.sources or not adds_up(case, case.sources[-1]):
+        return None
+    factors = {1.0}
+    for rate in rates:
+        for step in (case.step - 1, case.step):  # a schedule shows its rate before the update, and others after it
+            ours, theirs = (record.value(rate.index, step) for record in (case.reference, case.distributed))
+            if ours is not None and theirs is not None and float(ours) and float(theirs):
+                factors.add(float(theirs) / float(ours))
+    used = [_factor(motion, factors) for motion in case.weights]
+    if None in used or all(factor == 1.0 for factor in used):
+        return None
+    shown = ", ".join(
+        f"{motion.variable.name} {factor:.4g} x" for motion, factor in zip(case.weights, used, strict=True)
+    )
+    return Fit(
+        "learning-rate-differs",
+        f"the gradients add up to those of one device, and the ratio of the learning rates reproduces each change: "
+        f"{shown}",
+        grounds=Grounds.RATIO,
+    )
+
+
+def _factor(motion: Motion, factors: Collection[float]) -> float | None:
+    """Return the first factor that reproduces all components of a change from that of one device."""
+    return next(
+        (
+            c
+            for c in sorted(factors, key=lambda c: c != 1.0)
+            if all(agrees(t, c * motion.ours, motion, c) for t in motion.theirs)
+        ),
+        None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pytest_ddl.equivalence.diagnosis.candidates.data import counted_another_number_of_times
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     adds_up,
     combined,
@@ -14,7 +15,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
 )
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.evidence import gradients
-from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import is_uneven
@@ -51,17 +52,55 @@ def shares_of_examples(case: Case) -> Fit | None:
         return None
     share = _share(case, source)
     weights = solve(source.own, source.parts, case.gradient_slack)
-    if share is None or weights is None or min(weights.values) <= 0:
+    if share is None or weights is None or not weights.all_positive:
         return None
     # The weights have the same sum as those of the update: the scale is right, and only the shares are wrong.
     if not weights.total_is(share * case.replicas) or weights.are([share] * case.replicas):
         return None
     evidence = _described(source, weights, share)
-    counts = case.sizes
-    by_size = [share * case.replicas * size / sum(counts) for size in counts] if len(counts) == case.replicas else None
-    if by_size and len(set(counts)) > 1 and weights.are(by_size):
-        return Fit("mean-of-replica-means", f"{evidence}, as the replicas had {counts} examples", approximation=True)
+    if _are_by_size(case, weights, share):
+        return Fit(
+            "mean-of-replica-means", f"{evidence}, as the replicas had {case.sizes} examples", approximation=True
+        )
     return Fit("masked-loss-normalised-per-replica", evidence)
+
+
+def _are_by_size(case: Case, weights: Weights, share: float) -> bool:
+    """Return whether one device weights the replicas by their numbers of examples, which differ."""
+    counts = case.sizes
+    if len(counts) != case.replicas or len(set(counts)) == 1:
+        return False
+    return weights.are([share * case.replicas * size / sum(counts) for size in counts])
+
+
+def shares_of_some(case: Case) -> Fit | None:
+    """Test whether the update weights the replicas equally, although one device does not, in only some variables.
+
+    Other variables cannot tell, because several terms of the loss, or statistics of the whole batch, act on them.
+    """
+    source = _used(case)
+    if source is None or 0 in case.sizes:
+        return None
+    share = _share(case, source)
+    off = [motion.variable for motion in case.pulls if not motion.is_right and motion.variable.index in source.own]
+    found: list[tuple[str, Weights]] = []
+    for variable in off:
+        weights = solve({variable.index: source.own[variable.index]}, source.parts, case.gradient_slack)
+        if weights is not None:
+            found.append((variable.name, weights))
+    if share is None or not found or len(found) == len(case.pulls):
+        return None
+    if any(
+        not weights.all_positive or not weights.total_is(share * case.replicas) or weights.are([share] * case.replicas)
+        for _name, weights in found
+    ):
+        return None
+    names = ", ".join(name for name, _weights in found[:3])
+    evidence = f"for {names}, {_described(source, found[0][1], share)}"
+    if all(_are_by_size(case, weights, share) for _name, weights in found):
+        evidence += f", as the replicas had {case.sizes} examples"
+        return Fit("mean-of-replica-means", evidence, grounds=Grounds.PATTERN)
+    return Fit("masked-loss-normalised-per-replica", evidence, grounds=Grounds.PATTERN)
 
 
 def normalised_by_its_part(case: Case) -> Fit | None:
@@ -74,7 +113,7 @@ def normalised_by_its_part(case: Case) -> Fit | None:
     if source is None:
         return None
     weights = solve(source.own, source.parts, case.gradient_slack)
-    if weights is None or min(weights.values) <= 0 or weights.are([weights.values[0]] * case.replicas):
+    if weights is None or not weights.all_positive or weights.are([weights.values[0]] * case.replicas):
         return None
     factors = factors_alone(case, source)
     if len(factors) != case.replicas:
@@ -92,20 +131,13 @@ def normalised_by_its_part(case: Case) -> Fit | None:
 def mean_term(case: Case) -> Fit | None:
     """Test for a term of the loss that each replica averages over its own examples, beside terms that are right.
 
-    Such a term ``T`` counts once per part: parts ``p`` of equal size give ``sum(T(p)) = parts * T(all)``. So the two
-    halves of a replica's examples give ``T`` of the replica as the excess of their gradients over the replica's, and
-    the sum of these is the factor ``N / (N - 1)`` times the excess of the replicas' gradients over that of one device.
-    A term that is equal on all replicas does not depend on the examples: a penalty.
+    The sum of the terms of all replicas is the factor ``N / (N - 1)`` times the excess of the replicas' gradients over
+    that of one device. A term that is equal on all replicas does not depend on the examples: a penalty.
     """
     source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
-    if source is None or len(case.halves) != case.replicas or not _tells(case, source):
+    terms = _terms(case, source) if source is not None else []
+    if source is None or not terms:
         return None
-    terms = []
-    for part, replica in zip(source.parts, sorted(case.halves), strict=True):
-        halves = [gradients.by_replica(run, case.step, source.stage).get(0, {}) for run in case.halves[replica]]
-        if len(halves) != 2 or not all(set(part) <= set(half) for half in halves):
-            return None
-        terms.append({index: halves[0][index] + halves[1][index] - part[index] for index in part})
     number, close = case.replicas, case.close(4 * case.replicas)
     summed, present = combined(source, [1.0] * number), False
     for index, own in source.own.items():
@@ -113,16 +145,37 @@ def mean_term(case: Case) -> Fit | None:
         if index not in summed or not close(index, whole * (number - 1) / number, summed[index] - own):
             return None
         present = present or not close(index, whole, np.zeros_like(own))
-    if not present:
-        return None
-    if all(close(index, terms[0][index], term[index]) for term in terms[1:] for index in term):
+    if not present or _are_alike(case, terms):
         return None
     return Fit(
         "gradient-scaled-by-replica-count",
-        "one device that trains on halves of each replica's examples shows a term of the loss that every part of a "
-        f"batch counts in full: it is {number} times too large",
+        "one device that trains on equal parts of each replica's examples shows a term of the loss that every part of "
+        f"a batch counts in full: it is {number} times too large",
         fix=_TERM,
     )
+
+
+def _terms(case: Case, source: Source) -> list[dict[int, Float]]:
+    """Return for each replica the gradient of those terms of the loss that each part of a batch counts in full.
+
+    Parts ``p`` of equal size give ``sum(T(p)) = parts * T(all)`` for a mean ``T``, and the sum of all other terms is
+    the same. So the excess of their gradients over the replica's is ``parts - 1`` times that of ``T``.
+    """
+    if len(case.pieces) != case.replicas or not _tells(case, source):
+        return []
+    terms = []
+    for part, replica in zip(source.parts, sorted(case.pieces), strict=True):
+        runs = case.pieces[replica]
+        pieces = [gradients.by_replica(run, case.step, source.stage).get(0, {}) for run in runs]
+        if len(pieces) < 2 or not all(set(part) <= set(piece) for piece in pieces):
+            return []
+        terms.append({i: (np.sum([piece[i] for piece in pieces], axis=0) - part[i]) / (len(pieces) - 1) for i in part})
+    return terms
+
+
+def _are_alike(case: Case, terms: list[dict[int, Float]]) -> bool:
+    close = case.close(4 * case.replicas)
+    return all(close(index, terms[0][index], term[index]) for term in terms[1:] for index in term)
 
 
 def _described(source: Source, weights: Weights, share: float) -> str:
@@ -177,15 +230,23 @@ def coupled(case: Case) -> Fit | None:
     share = _share(case, source) or 1.0
     off = [m for m in case.pulls if not m.is_right]
     if len(off) < sum(magnitude(m.ours) > m.slack for m in case.pulls) and share * case.replicas != 1.0:
-        return None  # a term of only some weights is no term of the examples
+        terms = _terms(case, source)
+        if not terms or _are_alike(case, terms):
+            return None  # a term of only some weights may be a penalty, which is no term of the examples
+    if any(candidate(case) is not None for candidate in (mean_term, shares_of_some, counted_another_number_of_times)):
+        return None
     evidence = (
         f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
         "device"
     )
     if not all(computed_alone(case, source).values()) or len(case.slices) != case.replicas:
         return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.EXCLUSION)
-    evidence += "; one device that trains on only a replica's examples gets the gradient of this replica"
-    return Fit("batch-coupled-loss", evidence, also=_masks(case))
+    # The effect of each example on the others is not recomputed. A replica may also leave out some of its examples.
+    evidence += (
+        "; one device that trains on only a replica's examples gets the gradient of this replica, which therefore "
+        "depends on how the batch is split: the loss compares its examples, or each part leaves out or selects some"
+    )
+    return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.PATTERN)
 
 
 def _as_often(case: Case, source: Source) -> bool:

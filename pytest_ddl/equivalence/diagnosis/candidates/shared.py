@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.case import Case, Source, is_of_type
@@ -99,17 +101,19 @@ def factors_alone(case: Case, source: Source) -> list[float | None]:
     """
     if len(case.slices) != case.replicas:
         return []
+    runs = [case.slices[replica] for replica in sorted(case.slices)]
+    return [factor_of(case, source, part, run) for part, run in zip(source.parts, runs, strict=True)]
+
+
+def factor_of(case: Case, source: Source, part: Mapping[int, Float], run: TrainingRecord) -> float | None:
+    """Return a replica's gradient divided by that of a run on one device; ``None`` if no single factor fits."""
     close = case.close(case.replicas)
-    found: list[float | None] = []
-    for part, replica in zip(source.parts, sorted(case.slices), strict=True):
-        alone = gradients.by_replica(case.slices[replica], case.step, source.stage).get(0, {})
-        shared = [i for i in part if i in alone and alone[i].shape == part[i].shape]
-        factor = coefficient(flat([part[i] for i in shared]), flat([alone[i] for i in shared])) if shared else None
-        if factor is None or len(shared) < len(part):
-            found.append(None)
-        else:
-            found.append(factor if all(close(i, part[i], factor * alone[i]) for i in shared) else None)
-    return found
+    alone = gradients.by_replica(run, case.step, source.stage).get(0, {})
+    shared = [i for i in part if i in alone and alone[i].shape == part[i].shape]
+    factor = coefficient(flat([part[i] for i in shared]), flat([alone[i] for i in shared])) if shared else None
+    if factor is None or len(shared) < len(part):
+        return None
+    return factor if all(close(i, part[i], factor * alone[i]) for i in shared) else None
 
 
 def is_one(factor: float | None) -> bool:
@@ -132,6 +136,21 @@ def adds_up(case: Case, source: Source) -> bool:
     """Return whether the gradients of the replicas add up to that of one device."""
     summed, close = total_of(source), case.close(case.replicas)
     return set(summed) == set(source.own) and all(close(i, summed[i], own) for i, own in source.own.items())
+
+
+def assigned_by_the_program(case: Case) -> list[str]:
+    """Name the wrong weights if no tape of either run gave a gradient for any of them: the program assigns them.
+
+    A target network is an example. What is wrong about gradients does not explain them.
+    """
+    trained = [
+        {index for part in gradients.by_replica(record, case.step, GradientStage.COMPUTED).values() for index in part}
+        for record in (case.reference, case.distributed)
+    ]
+    wrong = [motion.variable for motion in case.weights if not motion.is_right]
+    if not all(trained) or any(variable.index in indices for variable in wrong for indices in trained):
+        return []
+    return [variable.name for variable in wrong]
 
 
 def is_never_reduced(case: Case) -> bool:

@@ -1,0 +1,199 @@
+"""Training functions with a loss of several terms, or of a part of its batch: wrong ones and their right twins."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+from gradient_programs import _dense, _reduced, _replica, _train
+
+
+def _average(run, values):
+    return tf.nn.compute_average_loss(values, global_batch_size=run.global_batch_size)
+
+
+def _terms(run, mean):
+    def loss_of(run, errors, batch, model):
+        sizes = tf.reduce_sum(tf.abs(model(batch[0])), axis=-1)
+        return _average(run, errors) + (tf.reduce_mean(sizes) if mean else _average(run, sizes))
+
+    _train(run, loss_of=loss_of)
+
+
+def one_term_is_a_mean(run):
+    _terms(run, mean=True)
+
+
+def right_terms(run):
+    _terms(run, mean=False)
+
+
+def _multiple_of_four(errors):
+    return errors[: tf.size(errors) // 4 * 4]
+
+
+def batch_is_cut_to_a_multiple_of_four(run):
+    _train(run, loss_of=lambda run, errors, _b, _m: _average(run, _multiple_of_four(errors)))
+
+
+def batch_is_cut_and_averaged(run):
+    _train(run, loss_of=lambda run, errors, _b, _m: tf.reduce_mean(_multiple_of_four(errors)) / run.num_replicas)
+
+
+def _returns(run, summed):
+    """Weights of the examples with mean 0: the gradient of the last bias is right in any case."""
+
+    def loss_of(run, errors, batch, model):
+        returns = tf.reduce_sum(tf.cast(batch[1], errors.dtype), axis=-1)
+        count = summed(tf.cast(tf.size(returns), errors.dtype))
+        centered = returns - summed(tf.reduce_sum(returns)) / count
+        deviation = tf.sqrt(summed(tf.reduce_sum(tf.square(centered))) / count)
+        return _average(run, tf.reduce_sum(model(batch[0]), axis=-1) * centered / deviation)
+
+    _train(run, loss_of=loss_of)
+
+
+def returns_are_standardized(run):
+    _returns(run, lambda value: value)
+
+
+def right_returns(run):
+    _returns(run, _reduced)
+
+
+def hardest_examples_of_the_replica(run):
+    """One device leaves out examples too, but others."""
+
+    def loss_of(run, errors, batch, model):
+        hardest, _ = tf.math.top_k(errors, tf.size(errors) // 2)
+        return tf.reduce_sum(hardest) / run.global_batch_size
+
+    _train(run, loss_of=loss_of)
+
+
+def weights_of_the_replicas_classes(run):
+    def loss_of(run, errors, batch, model):
+        first = batch[1][:, 0] > 0.0
+        share = tf.reduce_mean(tf.cast(first, errors.dtype))
+        return _average(run, errors / tf.where(first, share, 1.0 - share))
+
+    _train(run, loss_of=loss_of)
+
+
+def _masked(run, valid, summed):
+    """Sum over the valid examples by their number."""
+    mask = tf.cast(valid % 2 == 1, tf.float64)
+    return mask / summed(tf.reduce_sum(mask))
+
+
+def _normalized(run, shares):
+    def model():
+        return _dense([keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(3, activation="tanh")])
+
+    _train(run, model=model, loss_of=lambda run, errors, batch, _m: tf.reduce_sum(errors * shares(run, batch[3])))
+
+
+def masked_behind_synchronized_normalization(run):
+    _normalized(run, lambda run, valid: _masked(run, valid, lambda count: count * run.num_replicas))
+
+
+def right_masked_behind_synchronized_normalization(run):
+    _normalized(run, lambda run, valid: _masked(run, valid, _reduced))
+
+
+def _two_heads(run, summed):
+    def model():
+        inputs = keras.Input((6,))
+        hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+        return keras.Model(inputs, keras.layers.Concatenate()([keras.layers.Dense(1)(hidden) for _ in range(2)]))
+
+    def loss_of(run, errors, batch, model):
+        output = tf.square(model(batch[0]) - batch[1])
+        return _average(run, output[:, 0]) + tf.reduce_sum(output[:, 1] * _masked(run, batch[3], summed(run)))
+
+    _train(run, model=model, loss_of=loss_of)
+
+
+def masked_term_beside_another(run):
+    _two_heads(run, lambda run: lambda count: count * run.num_replicas)
+
+
+def right_masked_term_beside_another(run):
+    _two_heads(run, lambda _run: _reduced)
+
+
+def _contrastive(run, first):
+    """Both sides of a pair; the other side is gathered from all replicas."""
+
+    def loss_of(run, errors, batch, model):
+        ours = tf.math.l2_normalize(model(batch[0]), axis=1)
+        theirs = tf.math.l2_normalize(model(tf.reverse(batch[0], [1])), axis=1)
+        every = tf.distribute.get_replica_context().all_gather(theirs, axis=0)
+        rows = tf.shape(ours)[0]
+        logits = tf.matmul(ours, every, transpose_b=True)
+        return _average(run, tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(rows) + first(rows), logits))
+
+    _train(run, loss_of=loss_of)
+
+
+def positives_lack_the_offset_of_the_replica(run):
+    _contrastive(run, lambda rows: 0)
+
+
+def right_contrastive(run):
+    _contrastive(run, lambda rows: rows * _replica())
+
+
+def _by_example(run, change):
+    """``change(replica, targets)`` acts before the loss."""
+
+    def loss_of(run, errors, batch, model):
+        targets = change(_replica(), tf.cast(batch[1], errors.dtype))
+        return _average(run, tf.reduce_sum(tf.square(model(batch[0]) - targets), axis=-1))
+
+    _train(run, loss_of=loss_of)
+
+
+def labels_are_reversed_on_one_replica(run):
+    _by_example(run, lambda replica, targets: tf.where(replica == 1, targets[::-1], targets))
+
+
+def labels_are_rolled_under_the_strategy(run):
+    _by_example(run, lambda _r, targets: tf.roll(targets, 1, 0) if run.num_replicas > 1 else targets)
+
+
+def targets_are_negated_on_one_replica(run):
+    _by_example(run, lambda replica, targets: tf.where(replica == 1, -targets, targets))
+
+
+def targets_are_negated_on_one_replica_that_gathers(run):
+    """What is gathered is right, and not the reason."""
+
+    def change(replica, targets):
+        every = tf.distribute.get_replica_context().all_gather(targets, axis=0)
+        return tf.where(replica == 1, -targets, targets) + 0.0 * tf.reduce_sum(every)
+
+    _by_example(run, change)
+
+
+def _ratios(run, of_gradients):
+    """Each weight's gradient is multiplied by the ratio of the norms of the weight and of its gradient."""
+
+    def update(run, optimizer, gradients, variables):
+        own = of_gradients(gradients)
+        ratios = [tf.norm(tf.convert_to_tensor(v)) / (tf.norm(g) + 0.01) for v, g in zip(variables, own, strict=True)]
+        scaled = [ratio * gradient for ratio, gradient in zip(ratios, gradients, strict=True)]
+        optimizer.apply_gradients(zip(scaled, variables, strict=True))
+
+    _train(run, update=update)
+
+
+def ratios_of_the_replicas_gradients(run):
+    _ratios(run, lambda gradients: gradients)
+
+
+def right_ratios(run):
+    _ratios(run, _reduced)
+
+
+def worst_example_of_the_replica(run):
+    _train(run, loss_of=lambda run, errors, _b, _m: tf.reduce_max(errors) / run.num_replicas)
