@@ -164,7 +164,7 @@ class Calls:
 
         def joined(_context: Any) -> Any:
             replicas = self.told if self.joined == 1 else 1
-            return _joined(function(tf.distribute.InputContext(1, 0, replicas)), self.told)
+            return _grouped(function(tf.distribute.InputContext(1, 0, replicas)), self.told)
 
         return joined
 
@@ -186,6 +186,36 @@ def _joined(dataset: Any, batches: int) -> Any:
         return dataset
     first = tf.nest.flatten(next(iter(dataset)))[0]
     return dataset.unbatch().batch(int(first.shape[0]) * batches)
+
+
+def _grouped(dataset: Any, replicas: int) -> Any:
+    """Return a dataset whose elements are those that so many replicas get from one input pipeline, joined.
+
+    A batch is never split: it may be smaller than others, for example the last one before a repetition.
+    """
+    import tensorflow as tf
+
+    specs = tf.nest.flatten(dataset.element_spec)
+    if replicas == 1 or not all(_has_examples(spec) for spec in specs):
+        return _joined(dataset, replicas)
+
+    def joined(tensor: Any) -> Any:
+        if isinstance(tensor, tf.RaggedTensor):
+            return tensor.merge_dims(0, 1)
+        return tf.reshape(tensor, [-1, *tensor.shape[2:]])
+
+    def one(*element: Any) -> Any:
+        whole = element if type(dataset.element_spec) is tuple else element[0]
+        return tf.nest.map_structure(joined, whole)
+
+    return dataset.ragged_batch(replicas).map(one)
+
+
+def _has_examples(spec: Any) -> bool:
+    """Return whether tensors of a dataset are dense batches of examples, all of one shape."""
+    import tensorflow as tf
+
+    return isinstance(spec, tf.TensorSpec) and bool(spec.shape.rank) and spec.shape[1:].is_fully_defined()
 
 
 def _is_cut(given: Any) -> bool:

@@ -10,7 +10,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from pytest_ddl.trying.legacy import keras_2_name
+from pytest_ddl.trying.legacy import imports_keras, keras_2_name
 from pytest_ddl.trying.source import Source, SourceError
 
 EPILOG = """\
@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="fail on approximations too")
     parser.add_argument(
         "--keras", choices=("keras", "tf_keras"),
-        help="package that provides tf.keras (default: tf_keras for a script that uses names of Keras 2)",
+        help="package that provides tf.keras (default: tf_keras for a script that uses names of Keras 2, or that fails "
+        "with Keras 3)",
     )  # fmt: skip
     parser.add_argument("--args", default="", metavar="TEXT", help="command line arguments of the script, in quotes")
 
@@ -66,12 +67,14 @@ def main(options: argparse.Namespace) -> int:
         return _USAGE_ERROR
     keras, why = options.keras, ""
     old = keras_2_name(source.code)
-    if keras is None and old is not None and importlib.util.find_spec("tf_keras") is not None:
+    has_choice = keras is None and importlib.util.find_spec("tf_keras") is not None
+    if has_choice and old is not None:
         keras, why = "tf_keras", f"tf_keras, because Keras 3 does not have {old[1]} (line {old[0]}); see --keras"
     plan = {
         "file": source.file,
         "code": source.code,
         "left_out": source.left_out,
+        "or_tf_keras": has_choice and old is None and not imports_keras(source.code),
         "script": {
             "arguments": shlex.split(options.args),
             "steps": options.steps,

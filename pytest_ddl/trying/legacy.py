@@ -31,12 +31,17 @@ _REFUSED = (
 """Patterns of lines that no strategy can run, and the reasons."""
 
 
+def imports_keras(code: str) -> bool:
+    """Return whether a script imports ``keras`` itself, which is always Keras 3."""
+    return _KERAS_3.search(code) is not None
+
+
 def keras_2_name(code: str) -> tuple[int, str] | None:
     """Return the first line that needs Keras 2, and the name that Keras 3 does not have. ``None`` if there is none.
 
     A script that imports ``keras`` itself needs Keras 3, because no package for Keras 2 has this name.
     """
-    if _KERAS_3.search(code):
+    if imports_keras(code):
         return None
     found = []
     for node in ast.walk(ast.parse(code)):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +19,7 @@ from pytest_ddl.trying.source import Source
 _PLAN = pytest.StashKey[dict[str, Any]]()
 _FOUND = "ddl_found"
 _NO_VERDICT = 1
+_OTHER = "tf_keras, because the script fails with Keras 3; see --keras"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,6 +64,9 @@ class ScriptModule(pytest.Module):
 def _test_of(plan: dict[str, Any]) -> Any:
     def script(ddl_equivalence: Any, _ddl_spec: Any, request: pytest.FixtureRequest) -> None:
         __tracebackhide__ = True
+        from pytest_ddl.comparisons import assert_equivalence
+        from pytest_ddl.equivalence.report import DivergenceError
+        from pytest_ddl.items.selection import parse_mark
         from pytest_ddl.session import harness_of
         from pytest_ddl.trying.program import TriedScript
         from pytest_ddl.trying.verdict import UndecidedError, compare_script
@@ -76,10 +82,31 @@ def _test_of(plan: dict[str, Any]) -> Any:
             name: tuple(one) if isinstance(one, list) else one for name, one in plan["script"].items()
         }
         program = TriedScript(source, replicas=replicas, **settings)
-        try:
-            compare_script(ddl_equivalence, program, plan["arguments"], tell)
-        except UndecidedError as error:
-            reason = f"inconclusive: {error}"
+
+        def reason_of(compare: Any, program: TriedScript) -> UndecidedError | None:
+            __tracebackhide__ = True
+            try:
+                compare_script(compare, program, plan["arguments"], tell)
+            except UndecidedError as error:
+                return error
+            return None
+
+        undecided = reason_of(ddl_equivalence, program)
+        if undecided is not None and undecided.fails and plan["or_tf_keras"]:
+            told = list(request.node.user_properties)
+            mark = replace(parse_mark(request.node), keras="tf_keras")
+            with_tf_keras = partial(assert_equivalence, harness_of(request.config), request.node, _ddl_spec, mark)
+            try:
+                other: object = reason_of(with_tf_keras, replace(program, keras=_OTHER))
+            except DivergenceError:
+                # The script may be meant for Keras 3, so a difference with another Keras is no failure of it.
+                other = "the training differs from one device; --keras=tf_keras shows how"
+            if other is None:
+                return
+            request.node.user_properties[:] = told
+            undecided = UndecidedError(f"{undecided}. With tf_keras: {other}")
+        if undecided is not None:
+            reason = f"inconclusive: {undecided}"
             tell("\n".join([*(text for name, text in request.node.user_properties if name == _FOUND), reason]))
             pytest.skip(reason)
 

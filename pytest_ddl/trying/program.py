@@ -70,7 +70,7 @@ class TriedScript:
                     stack.enter_context(run.strategy.scope())
                 stack.enter_context(execution.in_place(run, self.source, self.arguments, self.data))
                 try:
-                    execution.execute(self.source, run.tmp_path, found, self.failing)
+                    execution.execute(self.source, run.tmp_path, found, self.failing, run._settings.precision)
                 except EnoughSteps:
                     pass
                 except SystemExit as ended:
@@ -83,6 +83,8 @@ class TriedScript:
     def _replace(
         self, put: Replacements, stack: ExitStack, run: Any, found: Found, objects: Objects, calls: Calls, told: int
     ) -> None:
+        import tensorflow as tf
+
         def replaced(text: str) -> None:
             found.add("data", text)
 
@@ -102,6 +104,7 @@ class TriedScript:
         put.put(multiprocessing.util, "get_temp_dir", lambda: str(run.rank_path))
         stack.enter_context(synthetic.tensorflow_datasets(self.examples, replaced))
         stack.enter_context(synthetic.port_picker())
+        tf.keras.__name__  # noqa: B018 - the first use imports the module, which is then in the list below
         for keras in environment.keras_modules():
             keras_loaded(keras)
         stack.enter_context(environment.on_import("tf_keras", keras_loaded))

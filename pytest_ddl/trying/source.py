@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ddl.trying.cells import without_training
+
 _MAGIC = re.compile(r"\s*[%!?]|.*\?$")
 _WRITTEN = re.compile(r"%%(?:writefile|file)\s+(\S+)")
 _CELL = "# --- code cell "
@@ -38,6 +40,10 @@ class Source:
     def cell_of(self, line: int) -> int:
         """Return the number of the code cell that has a line."""
         return sum(text.startswith(_CELL) for text in self.code.splitlines()[:line])
+
+    def needs_cell(self, cell: int) -> bool:
+        """Return whether the comparison would change if a cell that failed had run to its end."""
+        return not without_training(self.code, self.cell_of, cell)
 
     @property
     def mentions_strategy(self) -> bool:

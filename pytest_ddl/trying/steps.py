@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_ddl.training import frames, values
-from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.training.replacing import Replacements, named_like
 from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError, place
 from pytest_ddl.trying.objects import Objects
 
@@ -88,7 +88,7 @@ class Steps:
             return values_from_function(value_fn)
 
         put.put(strategy, "experimental_distribute_values_from_function", observed_values)
-        put.put(strategy, "run", observed_run)
+        put.put(strategy, "run", named_like(run, observed_run))
         put.put(strategy, "reduce", unconverted(observed_reduce))
         kind: Any = type(tf.function(lambda: None))
         put.put(kind, "__call__", unconverted(self._observed_call(kind.__call__)))

@@ -36,6 +36,11 @@ _CUT = ("StopIteration", "OutOfRangeError")
 class UndecidedError(Exception):
     """Error for a script about which nothing can be said. The message has the line to add or to change."""
 
+    def __init__(self, reason: str, fails: bool = False) -> None:
+        super().__init__(reason)
+        self.fails = fails
+        """True if the script, or a cell of it, fails on one device, perhaps because of the version of Keras."""
+
 
 def compare_script(
     compare: Callable[..., Report],
@@ -69,11 +74,13 @@ def compare_script(
         report = _with_another_meaning(compare, script, arguments, error)
         tell(_summary(report))
     failed = [cell for cell in failed_cells(_fact(report.reference)) if cell.error not in _CUT]
+    failed = [cell for cell in failed if script.source.needs_cell(cell.cell)]
     if failed:
         steps = 0 if report.distributed is None else report.distributed.num_steps
         raise UndecidedError(
             f"{steps} step(s) agree, but {text_of_cell(failed[0])} (on one device, too). What it does was not "
-            "compared: mend the cell, or remove it"
+            "compared: mend the cell, or remove it",
+            fails=True,
         )
     return report
 
@@ -128,12 +135,14 @@ def _refuse_unseen(report: Report) -> None:
         if error.type == "deadline":
             raise UndecidedError(_SLOW)
         place = f"{Path(error.file).name}:{error.line}: " if error.file else ""
-        raise UndecidedError(f"{place}the script fails on one device, too: {explained(error.type, error.message)}")
+        raise UndecidedError(
+            f"{place}the script fails on one device, too: {explained(error.type, error.message)}", True
+        )
     if reference is not None and not reference.num_steps:
         left_out = _fact(reference).get("lines", {}).get("not compared", ())
         failed = [cell for cell in failed_cells(_fact(reference)) if cell.error not in _CUT]
         if failed and not left_out:
-            raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). After this, {_UNSEEN}")
+            raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). After this, {_UNSEEN}", True)
         raise UndecidedError("; ".join(left_out) if left_out else _UNSEEN)
     if report.verdict == "inconclusive":
         raise UndecidedError("; ".join(report.inconclusive))

@@ -208,3 +208,18 @@ if os.path.exists("/tmp/pytest-ddl-a-name-of-its-own.weights.h5"):
 model.fit(tf.data.Dataset.from_tensors((tf.ones(4), tf.ones(1))).repeat(32).batch(8))
 model.save_weights("/tmp/pytest-ddl-a-name-of-its-own.weights.h5")
 """
+
+UNEVEN_FROM_FUNCTION = FROM_FUNCTION.replace(
+    "    return dataset.batch(batch_size)\n", "    return dataset.take(14).batch(batch_size).repeat()\n"
+)
+"""The fourth batch of the input pipeline is smaller, and two replicas get it together with a whole one."""
+
+KERAS_2 = (
+    FIT[: FIT.index("callback =")]
+    + """
+model.fit(train)
+model.save("/tmp/saved_model")
+tf.keras.models.load_model("/tmp/saved_model").fit(train)
+"""
+)
+"""Keras 3 refuses a path without an extension."""

@@ -48,3 +48,20 @@ def test_a_run_that_decides_nothing_does_not_succeed(tmp_path: Path) -> None:
     result = call(tmp_path, "script.py", "--strategy=mirrored")
     assert result.returncode == 1
     assert "inconclusive: no training step was seen" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_with_keras_3_runs_with_tf_keras(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(scripts.KERAS_2)
+    result = call(tmp_path, "script.py", "--strategy=mirrored", "--steps=2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "keras:        tf_keras, because the script fails with Keras 3; see --keras" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_difference_with_tf_keras_alone_is_no_failure(tmp_path: Path) -> None:
+    wrong = "\nassert 'tf_keras' not in tf.keras.__name__ or not strategy.extended.worker_devices[1:]\n"
+    (tmp_path / "script.py").write_text(scripts.FIT + wrong + "model.save('/tmp/saved_model')\n")
+    result = call(tmp_path, "script.py", "--strategy=mirrored", "--steps=2")
+    assert result.returncode == 1
+    assert "--keras=tf_keras shows how" in " ".join(result.stdout.split())

@@ -130,3 +130,34 @@ def test_a_line_belongs_to_its_cell(tmp_path: Path) -> None:
     source = notebook(tmp_path / "a.ipynb", "first = 1\n", "second = 2\n")
     lines = source.code.splitlines()
     assert [source.cell_of(lines.index(text) + 1) for text in ("first = 1", "second = 2")] == [1, 2]
+
+
+TRAINING = "model.fit(data)\n"
+
+
+@pytest.mark.parametrize(
+    ("failing", "later", "needed"),
+    [
+        ("assert len(layer.weights) == 2\n", TRAINING, False),
+        ("model.save(path)\n", TRAINING, False),
+        ("import hub\n", TRAINING, False),
+        (TRAINING, "", True),
+        ("step()\n", "", True),
+        ("Loop().go()\n", "", True),
+        ("data = prepared()\n", TRAINING, True),
+        ("import data\n", TRAINING, True),
+        ("model.compile()\n", TRAINING, True),
+        ("freeze(model)\n", TRAINING, True),
+        ("rate = 0.5\n", "step()\n", True),
+        ("rate = 0.5\n", "print(rate)\n", False),
+        ("tf.saved_model.load(path)\n", "tf.function(model.fit)()\n", False),
+    ],
+)
+def test_a_cell_is_needed_if_it_trains_or_makes_what_is_trained(
+    failing: str, later: str, needed: bool, tmp_path: Path
+) -> None:
+    functions = (
+        "import tensorflow as tf\ndef step():\n    strategy.run(inner, rate)\n"
+        "def freeze(x):\n    x.trainable = False\nclass Loop:\n    def go(self):\n        step()\n"
+    )
+    assert notebook(tmp_path / "a.ipynb", functions, failing, later).needs_cell(2) is needed
