@@ -197,6 +197,27 @@ GIVEN = """
     def test_given_in_the_controller(ddl_cluster, number):
         assert ddl_cluster.run(lambda: number) == [number, number]
 
+    @pytest.fixture
+    def engine_of_a_rank(monkeypatch, said):
+        import hypothesis
+        from hypothesis.errors import HypothesisWarning
+        given = hypothesis.given
+
+        def broken(*values):
+            import warnings
+            if said == "error":
+                raise RuntimeError("the engine is broken")
+            warnings.warn("It looks like `register_random` was passed an object that is frozen", HypothesisWarning)
+            return given(*values)
+        monkeypatch.setattr(hypothesis, "given", broken)
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("said", ["warning", "error"])
+    @settings(max_examples=3, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(number=st.integers(0, 50))
+    def test_given_engine(ddl_strategy, engine_of_a_rank, said, number):
+        pass
+
     def test_after_given(ddl_strategy):
         pass
 """
@@ -264,6 +285,16 @@ def test_an_example_that_kills_a_rank_fails_at_once(run: Any) -> None:
     assert "exited with status 9" in case.text
     assert "Flaky" not in case.text
     assert case.seconds < 30, "no cluster is started for shrinking"
+
+
+def test_an_error_of_the_engine_of_a_rank_is_shown(run: Any) -> None:
+    case = run["test_given_engine[multi_worker_mirrored-error]"]
+    assert (case.outcome, "RuntimeError: the engine is broken" in case.text) == ("failed", True), case.text
+
+
+def test_hypothesis_may_warn_of_its_generator(run: Any) -> None:
+    case = run["test_given_engine[multi_worker_mirrored-warning]"]
+    assert case.outcome == "passed", case.text
 
 
 def test_no_example_is_no_pass(run: Any) -> None:
