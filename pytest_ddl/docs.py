@@ -20,6 +20,7 @@ from types import ModuleType
 from pytest_ddl.bench.metrics.registry import METRICS
 from pytest_ddl.cli import COMMANDS
 from pytest_ddl.config import MARKERS, OPTIONS
+from pytest_ddl.conformance.checks import CONFORMANCE_CHECKS
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
@@ -80,6 +81,15 @@ def checks_table() -> str:
     """Return the table of checks, each with what it asserts and what it needs."""
     rows = ((_code(check.name), check.title, check.needs) for check in CHECKS)
     return _table(("check", "what holds if it passes", "needs"), rows)
+
+
+def conformance_table() -> str:
+    """Return the table of checks of objects, each with the tags that decide whether it applies."""
+    rows = []
+    for check in CONFORMANCE_CHECKS.values():
+        conditions = [*map(_code, check.needs), *(f"not {_code(tag)}" for tag in check.unless)]
+        rows.append((check.kind, _code(check.name), check.title, ", ".join(conditions)))
+    return _table(("kind", "check", "what holds if it passes", "tags"), rows)
 
 
 def roles_table() -> str:
@@ -197,6 +207,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "markers": markers_table,
     "strategies": strategies_table,
     "checks": checks_table,
+    "conformance": conformance_table,
     "roles": roles_table,
     "causes": causes_table,
     "limitations": limitations_table,
@@ -205,6 +216,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "gate-options": partial(command_help, "gate"),
     "api-tests": partial(api_table, "pytest_ddl"),
     "api-bench": partial(api_table, "pytest_ddl.bench"),
+    "api-conformance": partial(api_table, "pytest_ddl.conformance"),
     "api-generators": partial(api_table, "pytest_ddl.generators"),
     "api-hooks": hooks_table,
 }

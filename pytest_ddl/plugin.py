@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _COMPARISONS = pytest.StashKey[int]()
 """Number of calls of ``ddl_equivalence`` in a test."""
+_CHECKS = pytest.StashKey[int]()
+"""Number of calls of ``ddl_check`` in a test."""
 _GATES = pytest.StashKey[int]()
 """Number of calls of ``ddl_gate`` in a test."""
 
@@ -103,6 +105,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from pytest_ddl.session import parametrize
 
         parametrize(metafunc, _harness(metafunc.config))
+    # The attribute is pytest_ddl.conformance.cases.PLAN, without the import of its module.
+    if "ddl_check" in metafunc.fixturenames or hasattr(metafunc.function, "_pytest_ddl_conformance"):
+        from pytest_ddl.session import parametrize_checks
+
+        parametrize_checks(metafunc, _harness(metafunc.config))
 
 
 @pytest.hookimpl(trylast=True)
@@ -174,6 +181,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     result = yield
     if pyfuncitem.stash.get(_COMPARISONS, 1) == 0:
         pytest.fail("the test asked for ddl_equivalence and never called it, so nothing was compared", pytrace=False)
+    if pyfuncitem.stash.get(_CHECKS, 1) == 0:
+        pytest.fail("the test asked for ddl_check and never called it, so nothing was checked", pytrace=False)
     if pyfuncitem.stash.get(_GATES, 1) == 0:
         pytest.fail("the test asked for ddl_gate and never called it, so nothing was measured", pytrace=False)
     return result
@@ -329,6 +338,24 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
 
     compared: Equivalence = compare
     return compared
+
+
+@pytest.fixture
+def ddl_check(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Run one check of one object; see :func:`pytest_ddl.conformance.parametrize_with_ddl_checks`."""
+    from pytest_ddl.session import checking
+
+    request.node.stash[_CHECKS] = 0
+    run = checking(_harness(request.config), request.node, _ddl_spec, request.param)
+
+    def check() -> None:
+        __tracebackhide__ = True
+        request.node.stash[_CHECKS] += 1
+        if request.param.check.is_training:
+            request.node.stash[_COMPARISONS] = request.node.stash.get(_COMPARISONS, 0) + 1
+        run()
+
+    return check
 
 
 @pytest.fixture

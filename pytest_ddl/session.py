@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +19,7 @@ from pytest_ddl.strategies.registry import StrategyDefinitionError, StrategyRegi
 from pytest_ddl.terminal import KEYWORD
 
 if TYPE_CHECKING:
+    from pytest_ddl.conformance.bench import Planned
     from pytest_ddl.strategies.spec import StrategySpec
 
 HARNESS = pytest.StashKey[Harness]()
@@ -146,6 +149,45 @@ def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
     metafunc.parametrize(SPEC_FIXTURE, parameters, indirect=True, scope="session")
 
 
+def parametrize_checks(metafunc: pytest.Metafunc, harness: Harness) -> None:
+    """Parametrize ``ddl_check`` with the checks that apply to the objects of a test.
+
+    The objects are made and tried on one device in another process: the pytest process does not start TensorFlow.
+    """
+    from pytest_ddl.conformance.cases import FIXTURE, PLAN
+
+    plan = getattr(metafunc.function, PLAN, None)
+    if FIXTURE not in metafunc.fixturenames:
+        fail_collection(
+            metafunc.definition, f"parametrize_with_ddl_checks: the test must have the argument {FIXTURE}, and call it"
+        )
+    if plan is None:
+        fail_collection(metafunc.definition, f"asks for {FIXTURE}: decorate it with parametrize_with_ddl_checks([...])")
+    if _in_rank():
+        # A rank collects the file for other tests of it, and runs no check as an item.
+        metafunc.parametrize(FIXTURE, [None], indirect=True, ids=["in_rank"])
+        return
+    from pytest_ddl.cluster.cluster import ClusterError
+    from pytest_ddl.cluster.handle import ClusterHandle
+    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.overrides import ShippingError
+    from pytest_ddl.conformance.collecting import planned
+    from pytest_ddl.items.selection import DdlMark
+
+    def call(function: Any, *arguments: Any) -> Any:
+        # Objects are tried on a CPU, so that no GPU is taken while tests are collected.
+        mark = DdlMark(device="cpu", keras=parse_mark(metafunc.definition).keras)
+        with harness.cluster(harness.registry.default("one_device"), mark) as cluster:
+            deadline = time.monotonic() + harness.timeout(mark)
+            return ClusterHandle(cluster, deadline).run(function, *arguments)[0]
+
+    try:
+        found = planned(plan, call, [definition.name for definition in harness.registry])
+    except (ValueError, ShippingError, ClusterError, LaunchError) as error:
+        fail_collection(metafunc.definition, f"parametrize_with_ddl_checks: {error}")
+    metafunc.parametrize(FIXTURE, [pytest.param(one, id=one.id) for one in found], indirect=True)
+
+
 def _refuse_idle_marker(metafunc: pytest.Metafunc) -> None:
     """Refuse a ``ddl`` marker on a test that asks for no strategy.
 
@@ -153,7 +195,7 @@ def _refuse_idle_marker(metafunc: pytest.Metafunc) -> None:
     """
     if any(mark.name == "ddl" for mark in metafunc.definition.own_markers):
         raise ValueError(
-            "@pytest.mark.ddl has no effect: the test asks for none of ddl_strategy, ddl_cluster, ddl_equivalence"
+            f"@pytest.mark.ddl has no effect: the test asks for none of ddl_strategy, {', '.join(CONTROLLER_FIXTURES)}"
         )
 
 
@@ -311,6 +353,34 @@ def refuse_in_process(item: pytest.Item) -> None:
     mark = parse_mark(item)
     if in_process(item.config) and not _in_rank() and (mark.keras is not None or mark.arguments):
         pytest.skip("@pytest.mark.ddl(keras=…, arguments=…) needs other processes; --pdb and --ddl-in-process run none")
+
+
+def checking(harness: Harness, item: pytest.Item, spec: StrategySpec, planned: Planned) -> Callable[[], None]:
+    """Return a function that runs a check of an object under a strategy, for the fixture ``ddl_check``."""
+    from pytest_ddl.cluster.cluster import ClusterError
+    from pytest_ddl.cluster.handle import ClusterHandle
+    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.comparisons import assert_equivalence
+
+    mark = parse_mark(item)
+
+    def call(function: Any, *arguments: Any) -> list[Any]:
+        with harness.cluster(spec, mark) as cluster:
+            # The time limit starts when the cluster is ready: how long that takes depends on earlier tests.
+            return ClusterHandle(cluster, time.monotonic() + harness.timeout(mark)).run(function, *arguments)
+
+    def compare(train: Any, **arguments: Any) -> None:
+        __tracebackhide__ = True
+        assert_equivalence(harness, item, spec, mark, train, **arguments)
+
+    def run() -> None:
+        __tracebackhide__ = True
+        try:
+            planned.run(spec, harness.registry[spec.name].capabilities, call, compare)
+        except (ClusterError, LaunchError) as error:
+            pytest.fail(str(error), pytrace=False)
+
+    return run
 
 
 def auto_num_workers(harness: Harness) -> int:

@@ -30,7 +30,7 @@ SINGLE_STRATEGY_FIXTURES = {
     )
 }
 """Fixtures for tests that run under one strategy only, as name of the fixture -> name of the strategy."""
-CONTROLLER_FIXTURES = ("ddl_cluster", "ddl_equivalence")
+CONTROLLER_FIXTURES = ("ddl_cluster", "ddl_equivalence", "ddl_check")
 """Fixtures that control ranks from the pytest process."""
 ISOLATIONS = ("reuse", "fresh")
 DEVICES = ("auto", "cpu", "gpu", "tpu")

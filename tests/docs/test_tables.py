@@ -45,7 +45,9 @@ def test_cells_cannot_break_a_table() -> None:
         assert len(widths) == 1
 
 
-@pytest.mark.parametrize("package", ["pytest_ddl", "pytest_ddl.bench", "pytest_ddl.generators"])
+@pytest.mark.parametrize(
+    "package", ["pytest_ddl", "pytest_ddl.bench", "pytest_ddl.conformance", "pytest_ddl.generators"]
+)
 def test_every_public_name_is_in_the_reference(package: str) -> None:
     rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", docs.api_table(package), re.MULTILINE)
     assert [name for name, _line in rows] == [f"{package}.{name}" for name in import_module(package).__all__]

@@ -1,0 +1,44 @@
+"""The examples of the page on conformance run, one for each kind, and its list of tags is that of the code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.conformance import Tags
+from pytest_ddl.conformance.kinds import KINDS
+
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+_EXAMPLE = re.compile(r"<!-- example: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
+
+
+def examples() -> dict[str, str]:
+    return dict(_EXAMPLE.findall(PAGE.read_text(encoding="utf-8")))
+
+
+def test_every_kind_has_an_example() -> None:
+    assert list(examples()) == list(KINDS)
+
+
+def test_every_tag_is_described() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert [one.name for one in fields(Tags) if f"\n| `{one.name}` |" not in text] == []
+
+
+@pytest.mark.slow
+def test_the_examples_run(pytester: pytest.Pytester) -> None:
+    first = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+    pytester.makepyfile(test_objects="\n\n".join([first, *examples().values()]))
+    pytester.makeini("[pytest]\n")
+    result = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "--ddl-strategy=mirrored,multi_worker_mirrored", "-v", timeout=900
+    )
+    outcomes = result.parseoutcomes()
+    assert set(outcomes) <= {"passed", "xfailed", "warnings"}, result.stdout.str()
+    # The statistics of BatchNormalization under both strategies, and the file that both workers write.
+    assert outcomes["xfailed"] == 3
+    for line in re.findall(r"^(test_my_metrics\S+) PASSED$", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
+        result.stdout.fnmatch_lines(f"*::{line.replace('[', '[[]')} PASSED*")
