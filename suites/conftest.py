@@ -1,18 +1,19 @@
-"""Configure the suite: handle known failures, and give property tests a few fixed examples."""
+"""Configure the suite: items, tiers and known failures, and a few fixed examples for property tests."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pytest_ddl import DivergenceError, RankError
+from pytest_ddl import DivergenceError
+from pytest_ddl.config import SETTINGS
 from pytest_ddl.items.selection import SPEC_FIXTURE
-from suites.known_failures import FILE, KnownFailure, installed, known_failures
+from pytest_ddl.session import harness_of
+from suites import coverage, expecting, items, tiers
+from suites.known_failures import FILE, installed
 
 # The examples are fixed, because a test that fails for one commit must not pass for the next with other examples.
 # The health check about function-scoped fixtures is off, because ddl_equivalence keeps no state between examples.
@@ -25,46 +26,59 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-_KNOWN = pytest.StashKey[KnownFailure]()
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("suite of pytest-ddl")
+    group.addoption(
+        "--ddl-tier",
+        choices=tiers.TIERS,
+        default=tiers.DEFAULT,
+        help="Tests of the suite to run: before each commit, by default, or every night (default: %(default)s)",
+    )
+    expecting.add_option(group)
+    group.addoption(
+        "--ddl-coverage",
+        action="store_true",
+        help="Show which items the tests of the suite have covered. With --collect-only: which they would cover",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The warning about an outdated entry must not become an error, which would hide the results of the tests.
-    config.addinivalue_line("filterwarnings", rf"default:{FILE.stem}\.toml:pytest.PytestWarning")
+    text = f"{items.MARKER}(*ids, shows='values', under=()): entries of {items.FILE.name} that a test is about"
+    config.addinivalue_line("markers", text)
+    config.pluginmanager.register(coverage.Reporter(config), "ddl-suite-coverage")
+    expecting.register(config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    strategies = set()
-    unmatched = set(known_failures())
-    for item in items:
-        spec = getattr(item, "callspec", None) and item.callspec.params.get(SPEC_FIXTURE)  # type: ignore[attr-defined]
-        if spec is None:
-            continue
-        strategies.add(spec.name)
-        for entry in known_failures():
-            if entry.matches(item.nodeid, spec.name):
-                unmatched.discard(entry)
-                item.stash[_KNOWN] = entry
-                if "ddl_equivalence" not in item.fixturenames:  # type: ignore[attr-defined]
-                    reason = f"{', '.join(entry.causes)}: {entry.explanation}"
-                    item.add_marker(pytest.mark.xfail(reason=reason, raises=RankError, strict=True))
-    if not any(_holds_the_suite(config.invocation_params.dir / argument) for argument in config.args):
-        return
-    for entry in unmatched:
-        if not entry.strategies or strategies.issuperset(entry.strategies):
-            warnings.warn(f"{FILE.name}: {entry} matches no test", pytest.PytestWarning, stacklevel=1)
+    own = [item for item in items if item.path.is_relative_to(FILE.parent)]
+    chosen = [item for item in own if _is_chosen(item, config)]
+    left_out = set(own) - set(chosen)
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in own if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+    registry = harness_of(config).registry
+    for item in chosen:
+        coverage.attach(item, registry)
+    config.stash[expecting.EXPECTED].apply(chosen, whole=not left_out)
 
 
-def _holds_the_suite(path: Path) -> bool:
-    """Return whether a run with this path as its argument collects every test of the suite."""
-    return FILE.parent.is_relative_to(path.resolve())
+def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
+    """Return whether a test is in the tier, and whether --ddl-strategy has its strategy, even if the test names it."""
+    if not tiers.is_in(item.nodeid, config.getoption("--ddl-tier")):
+        return False
+    spec = getattr(item, "callspec", None) and item.callspec.params.get(SPEC_FIXTURE)  # type: ignore[attr-defined]
+    if spec is None:
+        return True
+    selected = harness_of(config).registry.parse_selection(config.stash[SETTINGS]["strategy"])
+    return spec.name in {one.name for one in selected}
 
 
 @pytest.fixture
 def ddl_equivalence(ddl_equivalence: Callable[..., Any], request: pytest.FixtureRequest) -> Callable[..., Any]:
     """The plugin's ``ddl_equivalence``. A test with a known failure must fail with one of the known causes."""
-    known = request.node.stash.get(_KNOWN, None)
+    known = request.node.stash.get(expecting.KNOWN, None)
     if known is None:
         return ddl_equivalence
 
@@ -78,12 +92,13 @@ def ddl_equivalence(ddl_equivalence: Callable[..., Any], request: pytest.Fixture
                 return report  # the plugin reports the test as an expected failure
         except DivergenceError as error:
             causes = {finding.cause for finding in error.report.findings}
-            if not causes <= set(known.causes):
+            if not causes <= set(known.causes) or not expecting.shows(known, error):
                 raise
             pytest.xfail(f"{', '.join(sorted(causes))}: {known.explanation}")
         versions = ", ".join(f"{name} {number}" for name, number in installed().items())
         pytest.fail(
-            f"{FILE.name}: {known} passes with {versions}: take the entry out, or narrow its versions", pytrace=False
+            f"{known.file.name}: {known} passes with {versions}: take the entry out, or narrow its versions",
+            pytrace=False,
         )
 
     return compare

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +14,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
+from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 
 if sys.version_info >= (3, 11):
@@ -21,6 +23,11 @@ else:
     import tomli as tomllib
 
 FILE = Path(__file__).with_name("expected_failures.toml")
+_RAISE = {"worker-raised", "worker-died", "unsupported-by-framework", "optimizer-not-built"}
+"""Causes of failures in which TensorFlow or Keras raises, or ends the process."""
+
+REPROS = Path(__file__).with_name("repros")
+"""Folder of programs that show a failure without pytest-ddl."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +38,15 @@ class KnownFailure:
     causes: tuple[str, ...]
     reason: str
     link: str = ""
+    repro: str = ""
+    """Name of a program in ``suites/repros/``, without its suffix."""
     strategies: tuple[str, ...] = ()
     tensorflow: str = ""
     keras: str = ""
+    file: Path = FILE
+    """File with the entry; the programs are in the folder ``repros`` beside it."""
+    message: str = ""
+    """Pattern that the message of the exception contains. Without one, the test must find a wrong result."""
     known: str = ""
     """Id of the plugin's known behavior that gives causes, versions, reason and link; empty if it is not one."""
 
@@ -42,8 +55,10 @@ class KnownFailure:
 
     @property
     def explanation(self) -> str:
-        """Reason for the failure, and the link to its issue."""
-        return f"{self.reason} ({self.link or 'not reported yet'})"
+        """Reason for the failure, and where it is tracked or shown."""
+        folder = f"{self.file.parent.name}/{REPROS.name}"
+        shown = f"{folder}/{self.repro}.py" if self.repro else "not reported yet"
+        return f"{self.reason} ({self.link or shown})"
 
     def applies(self, versions: Mapping[str, str]) -> bool:
         """Return whether the entry is for these versions."""
@@ -55,33 +70,43 @@ class KnownFailure:
         return (not self.strategies or strategy in self.strategies) and re.search(self.test, nodeid) is not None
 
 
-def load(text: str) -> tuple[KnownFailure, ...]:
-    """Parse the entries of a file.
+def load(text: str, file: Path = FILE) -> tuple[KnownFailure, ...]:
+    """Parse the entries of a file, given its text.
 
     :raises ValueError: if an entry has an unknown key or lacks a required one. The message shows the entry.
     """
-    valid = [field.name for field in fields(KnownFailure)]
+    valid = [field.name for field in fields(KnownFailure) if field.name != "file"]
+    repros = file.parent / REPROS.name
     found = []
     for entry in tomllib.loads(text).get("failure", []):
         of_catalogue = "known" in entry
         unknown = [key for key in entry if key not in (("test", "strategies", "known") if of_catalogue else valid)]
         missing = [key for key in ("test", *(() if of_catalogue else ("causes", "reason"))) if not entry.get(key)]
+        proof = entry.get("link") or entry.get("known") or (repros / f"{entry.get('repro')}.py").is_file()
         if unknown or missing:
-            raise ValueError(f"{FILE.name}: {entry}: unknown {unknown}, missing {missing}; keys: {', '.join(valid)}")
+            raise ValueError(f"{file.name}: {entry}: unknown {unknown}, missing {missing}; keys: {', '.join(valid)}")
+        for cause in () if of_catalogue else entry["causes"]:
+            if cause not in CAUSES:
+                raise ValueError(f"{file.name}: {entry}: {cause!r} is no cause; see docs/causes.md")
+        if not of_catalogue and "message" not in entry and _RAISE & set(entry["causes"]):
+            raise ValueError(f"{file.name}: {entry}: needs the message of the exception, as a pattern")
+        if not proof:
+            raise ValueError(f"{file.name}: {entry}: needs a link, or the name of a program of {REPROS.name}/ as repro")
         given: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
         }
-        found.append(KnownFailure(**given, **(_of_catalogue(given["known"]) if of_catalogue else {})))
+        known = _of_catalogue(given["known"], file) if of_catalogue else {}
+        found.append(KnownFailure(**given, **known, file=file))
     return tuple(found)
 
 
-def _of_catalogue(name: str) -> dict[str, Any]:
+def _of_catalogue(name: str, file: Path) -> dict[str, Any]:
     """Return the fields of an entry that names a known behavior.
 
     :raises ValueError: if there is no such behavior.
     """
     if name not in KNOWN:
-        raise ValueError(f"{FILE.name}: known = {name!r} is no known behavior; valid: {', '.join(KNOWN)}")
+        raise ValueError(f"{file.name}: known = {name!r} is no known behavior; valid: {', '.join(KNOWN)}")
     behavior = KNOWN[name]
     return {"causes": behavior.causes, "reason": behavior.title, "link": behavior.link, **behavior.versions}
 
@@ -104,4 +129,30 @@ def _version(name: str) -> str:
 @cache
 def known_failures() -> tuple[KnownFailure, ...]:
     """Return the entries for the installed versions."""
-    return tuple(entry for entry in load(FILE.read_text()) if entry.applies(installed()))
+    return of_installed(load(FILE.read_text(encoding="utf-8")))
+
+
+def of_installed(entries: Iterable[KnownFailure]) -> tuple[KnownFailure, ...]:
+    """Return those of some entries that are for the installed versions."""
+    return tuple(entry for entry in entries if entry.applies(installed()))
+
+
+def entry_to_paste(nodeid: str, strategy: str, error: BaseException) -> str:
+    """Return an entry for a test that failed with this exception. The reason and a proof are left to its author."""
+    file, _, name = nodeid.partition("::")
+    test = rf"{re.escape(Path(file).name)}::{name.partition('[')[0]}"
+    report = getattr(error, "report", None)
+    causes = [finding.cause for finding in report.findings if finding.cause] if report is not None else []
+    told = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    raised = report is None and not isinstance(error, AssertionError) and not told.startswith("AssertionError on ")
+    lines = [
+        "[[failure]]",
+        f"test = '{test}'",
+        f'strategies = ["{strategy}"]',
+        f"causes = {json.dumps(list(dict.fromkeys(causes)) or (['worker-raised'] if raised else ['?']))}",
+        *(f'{name} = "=={number}"' for name, number in installed().items()),
+        *([f"message = {json.dumps(re.escape(told[:80]))}"] if raised else []),
+        'reason = "?"',
+        'link = "?"  # or: repro = "name of a program in repros/"',
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,35 @@
+"""Makes the suite importable, and runs a suite of one test file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+# At the end, so that an installed pytest_ddl is found first. Under importmode=importlib the root folder is not on the
+# path by itself.
+sys.path.append(str(Path(__file__).parents[2]))
+
+
+@pytest.fixture
+def run_suite(pytester):
+    """Return a function that runs a suite of one test file, with the other files of the real suite."""
+    import suites
+
+    source = Path(suites.__file__).parent
+    target = pytester.path / "suites"
+    target.mkdir()
+    for name in source.iterdir():
+        if name.suffix in (".py", ".toml") and not name.name.startswith("test_"):
+            shutil.copy(name, target)
+    shutil.copytree(source / "repros", target / "repros")  # entries of known failures name them
+
+    def run(tests, *arguments, failures=None):
+        (target / "test_one.py").write_text(tests)
+        if failures is not None:
+            (target / "expected_failures.toml").write_text(failures)
+        return pytester.runpytest_subprocess("suites", "-c", "/dev/null", "--rootdir=.", *arguments)
+
+    return run

@@ -1,0 +1,77 @@
+"""Items of the suite: how the file is read, and that every test of the suite names its items."""
+
+from __future__ import annotations
+
+import pytest
+
+from suites.items import TRUTHS, items, load
+
+ENTRY = """
+[[item]]
+id = "strategy.reduce.none"
+what = "reduce"
+strategies = ["mirrored"]
+truth = "arithmetic"
+keras = ">=3.7"
+upstream = { tests = 3, shows = "values", two_replicas = 1, processes = 1 }
+"""
+
+
+def test_an_entry_has_its_area_and_its_versions():
+    item = load(ENTRY)["strategy.reduce.none"]
+    assert item.area == "strategy"
+    assert item.exists({"tensorflow": "2.21.0", "keras": "3.15.1"})
+    assert not item.exists({"tensorflow": "2.21.0", "keras": "3.6.0"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ENTRY.replace("truth =", "truths ="),
+        ENTRY.replace('"arithmetic"', '"taste"'),
+        ENTRY.replace('"mirrored"', ""),
+        ENTRY + ENTRY,
+    ],
+)
+def test_a_wrong_entry_is_shown(text):
+    with pytest.raises(ValueError, match=r"strategy\.reduce\.none"):
+        load(text)
+
+
+def test_every_item_of_the_file_is_complete():
+    from pytest_ddl.strategies.registry import StrategyRegistry
+
+    registry = StrategyRegistry()
+    assert len(items()) >= 337
+    assert all(registry[name].name == name for item in items().values() for name in item.strategies)
+    assert {item.truth for item in items().values()} == set(TRUTHS)
+
+
+TEST = "import pytest\n\n{marker}def test_it(ddl_strategy):\n    pass\n"
+COLLECT = ("--collect-only", "-q")
+
+
+@pytest.mark.parametrize(
+    ("marker", "told"),
+    [
+        ("", "names no item of items.toml: add @pytest.mark.ddl_item(id)"),
+        (
+            "@pytest.mark.ddl_item('metric.Meen')\n",
+            "'metric.Meen' is no item of items.toml; did you mean 'metric.Mean'?",
+        ),
+        (
+            "@pytest.mark.ddl_item('metric.Mean', shows='all')\n",
+            "takes ids, shows=values|parity|behavior and under=variants",
+        ),
+    ],
+)
+def test_a_test_without_an_item_ends_the_collection(run_suite, marker, told):
+    result = run_suite(TEST.format(marker=marker), *COLLECT)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*test_one.py::test_it*{told.replace('[', '[[]')}*"])
+
+
+def test_the_table_shows_what_a_test_covers(run_suite):
+    text = TEST.format(marker="@pytest.mark.ddl_item('metric.Mean')\n")
+    result = run_suite(text, *COLLECT, "--ddl-coverage", "--ddl-strategy=mirrored[replicas=3]")
+    result.stdout.fnmatch_lines(["metric.Mean * M  *M *M *parity*", "*with a test * 1 of 337*272 of 337"])

@@ -1,0 +1,179 @@
+"""Test how the list of known failures is parsed and matched, and which errors an invalid entry gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ddl.equivalence.known.catalogue import KNOWN
+from suites.known_failures import REPROS, load
+
+ENTRY = """
+[[failure]]
+test = 'test_training\\.py::test_fit\\[.*uneven'
+strategies = ["mirrored"]
+causes = ["reported-loss-wrong"]
+keras = ">=3.15,<3.16"
+reason = "why"
+link = "https://example.org/1"
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "strategy", "expected"),
+    [
+        ("suites/test_training.py::test_fit[mirrored-mlp-uneven]", "mirrored", True),
+        ("suites/test_training.py::test_fit[mirrored-mlp-even]", "mirrored", False),
+        ("suites/test_training.py::test_fit[central_storage-mlp-uneven]", "central_storage", False),
+    ],
+)
+def test_an_entry_is_about_a_test_under_a_strategy(nodeid, strategy, expected):
+    (entry,) = load(ENTRY)
+    assert entry.matches(nodeid, strategy) is expected
+
+
+@pytest.mark.parametrize(("keras", "expected"), [("3.14.9", False), ("3.15.1", True), ("3.16", False)])
+def test_an_entry_is_about_versions(keras, expected):
+    (entry,) = load(ENTRY)
+    assert entry.applies({"keras": keras, "tensorflow": "2.21.0"}) is expected
+
+
+def test_an_entry_says_where_it_is_tracked_or_shown():
+    (entry,) = load(ENTRY)
+    assert entry.explanation == "why (https://example.org/1)"
+    name = sorted(path.stem for path in REPROS.glob("*.py"))[0]
+    (entry,) = load(ENTRY.replace("link = ", f"repro = '{name}' # "))
+    assert entry.explanation == f"why (suites/repros/{name}.py)"
+
+
+def test_an_entry_of_the_catalogue_has_its_causes_versions_and_link():
+    (entry,) = load("[[failure]]\ntest = 'test_fit'\nknown = 'keras-fit-multi-worker'\n")
+    behavior = KNOWN["keras-fit-multi-worker"]
+    assert (entry.causes, entry.reason, entry.link) == (behavior.causes, behavior.title, behavior.link)
+    assert entry.applies({"keras": "3.15.1", "tensorflow": "2.21.0"})
+    assert not entry.applies({"keras": "3.16.0", "tensorflow": "2.21.0"})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[failure]]\ntest = 'x'\nknown = 'keras-fit'\n", "'keras-fit' is no known behavior; valid: keras-seed"),
+        ("[[failure]]\ntest = 'x'\nknown = 'keras-fit-strings'\nlink = 'x'\n", r"unknown \['link'\]"),
+        (ENTRY.replace("keras =", "kera ="), r"unknown \['kera'\]"),
+        (ENTRY.replace("reason =", "repro ="), r"missing \['reason'\]"),
+        (ENTRY.replace("link =", "repro ="), "needs a link, or the name of a program of repros/"),
+        (ENTRY.replace("reported-loss-wrong", "reported-loss-bad"), "'reported-loss-bad' is no cause"),
+        (ENTRY.replace("reported-loss-wrong", "worker-raised"), "needs the message of the exception, as a pattern"),
+    ],
+)
+def test_a_wrong_entry_is_shown(text, told):
+    with pytest.raises(ValueError, match=told):
+        load(text)
+
+
+OUTCOMES = """
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.ddl_item("metric.Mean")
+
+def wrong_value():
+    np.testing.assert_array_equal([1], [2])
+
+def other_error():
+    raise KeyError("unrelated")
+
+def known_error():
+    raise KeyError("merge_call")
+
+def nothing():
+    pass
+
+@pytest.mark.ddl
+@pytest.mark.parametrize("body", [wrong_value, other_error, nothing])
+def test_value_on_ranks(ddl_strategy, body):
+    body()
+
+@pytest.mark.parametrize("body", [wrong_value, other_error, nothing])
+def test_value_here(ddl_strategy, body):
+    body()
+
+@pytest.mark.ddl
+@pytest.mark.parametrize("body", [known_error, other_error, wrong_value])
+def test_error_on_ranks(ddl_strategy, body):
+    body()
+"""
+
+
+@pytest.mark.slow
+def test_a_known_failure_excuses_only_itself(run_suite):
+    entry = ENTRY.replace(r"test_training\.py::test_fit\[.*uneven", "{test}").replace(
+        'keras = ">=3.15,<3.16"', "{more}"
+    )
+    failures = entry.format(test="test_value_", more="") + entry.format(
+        test="test_error_on_ranks", more='message = "merge_call"'
+    )
+    result = run_suite(OUTCOMES, "-rA", "--ddl-strategy=mirrored", failures=failures)
+    lines = result.stdout.lines
+    outcomes = {
+        (line.split("::")[1].split("[")[0], name): line.split()[0]
+        for line in lines
+        for name in ("wrong_value", "other_error", "known_error", "nothing")
+        if line.startswith(("XFAIL", "FAILED", "PASSED")) and name in line.partition(" - ")[0]
+    }
+    assert outcomes == {
+        ("test_value_on_ranks", "wrong_value"): "XFAIL",
+        ("test_value_on_ranks", "other_error"): "FAILED",
+        ("test_value_on_ranks", "nothing"): "FAILED",
+        ("test_value_here", "wrong_value"): "XFAIL",
+        ("test_value_here", "other_error"): "FAILED",
+        ("test_value_here", "nothing"): "FAILED",
+        ("test_error_on_ranks", "known_error"): "XFAIL",
+        ("test_error_on_ranks", "other_error"): "FAILED",
+        ("test_error_on_ranks", "wrong_value"): "FAILED",
+    }, result.stdout.str()
+    result.stdout.fnmatch_lines(["*another way: expected a message with 'merge_call', got KeyError: 'unrelated'"])
+
+
+ONE = """
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.ddl_item("metric.Mean")
+
+@pytest.mark.ddl
+def test_raises(ddl_strategy):
+    raise KeyError("no (such) thing")
+
+def test_value(ddl_strategy):
+    np.testing.assert_array_equal([1], [2])
+"""
+
+
+@pytest.mark.slow
+def test_a_failure_shows_the_entry_that_makes_it_an_expected_one(run_suite, pytester):
+    result = run_suite(ONE, "--ddl-strategy=mirrored", failures="")
+    result.assert_outcomes(failed=2)
+    shown = result.stdout.str().split("[[failure]]\n")[1:]
+    entries = ["[[failure]]\n" + entry.partition('"?"  #')[0] + '"https://example.org/1"\n' for entry in shown]
+    assert len(entries) == 2
+    (pytester.path / "mine.toml").write_text(
+        "\n".join(entries).replace('causes = ["?"]', 'causes = ["workers-diverged"]')
+    )
+    result = run_suite(ONE, "--ddl-strategy=mirrored", "--ddl-expected-failures=mine.toml", failures="")
+    result.assert_outcomes(xfailed=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "[Errno 2] No such file or directory:*"),
+        ("[[failure]]\ntests = 'x'\n", "mine.toml: {'tests': 'x'}: unknown ['tests'], missing ['test', *"),
+        ("[[", "Invalid*"),
+    ],
+)
+def test_a_file_of_entries_that_cannot_be_read_is_an_error(run_suite, pytester, text, told):
+    if text is not None:
+        (pytester.path / "mine.toml").write_text(text)
+    result = run_suite(ONE, "--collect-only", "--ddl-expected-failures=mine.toml")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--ddl-expected-failures=mine.toml: {told.replace('[', '[[]')}"])

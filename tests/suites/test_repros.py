@@ -1,0 +1,43 @@
+"""Programs that show defects of TensorFlow and Keras without pytest-ddl, and the reports about these defects."""
+
+from __future__ import annotations
+
+import pytest
+
+from suites.known_failures import FILE, REPROS, installed, load
+from suites.reports import Program, unreported
+
+PROGRAMS = sorted(REPROS.glob("*.py"))
+MOST_LINES = 15
+FAILURES = load(FILE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_is_short_and_belongs_to_an_entry(path):
+    program = Program.read(path)
+    assert program.title
+    assert len([line for line in program.code.splitlines() if line.strip()]) <= MOST_LINES
+    assert "pytest" not in program.code
+    assert any(entry.repro == path.stem for entry in FAILURES), f"no entry of {FILE.name} names it"
+
+
+@pytest.mark.parametrize("name", unreported())
+def test_a_defect_that_nobody_has_reported_has_a_text_for_a_report(name):
+    program = Program.read(REPROS / f"{name}.py")
+    assert program.expected, f"{name}.py has no line 'Expected:' in its docstring"
+    text = program.path.with_suffix(".md").read_text(encoding="utf-8")
+    versions, printed = text.partition("Versions: ")[2], text.partition("```text\n")[2]
+    written = program.report(printed.partition("\n```")[0], versions.partition(". CPUs")[0])
+    assert text == written, "run python -m suites.reports"
+
+
+def test_each_report_is_about_an_unreported_defect():
+    assert {path.stem for path in REPROS.glob("*.md")} - {"README"} == set(unreported())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_shows_its_defect_on_the_versions_of_its_entry_only(path):
+    status, lines = Program.read(path).run()
+    wrong = any(entry.repro == path.stem and entry.applies(installed()) for entry in FAILURES)
+    assert (status, len(lines)) == ((1, 1) if wrong else (0, 0)), lines
