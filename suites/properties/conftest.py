@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from suites.linear import in_float64
+
 
 @pytest.fixture
 def synchronous_strategy(ddl_strategy: Any) -> Any:
@@ -22,11 +24,5 @@ def synchronous_strategy(ddl_strategy: Any) -> Any:
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Build models in float64, because its rounding errors are far smaller than the effect of any defect."""
-    import keras
-
-    floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx(floatx)
-    keras.config.set_dtype_policy(policy)
+    with in_float64():
+        yield

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
 from pytest_ddl import current_strategy, generators
-from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.generators import ModelSpec, OptimizerSpec
-from pytest_ddl.harness import process_harness
-from pytest_ddl.items.selection import DdlMark
+from suites.properties.clusters import run_under
 
 SAVED_BY = ("one_device", "mirrored", "mirrored[replicas=3]", "multi_worker_mirrored")
 LOADED_BY = ("one_device", "mirrored[replicas=3]", "multi_worker_mirrored", "central_storage", "mirrored")
@@ -23,6 +20,7 @@ Values = list[list[np.ndarray[Any, Any]]]
 """Components of each variable, in the order of creation."""
 
 
+@pytest.mark.ddl_item("variables.checkpoint.mirrored", "saving.tf_checkpoint", under=(*SAVED_BY, *LOADED_BY))
 @given(
     spec=generators.trainings(optimizer_kinds=["momentum", "adam", "amsgrad", "sgd"]),
     saved_by=st.sampled_from(SAVED_BY),
@@ -37,14 +35,6 @@ def test_what_was_saved_is_loaded(spec, saved_by, loaded_by, tmp_path_factory):
         for components, expected in zip(loaded, saved, strict=True):
             for component in components:
                 np.testing.assert_array_equal(component, expected[0])
-
-
-def run_under(variant: str, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """Call a function on all ranks of a cluster; it gets the strategy from ``current_strategy()``."""
-    harness = process_harness()
-    mark = DdlMark()
-    with harness.cluster(harness.registry.parse_variant(variant), mark) as cluster:
-        return ClusterHandle(cluster, time.monotonic() + harness.timeout(mark)).run(function, *args)
 
 
 def save(model: ModelSpec, optimizer: OptimizerSpec, folder: str) -> Values:

@@ -50,6 +50,7 @@ def all_payloads(strategy: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return np.stack([payload(replica, shape) for replica in range(strategy.num_replicas_in_sync)])
 
 
+@pytest.mark.ddl_item("replica_ctx.all_reduce.dense", "replica_ctx.all_reduce.dtypes")
 @given(shape=SHAPES, dtype=generators.dtypes())
 def test_all_reduce_sum_equals_numpy(shape, dtype, synchronous_strategy):
     import tensorflow as tf
@@ -62,6 +63,7 @@ def test_all_reduce_sum_equals_numpy(shape, dtype, synchronous_strategy):
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.ddl_item("replica_ctx.all_reduce.dense")
 @given(shape=SHAPES, dtype=generators.dtypes(FLOATS))
 def test_all_reduce_mean_equals_numpy(shape, dtype, synchronous_strategy):
     import tensorflow as tf
@@ -76,6 +78,7 @@ def test_all_reduce_mean_equals_numpy(shape, dtype, synchronous_strategy):
 
 
 # TensorFlow 2.21 has no kernel that gathers bfloat16.
+@pytest.mark.ddl_item("replica_ctx.all_gather.order", "replica_ctx.all_gather.axes")
 @given(shape=SHAPES.filter(len), dtype=generators.dtypes(sorted({*generators.DTYPES} - {"bfloat16"})))
 def test_all_gather_keeps_the_order_of_replicas(shape, dtype, synchronous_strategy):
     import tensorflow as tf
@@ -88,6 +91,7 @@ def test_all_gather_keeps_the_order_of_replicas(shape, dtype, synchronous_strate
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.ddl_item("replica_ctx.all_reduce.sparse")
 @given(rows=st.lists(st.integers(0, 4), min_size=1, max_size=6))
 def test_sparse_all_reduce_adds_rows_that_meet(rows, synchronous_strategy):
     """Let replicas contribute to the same rows and to different ones, as the gradient of an embedding does."""
@@ -121,6 +125,7 @@ PACKS = st.sampled_from([0, 1, 8, 64, 4096])
 """Bytes per pack: with 0 TensorFlow decides, with 1 every tensor has its own pack."""
 
 
+@pytest.mark.ddl_item("replica_ctx.all_reduce.options", "cross_device.options.pack")
 @given(
     shapes=st.lists(SHAPES, min_size=1, max_size=4),
     dtype=generators.dtypes(),
@@ -149,6 +154,7 @@ def test_packs_do_not_mix_what_they_hold(shapes, dtype, pack, op, synchronous_st
             np.testing.assert_allclose(part.numpy().astype("float64"), expected, rtol=eps)
 
 
+@pytest.mark.ddl_item("replica_ctx.all_reduce.dense")
 @given(order=st.permutations(range(4)), shape=SHAPES, dtype=generators.dtypes())
 def test_who_contributes_what_is_invisible(order, shape, dtype, synchronous_strategy):
     """Check that the sum does not depend on which replica holds which payload; whole numbers add exactly."""
@@ -168,6 +174,7 @@ def test_who_contributes_what_is_invisible(order, shape, dtype, synchronous_stra
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.ddl_item("replica_ctx.all_reduce.gradient")
 @given(shape=SHAPES.filter(len), op=st.sampled_from(["SUM", "MEAN"]))
 def test_the_gradient_through_a_reduction_equals_finite_differences(shape, op, synchronous_strategy):
     """Differentiate the total loss of all replicas, a weighted sum of reduced cubes, with respect to their inputs."""
@@ -225,6 +232,7 @@ def reduce_an_empty_tensor() -> None:
     assert [tf.convert_to_tensor(result).shape for result in results] == [(0,)] * len(results)
 
 
+@pytest.mark.ddl_item("replica_ctx.all_reduce.empty")
 def test_all_reduce_of_an_empty_tensor(ddl_cluster):
     if ddl_cluster.spec.name in ("parameter_server", "model_parallel"):
         pytest.skip("its replicas meet in no collective that a replica function could call")

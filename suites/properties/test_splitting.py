@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddl import generators
 
 
+@pytest.mark.ddl_item("optimizer.unequal_inputs", "loop.gradient_tape", shows="parity")
 @given(
     model=generators.models(max_layers=1),
     owners=st.lists(st.integers(0, 11), min_size=1, max_size=8),

@@ -13,6 +13,7 @@ MULTIPLE = ("mirrored", "central_storage", "multi_worker_mirrored", "parameter_s
 """Strategies whose cluster shapes are drawn, with at most three replicas, because two cores cannot run more."""
 
 
+@pytest.mark.ddl_item("loop.guide", "precision.float64", "loop.reduce_loss", shows="parity")
 @given(spec=generators.trainings(), precision=st.sampled_from(["float64", "native"]))
 def test_any_model_trains_alike(spec, precision, ddl_equivalence, request):
     if request.node.callspec.params[SPEC_FIXTURE].name == "model_parallel":
@@ -22,6 +23,7 @@ def test_any_model_trains_alike(spec, precision, ddl_equivalence, request):
     ddl_equivalence(spec, **arguments)
 
 
+@pytest.mark.ddl_item("loop.guide", shows="parity", under=MULTIPLE)
 @given(
     shape=generators.cluster_shapes(MULTIPLE, max_replicas=3),
     spec=generators.trainings(num_replicas=3, batches=["even", "uneven"]),

@@ -1,0 +1,67 @@
+"""Build a linear model of Keras under a strategy, for ``suites.models.linear``. It is Keras 3 or tf_keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from suites.models.linear import BOUND, FEATURES, OUTPUTS, START, Array
+from suites.running import components
+
+COPY_WARNING = "ignore:__array__ implementation:DeprecationWarning"
+"""NumPy 2 warns where Keras makes an array of a variable of a strategy: TensorFlow 2.21 does not take its argument."""
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Build models in float64, because its rounding errors are far smaller than the effect of any defect."""
+    from tensorflow import keras
+
+    # These names are the same in Keras 3 and in tf_keras.
+    floatx, policy = keras.backend.floatx(), keras.mixed_precision.global_policy()
+    keras.backend.set_floatx("float64")
+    keras.mixed_precision.set_global_policy("float64")
+    yield
+    keras.backend.set_floatx(floatx)
+    keras.mixed_precision.set_global_policy(policy)
+
+
+def linear(
+    strategy: Any,
+    make: Callable[[Any], Any] | None = None,
+    optimizer: Callable[[Any], Any] | None = None,
+    *,
+    rate: float = 0.125,
+    **compiled: Any,
+) -> Any:
+    """Return a compiled model without a bias.
+
+    :param make: builds the model with the Keras that it is given, in place of one layer.
+    :param optimizer: builds the optimizer in place of SGD, in the scope too.
+    :param compiled: arguments of ``compile``; without them: the mean squared error, and no XLA.
+    """
+    from tensorflow import keras
+
+    with strategy.scope():
+        model = (make or one_layer)(keras)
+        chosen = keras.optimizers.SGD(rate) if optimizer is None else optimizer(keras)
+        model.compile(chosen, **({"loss": "mse", "jit_compile": False} | compiled))
+    return model
+
+
+def one_layer(keras: Any, **arguments: Any) -> Any:
+    """Return a model with one layer, whose weights are known."""
+    dense = keras.layers.Dense(OUTPUTS, use_bias=False, name="linear", **arguments)
+    model = keras.Sequential([keras.Input((FEATURES,)), dense])
+    model.set_weights([START])
+    return model
+
+
+def check_weights(strategy: Any, model: Any, expected: Array, bound: Any = None) -> None:
+    """Compare every component of the weights of the layer "linear"."""
+    kernel = model.get_layer("linear").kernel
+    for part in components(strategy, kernel):
+        np.testing.assert_allclose(part, expected, **(bound or BOUND))

@@ -1,0 +1,1 @@
+"""Tables from which the property tests are generated, each with NumPy models."""
