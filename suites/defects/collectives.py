@@ -1,0 +1,186 @@
+"""Defects of collectives, of ``Strategy.run`` and of what a strategy says of its replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from suites.defects.registry import defect, replace
+
+_COLLECTIVES = "test_collectives or test_replica_context or test_contexts or test_cross_device"
+_VALUES = "test_values or test_contexts or test_random or test_losses"
+
+
+def _reversed(value: Any) -> Any:
+    """Return a distributed value with the replicas' parts in reverse order."""
+    return type(value)(tuple(reversed(value.values))) if hasattr(value, "values") else value
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    import tensorflow as tf
+
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(_scaled(value.values, factor), value.indices, value.dense_shape)
+    return value * tf.cast(factor, value.dtype)
+
+
+@defect(_COLLECTIVES)
+def all_reduce_of_own_value() -> None:
+    """A sum is the number of replicas times the own value, and a mean is the own value."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
+            factor = self.num_replicas_in_sync if str(reduce_op).upper().endswith("SUM") else 1
+            return tf.nest.map_structure(lambda one: _scaled(one, factor), value)
+
+        return all_reduce
+
+    replace(tf.distribute.ReplicaContext, "all_reduce", make)
+
+
+@defect(_COLLECTIVES)
+def all_reduce_without_gradient() -> None:
+    """No gradient goes through a reduction."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        return lambda *args, **kwargs: tf.nest.map_structure(tf.stop_gradient, original(*args, **kwargs))
+
+    replace(tf.distribute.ReplicaContext, "all_reduce", make)
+
+
+@defect(_COLLECTIVES)
+def all_gather_in_reverse() -> None:
+    """The parts of the replicas are gathered in reverse order of their elements."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
+            found = original(self, value, axis, options)
+            return tf.nest.map_structure(lambda one: tf.reverse(one, [axis]), found)
+
+        return all_gather
+
+    replace(tf.distribute.ReplicaContext, "all_gather", make)
+
+
+@defect(_COLLECTIVES)
+def sparse_reduction_loses_rows() -> None:
+    """A sum of slices counts only the first of two rows with one index."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
+            def halved(one: Any) -> Any:
+                return _scaled(one, 0.5) if isinstance(one, tf.IndexedSlices) else one
+
+            found = original(self, reduce_op, value, options)
+            return tf.nest.map_structure(halved, found)
+
+        return all_reduce
+
+    replace(tf.distribute.ReplicaContext, "all_reduce", make)
+
+
+@defect(_COLLECTIVES + " or test_values")
+def merge_call_in_reverse() -> None:
+    """merge_call hands over the values of the replicas in reverse order."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def merge_call(self: Any, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
+            def merged(strategy: Any, *given: Any, **named: Any) -> Any:
+                return merge_fn(strategy, *map(_reversed, given), **named)
+
+            return original(self, merged, args, kwargs)
+
+        return merge_call
+
+    replace(tf.distribute.ReplicaContext, "merge_call", make)
+
+
+@defect(_VALUES)
+def reduce_of_first_value() -> None:
+    """Strategy.reduce returns the value of the first replica."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def reduce(self: Any, reduce_op: Any, value: Any, axis: Any = None) -> Any:
+            found = original(self, reduce_op, value, axis)
+            first = self.experimental_local_results(value)[0]
+            return first if getattr(first, "shape", None) == getattr(found, "shape", ()) else found * 2
+
+        return reduce
+
+    replace(tf.distribute.Strategy, "reduce", make)
+
+
+@defect(_VALUES)
+def gather_in_reverse() -> None:
+    """Strategy.gather returns the elements in reverse order."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        return lambda self, value, axis: tf.reverse(original(self, value, axis), [axis])
+
+    replace(tf.distribute.Strategy, "gather", make)
+
+
+@defect(_VALUES)
+def run_with_arguments_of_another_replica() -> None:
+    """Strategy.run gives the arguments of the last replica to the first one, and the reverse."""
+    import tensorflow as tf
+    from tensorflow.python.distribute.values import PerReplica
+
+    def make(original: Any) -> Any:
+        def run(self: Any, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+            swapped = tuple(_reversed(one) if isinstance(one, PerReplica) else one for one in args)
+            return original(self, fn, args=swapped, kwargs=kwargs, options=options)
+
+        return run
+
+    for kind in (tf.distribute.Strategy, tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.MirroredStrategy):
+        if "run" in vars(kind) or kind is tf.distribute.Strategy:
+            replace(kind, "run", make)
+
+
+@defect(_VALUES)
+def replica_id_within_worker() -> None:
+    """Each worker counts its replicas from 0."""
+    import tensorflow as tf
+    from tensorflow.python.distribute.distribute_lib import ReplicaContextBase
+
+    original = ReplicaContextBase.replica_id_in_sync_group.fget
+
+    def within(self: Any) -> Any:
+        local = len(self.strategy.extended.worker_devices)
+        found = original(self)
+        return found % local if isinstance(found, int) else tf.math.floormod(found, local)
+
+    ReplicaContextBase.replica_id_in_sync_group = property(within)
+
+
+@defect(_VALUES)
+def update_twice() -> None:
+    """StrategyExtended.update calls its function twice."""
+    from tensorflow.python.distribute.distribute_lib import StrategyExtendedV2
+
+    def make(original: Any) -> Any:
+        def update(self: Any, var: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+            original(self, var, fn, *args, **kwargs)
+            return original(self, var, fn, *args, **kwargs)
+
+        return update
+
+    replace(StrategyExtendedV2, "update", make)
+
+
+@defect("test_values or test_losses")
+def average_loss_of_own_batch() -> None:
+    """compute_average_loss divides by the number of the replica's own examples."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        return lambda losses, *args, **kwargs: tf.reduce_mean(losses)
+
+    replace(tf.nn, "compute_average_loss", make)

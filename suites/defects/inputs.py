@@ -1,0 +1,106 @@
+"""Defects of distributed input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from suites.defects.registry import defect, replace
+
+_INPUT = "test_input or test_input_iterators or test_input_sharding or test_input_sources"
+
+
+@defect(_INPUT)
+def every_worker_is_the_first() -> None:
+    """A dataset function gets the input context of the first worker on each worker."""
+    import tensorflow as tf
+
+    tf.distribute.InputContext.input_pipeline_id = property(lambda self: 0)
+
+
+@defect(_INPUT)
+def batch_size_without_remainder() -> None:
+    """The batch size of a replica is rounded down."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        return lambda self, size: max(1, size // (self.num_replicas_in_sync + 1))
+
+    replace(tf.distribute.InputContext, "get_per_replica_batch_size", make)
+
+
+@defect(_INPUT)
+def first_batch_is_lost() -> None:
+    """A distributed dataset omits the first element."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def distribute(self: Any, dataset: Any, options: Any = None) -> Any:
+            return original(self, dataset.skip(1) if isinstance(dataset, tf.data.Dataset) else dataset, options)
+
+        return distribute
+
+    replace(tf.distribute.Strategy, "experimental_distribute_dataset", make)
+
+
+@defect(_INPUT)
+def pipelines_lose_their_first_element() -> None:
+    """A dataset of a dataset function omits its first element."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def distribute(self: Any, dataset_fn: Any, options: Any = None) -> Any:
+            return original(self, lambda context: dataset_fn(context).skip(1), options)
+
+        return distribute
+
+    replace(tf.distribute.Strategy, "distribute_datasets_from_function", make)
+
+
+@defect(_INPUT)
+def no_sharding() -> None:
+    """No dataset is sharded: each worker reads all."""
+    from tensorflow.python.data.experimental.ops import distribute
+
+    def make(original: Any) -> Any:
+        return lambda dataset, *args, **kwargs: dataset
+
+    replace(distribute, "_AutoShardDataset", make)
+
+
+@defect(_INPUT)
+def examples_in_reverse() -> None:
+    """The parts of a batch go to the replicas in reverse order."""
+    from tensorflow.python.distribute import input_lib
+
+    def make(original: Any) -> Any:
+        def get_next(self: Any, *args: Any, **kwargs: Any) -> Any:
+            import tensorflow as tf
+
+            def turned(value: Any) -> Any:
+                parts = getattr(value, "values", None)
+                return type(value)(tuple(reversed(parts))) if isinstance(parts, tuple) else value
+
+            found = original(self, *args, **kwargs)
+            return tf.nest.map_structure(turned, found) if isinstance(found, tuple | dict) else turned(found)
+
+        return get_next
+
+    replace(input_lib.DistributedIteratorBase, "get_next", make)
+    replace(input_lib.DistributedIteratorBase, "__next__", make)
+
+
+@defect(_INPUT)
+def iterators_never_begin_again() -> None:
+    """Each loop over a distributed dataset takes up the first iterator again."""
+    from tensorflow.python.distribute import input_lib
+
+    def make(original: Any) -> Any:
+        def iterate(self: Any) -> Any:
+            if not hasattr(self, "_first_iterator"):
+                self._first_iterator = original(self)
+            return self._first_iterator
+
+        return iterate
+
+    for kind in (input_lib.DistributedDataset, input_lib.DistributedDatasetsFromFunction):
+        replace(kind, "__iter__", make)
