@@ -1,0 +1,137 @@
+"""Run the suite over versions of TensorFlow and Keras, and write the page of the docs.
+
+A cell is a pair of versions. Its environment and its result are kept in a folder: cells run one by one add up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, OK, USAGE, WRONG, interruptible
+from suites import tiers
+from suites.matrix import numbers, page, results
+from suites.matrix.cells import Cell, chosen, plan
+from suites.matrix.running import DEADLINES, Settings, run
+
+STATUSES = """\
+exit status:
+  0    every cell passed, or is struck because the packages forbid the pair
+  1    a test failed that is not known to fail
+  2    wrong arguments
+  4    a cell is an error: its run died, took too long, or ran nothing; this is no pass
+  130  interrupted
+"""
+DEFAULT = Path(".matrix")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m suites.matrix", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = made.add_subparsers(dest="command", required=True)
+    cells = "parts of ids of cells, such as tf-2.21 or keras-3.8.0 (default: all)"
+    add = commands.add_parser("list", help="list the cells").add_argument
+    add("cells", nargs="*", metavar="CELL", help=cells)
+    runs = commands.add_parser("run", help="run cells", epilog=STATUSES, formatter_class=made.formatter_class)
+    add = runs.add_argument
+    add("cells", nargs="*", metavar="CELL", help=cells)
+    add("--tier", choices=tiers.TIERS, default=tiers.TIERS[0], help="tests that run (default: %(default)s)")
+    add("--processes", type=int, default=1, metavar="N", help="processes of pytest in a cell (default: %(default)s)")
+    limits = ", ".join(f"{name} {seconds:.0f}" for name, seconds in DEADLINES.items())
+    add("--deadline", type=float, metavar="SECONDS", help=f"most seconds for a cell (default: {limits})")
+    add("--existing", type=Path, metavar="FOLDER", help="use its environments tf-VERSION and folders keras-VERSION")
+    add("--again", action="store_true", help="also run cells that have a result of this tier")
+    add("--pytest", nargs=1, action="extend", default=[], metavar="ARGUMENT", help="further argument for pytest")
+    _add_folder(runs)
+    pages = commands.add_parser("page", help="write the page from the results")
+    pages.add_argument("--before", type=Path, metavar="FOLDER", help="older results, to show what changed")
+    pages.add_argument("--render", action="store_true", help=f"read no results: write it from {numbers.FILE.name}")
+    _add_folder(pages)
+    return made
+
+
+def _add_folder(command: argparse.ArgumentParser) -> None:
+    told = "folder of environments and results (default: %(default)s)"
+    command.add_argument("--folder", type=Path, default=DEFAULT, metavar="FOLDER", help=told)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        with interruptible():
+            return {"list": _list, "run": _run, "page": _page}[options.command](options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return USAGE
+
+
+def _list(options: argparse.Namespace) -> int:
+    for cell in chosen(plan().cells, options.cells):
+        _say(f"{cell.id:36}{cell}")
+    return OK
+
+
+def _run(options: argparse.Namespace) -> int:
+    folder = options.folder.resolve()
+    given = Settings(
+        folder=folder,
+        tier=options.tier,
+        tools=plan().tools,
+        processes=options.processes,
+        deadline=options.deadline,
+        existing=options.existing and options.existing.resolve(),
+        arguments=tuple(options.pytest),
+    )
+    wanted = chosen(plan().cells, options.cells)
+    worst = OK
+    for cell in wanted:
+        result = None if options.again else _kept(cell, given)
+        if result is None:
+            result = run(cell, given)
+        _say(f"{cell}: {line(result)}")
+        worst = max(worst, {results.ERROR: FAILED, results.FAIL: WRONG}.get(result.outcome, OK))
+    return worst
+
+
+def _kept(cell: Cell, given: Settings) -> results.Result | None:
+    """Return the result of an earlier command, if its run came to its end."""
+    path = given.results / f"{cell.id}.json"
+    if not path.is_file():
+        return None
+    found = results.Result.from_json(json.loads(path.read_text(encoding="utf-8")))
+    return found if found.tier == given.tier and found.outcome != results.ERROR else None
+
+
+def line(result: results.Result) -> str:
+    """Return what a result says, in one line."""
+    counts = ", ".join(f"{number} {name}" for name, number in result.counts.items() if number)
+    seconds = ", ".join(f"{name} {number:.0f} s" for name, number in result.seconds.items())
+    return "; ".join(filter(None, [result.outcome, result.reason, counts, seconds]))
+
+
+def _page(options: argparse.Namespace) -> int:
+    if not options.render:
+        found = results.read(options.folder / "results")
+        if not found:
+            raise ValueError(f"{options.folder / 'results'} has no results")
+        before = options.before or options.folder / "before"
+        numbers.write(numbers.numbers(found, results.read(before), plan().cells))
+    page.PAGE.write_text(page.page(numbers.read()), encoding="utf-8")
+    _say(page.badge(numbers.read()))
+    return OK
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

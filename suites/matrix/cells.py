@@ -1,0 +1,116 @@
+"""Read ``cells.toml``: the pairs of versions over which the suite runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = Path(__file__).with_name("cells.toml")
+SUBJECTS = ("keras", "tf_keras")
+NEWEST = "newest"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One pair of versions."""
+
+    tensorflow: str
+    keras: str
+    """A version, or ``newest``: the one that an installer chooses for this TensorFlow."""
+    subject: str = SUBJECTS[0]
+    """Package that is tested."""
+    oldest: bool = False
+    """True for the oldest supported version of all other packages."""
+
+    @property
+    def id(self) -> str:
+        """Name of its files."""
+        keras = self.subject if self.subject != SUBJECTS[0] else f"keras-{self.keras}"
+        return f"tf-{self.tensorflow}-{keras}{'-oldest' if self.oldest else ''}"
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment, which cells with the same TensorFlow share."""
+        return f"tf-{self.tensorflow}{'-oldest' if self.oldest else ''}"
+
+    def __str__(self) -> str:
+        keras = f"tf_keras {self.tensorflow.rpartition('.')[0]}" if self.subject != SUBJECTS[0] else self._keras
+        return f"TF {self.tensorflow} + {keras}{', oldest dependencies' if self.oldest else ''}"
+
+    @property
+    def _keras(self) -> str:
+        return f"Keras {self.keras}"
+
+    @property
+    def order(self) -> tuple[Version, bool, Version, bool]:
+        """Sort key: by TensorFlow, then by Keras, tf_keras last."""
+        keras = Version("0" if self.keras == NEWEST else self.keras)
+        return Version(self.tensorflow), self.subject != SUBJECTS[0], keras, not self.oldest
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the file says."""
+
+    cells: tuple[Cell, ...]
+    tools: tuple[str, ...]
+    """Requirements of the suite that pytest-ddl itself does not have."""
+
+
+def load(text: str) -> Plan:
+    """Parse a file.
+
+    :raises ValueError: for a wrong key, subject or version, or a cell that is there twice. The message shows the entry.
+    """
+    given = tomllib.loads(text)
+    if set(given) - {"tools", "cells"}:
+        raise ValueError(f"{FILE.name}: unknown {sorted(set(given) - {'tools', 'cells'})}; keys: tools, cells")
+    cells = [cell for entry in given.get("cells", []) for cell in _cells(entry)]
+    twice = sorted({cell.id for cell in cells if [other.id for other in cells].count(cell.id) > 1})
+    if twice:
+        raise ValueError(f"{FILE.name}: a cell may occur once: {', '.join(twice)}")
+    return Plan(tuple(sorted(cells, key=lambda cell: cell.order)), tuple(given.get("tools", ())))
+
+
+def _cells(entry: dict[str, Any]) -> Iterable[Cell]:
+    unknown = sorted(set(entry) - {"tensorflow", "keras", "subject", "oldest"})
+    missing = [key for key in ("tensorflow", "keras") if not entry.get(key)]
+    subject = entry.get("subject", SUBJECTS[0])
+    if unknown or missing or subject not in SUBJECTS:
+        raise ValueError(f"{FILE.name}: {entry}: unknown {unknown}, missing {missing}; subjects: {', '.join(SUBJECTS)}")
+    for tensorflow in entry["tensorflow"]:
+        for keras in entry["keras"]:
+            try:
+                Version(tensorflow), keras == NEWEST or Version(keras)
+            except (InvalidVersion, TypeError):
+                raise ValueError(f"{FILE.name}: {entry}: {tensorflow!r} and {keras!r} must be versions") from None
+            yield Cell(tensorflow, keras, subject, bool(entry.get("oldest", False)))
+
+
+def plan() -> Plan:
+    """Return what ``cells.toml`` says."""
+    return load(FILE.read_text(encoding="utf-8"))
+
+
+def chosen(cells: Sequence[Cell], words: Sequence[str]) -> list[Cell]:
+    """Return the cells whose id has one of the words in it, and all cells if there are no words.
+
+    :raises ValueError: if a word is in no id. The message lists the ids.
+    """
+    for word in words:
+        if not any(word in cell.id for cell in cells):
+            raise ValueError(f"no cell has {word!r} in its id: {', '.join(cell.id for cell in cells)}")
+    return [cell for cell in cells if not words or any(word in cell.id for word in words)]

@@ -1,0 +1,135 @@
+"""Pytest plugin that writes what happens to each test, line by line, so that a run that is cut leaves what it had."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+
+from pytest_ddl.items.selection import SPEC_FIXTURE, label
+from pytest_ddl.session import harness_of
+from suites import coverage, known_failures
+
+TEST, STRATEGY, VARIANT = "matrix_test", "matrix_strategy", "matrix_variant"
+"""Names of user properties: the id of a test without its strategy, the name of the strategy, and its variant."""
+OPTION = "--matrix-results"
+PROFILE = "suite"
+"""Profile of Hypothesis that the suite loads."""
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
+"""Folders of this machine, which mean nothing on another one."""
+LONGEST = 300
+"""Most characters of a reason."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("suite of pytest-ddl")
+    group.addoption(OPTION, type=Path, metavar="FILE", help="Write the outcome of each test to a file, as JSON lines")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path: Path | None = config.getoption(OPTION)
+    if path is not None:
+        # On an old version many tests fail. Making their examples small would take minutes for each.
+        found = settings.get_profile(PROFILE)
+        quick = settings(found, phases=[one for one in found.phases if one not in (Phase.shrink, Phase.explain)])
+        settings.register_profile(PROFILE, quick)
+        settings.load_profile(PROFILE)
+    # Workers of pytest-xdist send their reports to the process that writes.
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Writer(path), "ddl-matrix-writer")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    registry = harness_of(config).registry
+    for item in items:
+        nodeid, spec = item.nodeid, getattr(getattr(item, "callspec", None), "params", {}).get(SPEC_FIXTURE)
+        if spec is not None:
+            nodeid = without(nodeid, label(spec, registry))
+            item.user_properties += [(STRATEGY, spec.name), (VARIANT, str(spec))]
+        item.user_properties.append((TEST, nodeid))
+
+
+def without(nodeid: str, label: str) -> str:
+    """Return the id of a test without the part that names its strategy."""
+    name, bracket, parameters = nodeid.partition("[")
+    if not bracket:
+        return nodeid
+    # The strategy comes first, last or between two dashes.
+    parts = f"-{parameters[:-1]}-".replace(f"-{label}-", "-", 1).strip("-")
+    return f"{name}[{parts}]" if parts else name
+
+
+class _Writer:
+    """Plugin that writes lines: the number of collected tests, each outcome, and the exit status."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.items:
+            self._write(collected=len(session.items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self._write(collected=len(ids))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._write(test=report.nodeid, outcome="fail", reason=reason_of(report), phase="collection", seconds=0.0)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        outcome = outcome_of(report)
+        if outcome is None:
+            return
+        given = dict(report.user_properties)
+        texts = [str(value) for name, value in report.user_properties if name == coverage.PROPERTY]
+        claims = {f"{one.item} {one.strategy}".strip(): None for one in map(coverage.Covered.parse, texts)}
+        self._write(
+            test=given.get(TEST, report.nodeid),
+            strategy=given.get(STRATEGY, ""),
+            variant=given.get(VARIANT, ""),
+            items=list(claims),
+            outcome=outcome,
+            reason="" if outcome == "pass" else reason_of(report),
+            phase=report.when,
+            seconds=round(report.duration, 3),
+        )
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        # Read again, because an environment that changed during the run gives no result.
+        self._write(exit=int(exitstatus), versions=dict(known_failures.installed.__wrapped__()))
+
+    def _write(self, **line: Any) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def outcome_of(report: pytest.TestReport) -> str | None:
+    """Return ``pass``, ``xfail``, ``fail`` or ``skip``; ``None`` for a phase that says nothing more about the test."""
+    if report.failed:
+        return "fail"
+    if report.skipped:
+        return "xfail" if hasattr(report, "wasxfail") else "skip"
+    return "pass" if report.when == "call" else None
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return one line that says why a test did not pass."""
+    if hasattr(report, "wasxfail"):
+        text = str(report.wasxfail).removeprefix("reason: ")
+    elif isinstance(report.longrepr, tuple):
+        text = report.longrepr[2].removeprefix("Skipped: ")
+    else:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        text = crash.message if crash is not None else str(report.longrepr)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # A traceback that is a text, as of an import that fails, ends with its error.
+    errors = [line[1:].strip() for line in lines if re.match(r"E\s", line)]
+    told = errors[-1] if errors else lines[0] if lines else ""
+    return _FOLDERS.sub("", told)[:LONGEST]

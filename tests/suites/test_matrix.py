@@ -1,0 +1,378 @@
+"""The version matrix: cells, requirements, results of runs that were cut, numbers and page."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from suites.items import items
+from suites.matrix import __main__ as command
+from suites.matrix import numbers, page, results
+from suites.matrix.cells import Cell, chosen, load, plan
+from suites.matrix.environments import Environment, forbidden, oldest, requirements
+from suites.matrix.recording import without
+from suites.matrix.running import _pytest
+from suites.matrix.running import command as pytest_command
+
+ROOT = Path(__file__).parents[2]
+CELL = Cell("2.18.1", "3.8.0")
+NEW = Cell("2.21.0", "3.15.1")
+KNOWN = "worker-died: an empty tensor (https://example.org/1)"
+
+
+def test_an_entry_gives_a_cell_for_each_pair():
+    text = "[[cells]]\ntensorflow = ['2.21.0', '2.16.2']\nkeras = ['3.15.1', '3.3.3']\n"
+    assert [str(cell) for cell in load(text).cells] == [
+        "TF 2.16.2 + Keras 3.3.3",
+        "TF 2.16.2 + Keras 3.15.1",
+        "TF 2.21.0 + Keras 3.3.3",
+        "TF 2.21.0 + Keras 3.15.1",
+    ]
+
+
+def test_a_cell_has_the_package_that_is_tested_in_its_name():
+    text = "[[cells]]\ntensorflow = ['2.16.2']\nkeras = ['newest']\nsubject = 'tf_keras'\noldest = true\n"
+    (cell,) = load(text).cells
+    assert (cell.id, cell.environment) == ("tf-2.16.2-tf_keras-oldest", "tf-2.16.2-oldest")
+    assert str(cell) == "TF 2.16.2 + tf_keras 2.16, oldest dependencies"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[cells]]\ntensorflow = ['2.16.2']\n", r"missing \['keras'\]"),
+        ("[[cells]]\ntensorflow = ['2.16.2']\nkeras = ['3.3.3']\npython = '3.10'\n", r"unknown \['python'\]"),
+        ("[[cells]]\ntensorflow = ['2.16.2']\nkeras = ['oldest']\n", "must be versions"),
+        ("[[cells]]\ntensorflow = ['2.16.2']\nkeras = ['3.3.3', '3.3.3']\n", "may occur once: tf-2.16.2-keras-3.3.3"),
+        ("[[cells]]\ntensorflow = ['2.16.2']\nkeras = ['3.3.3']\nsubject = 'torch'\n", "subjects: keras, tf_keras"),
+        ("cell = []\n", r"unknown \['cell'\]"),
+    ],
+)
+def test_a_wrong_entry_is_shown(text, told):
+    with pytest.raises(ValueError, match=told):
+        load(text)
+
+
+def test_cells_are_chosen_by_parts_of_their_ids():
+    assert [cell.id for cell in chosen([CELL, NEW], ["keras-3.8"])] == ["tf-2.18.1-keras-3.8.0"]
+    assert chosen([CELL, NEW], []) == [CELL, NEW]
+    with pytest.raises(ValueError, match=r"no cell has '3\.99' in its id: tf-2"):
+        chosen([CELL, NEW], ["3.99"])
+
+
+def probe(tensorflow: str, keras: str, *, python: str = "3.11.7", **versions: str) -> dict[str, object]:
+    wanted = ["keras>=3.12.0", "numpy>=1.26.0", 'tensorflow-intel==2.21.0; platform_system == "Windows"']
+    return {
+        "python": python,
+        "versions": {"tensorflow": tensorflow, "keras": keras, "numpy": "2.0.2", **versions},
+        "requires": {"tensorflow": wanted, "keras": ["numpy", "ml-dtypes"]},
+        "pythons": {"tensorflow": ">=3.10", "keras": ">=3.11"},
+    }
+
+
+def test_a_pair_that_the_requirements_allow_is_not_struck():
+    assert forbidden(probe("2.21.0", "3.15.1", ml_dtypes="0.5.1")) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (probe("2.21.0", "3.8.0", ml_dtypes="0.5.1"), "tensorflow 2.21.0 requires keras>=3.12.0"),
+        (probe("2.21.0", "3.15.1"), "keras 3.15.1 requires ml-dtypes"),
+        (probe("2.21.0", "3.15.1", ml_dtypes="0.5.1", python="3.10.13"), "keras 3.15.1 requires Python >=3.11"),
+        (probe("2.21.0", "3.15.1", ml_dtypes="0.5.1", numpy="1.25.0"), "tensorflow 2.21.0 requires numpy>=1.26.0"),
+    ],
+)
+def test_a_pair_that_a_requirement_forbids_is_struck_with_it(given, told):
+    assert forbidden(given) == (told,)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("numpy>=1.26", "numpy==1.26"), ("psutil", "psutil"), ("x<9,>=2.1", "x==2.1")]
+)
+def test_the_oldest_version_is_the_lower_bound(text, expected):
+    assert oldest(text) == expected
+
+
+def test_an_environment_has_what_the_package_requires():
+    assert requirements(Cell("2.16.2", "3.3.3", oldest=True), ["hypothesis>=6.100"]) == [
+        *("tensorflow==2.16.2", "tf_keras==2.16.*", "pytest==9", "cloudpickle==3.0", "numpy==1.26", "packaging==22"),
+        "hypothesis==6.100",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "label", "expected"),
+    [
+        ("a.py::test[mirrored[replicas=3]-eager]", "mirrored[replicas=3]", "a.py::test[eager]"),
+        ("a.py::test[mirrored]", "mirrored", "a.py::test"),
+        ("a.py::test[eager-mirrored]", "mirrored", "a.py::test[eager]"),
+        ("a.py::test[x-mirrored-y]", "mirrored", "a.py::test[x-y]"),
+        ("a.py::test", "mirrored", "a.py::test"),
+    ],
+)
+def test_an_id_without_its_strategy(nodeid, label, expected):
+    assert without(nodeid, label) == expected
+
+
+def line(test: str = "a.py::test", outcome: str = "pass", strategy: str = "mirrored", **given: object) -> dict:
+    named = {"test": test, "strategy": strategy, "variant": strategy, "items": [f"layer.Dense {strategy}"]}
+    return {**named, "outcome": outcome, "reason": "", "phase": "call", "seconds": 1.0, **given}
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome", "reason"),
+    [
+        ([], "error", "the run did not come to its end"),
+        ([{"collected": 2}, line(), line("a.py::other")], "error", "the run did not come to its end"),
+        ([{"collected": 2}, line(), {"exit": 0}], "error", "1 of 2 tests did not run"),
+        ([{"collected": 1}, line(), {"exit": 3}], "error", "pytest had an internal error"),
+        ([{"collected": 1}, line(), {"exit": 2}], "error", "it was interrupted"),
+        ([{"exit": 5}], "error", "no test ran"),
+        ([{"exit": 0}], "error", "no test ran"),
+        ([{"collected": 1}, line(outcome="skip"), {"exit": 0}], "error", "every test was skipped"),
+        ([{"collected": 1}, line(outcome="fail"), {"exit": 1}], "fail", ""),
+        ([{"collected": 1}, line(), {"exit": 1}], "fail", ""),
+        ([{"collected": 2}, line(outcome="xfail"), line("b.py::b"), {"exit": 0}], "pass", ""),
+    ],
+)
+def test_only_a_run_that_came_to_its_end_passes(lines, outcome, reason):
+    found = results.judged(CELL, "smoke", lines)
+    assert (found.outcome, found.reason) == (outcome, reason)
+
+
+def test_a_run_that_was_ended_is_an_error_whatever_it_wrote():
+    found = results.judged(CELL, "smoke", [{"collected": 1}, line(), {"exit": 0}], problem="it took longer than 9 s")
+    assert (found.outcome, found.reason) == ("error", "it took longer than 9 s")
+
+
+def test_a_run_with_other_versions_is_an_error():
+    lines = [{"collected": 1}, line(), {"exit": 0, "versions": {"keras": "3.15.1"}}]
+    assert results.judged(CELL, "smoke", lines, versions={"keras": "3.15.1"}).outcome == "pass"
+    found = results.judged(CELL, "smoke", lines, versions={"keras": "3.8.0"})
+    assert (found.outcome, found.reason) == ("error", "the run ended with keras 3.15.1")
+
+
+def test_tests_that_did_not_run_are_counted():
+    found = results.judged(CELL, "smoke", [{"collected": 5}, line(), line("b.py::b", "xfail")])
+    assert found.counts == {"pass": 1, "xfail": 1, "fail": 0, "skip": 0, "not run": 3}
+
+
+def test_a_test_has_the_outcome_of_its_worst_phase():
+    (found,) = results.merged([line(), line(outcome="fail", phase="teardown", reason="leak")])
+    assert (found.outcome, found.reason, found.seconds) == ("fail", "leak", 2.0)
+
+
+def test_a_line_that_was_cut_ends_the_lines(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text(json.dumps({"collected": 2}) + "\n" + json.dumps(line())[:20])
+    assert results.lines_of(path) == [{"collected": 2}]
+    assert results.lines_of(tmp_path / "missing.jsonl") == []
+
+
+def test_a_result_is_the_same_when_it_is_read(tmp_path):
+    lines = [{"collected": 2}, line(), line("b.py::b[eager]", "fail", reason="why"), {"exit": 1}]
+    found = results.judged(CELL, "smoke", lines, versions={"keras": "3.8.0"}, seconds={"run": 1.5})
+    assert results.write(tmp_path, found).name == "tf-2.18.1-keras-3.8.0.json"
+    assert results.read(tmp_path) == [found]
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"other\.json: no result of a cell"):
+        results.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("program", "deadline", "told"),
+    [
+        ("import signal; signal.pause()", 0.5, "it took longer than 0 s"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 60, "pytest was ended by signal 9"),
+        ("pass", 60, ""),
+    ],
+)
+def test_what_ended_a_run(tmp_path, program, deadline, told):
+    environment = Environment(Path(sys.executable), (), {}, has_plugin=True)
+    assert _pytest([sys.executable, "-c", program], environment, tmp_path / "log", deadline) == told
+
+
+def test_the_command_tests_the_subject_with_the_plugin(tmp_path):
+    given = command.Settings(tmp_path, "core", processes=2)
+    environment = Environment(Path("python"), (), {}, has_plugin=False)
+    words = pytest_command(Cell("2.16.2", "newest", "tf_keras"), environment, given, tmp_path / "lines")
+    assert {"--ddl-keras=tf_keras", "--ddl-tier=core", "pytest_ddl.plugin"} <= set(words)
+    assert words[words.index("-n") + 1] == "2"
+
+
+SUITE = """
+import os
+import pytest
+
+def test_passes(): pass
+def test_fails(): assert 1 == 2, "one is not two"
+def test_is_skipped(): pytest.skip("no GPU")
+@pytest.mark.xfail(reason="known (https://example.org/1)", strict=True)
+def test_is_known(): raise ValueError
+@pytest.fixture
+def broken(): raise OSError("no file in /some/folder/data.csv")
+def test_has_no_set_up(broken): pass
+"""
+PROFILE = "from hypothesis import settings\nsettings.register_profile('suite', max_examples=3)\n"
+
+
+@pytest.fixture
+def recorded(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    pytester.makeconftest(PROFILE)
+
+    def run(program: str, *arguments: str) -> list[dict]:
+        pytester.makepyfile(test_it=program)
+        pytester.runpytest_subprocess("-p", "suites.matrix.recording", "--matrix-results=out/lines", *arguments)
+        return results.lines_of(pytester.path / "out" / "lines")
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_outcomes_are_written(recorded, arguments):
+    if arguments:
+        pytest.importorskip("xdist")
+    lines = recorded(SUITE, *arguments)
+    assert {"collected": 5} in lines
+    assert (lines[-1]["exit"], set(lines[-1]["versions"])) == (1, {"tensorflow", "keras"})
+    found = {test.test.partition("::")[2]: (test.outcome, test.reason) for test in results.merged(lines[1:-1])}
+    assert found == {
+        "test_passes": ("pass", ""),
+        "test_fails": ("fail", "AssertionError: one is not two"),
+        "test_is_skipped": ("skip", "no GPU"),
+        "test_is_known": ("xfail", "known (https://example.org/1)"),
+        "test_has_no_set_up": ("fail", "OSError: no file in data.csv"),
+    }
+
+
+@pytest.mark.slow
+def test_a_run_that_dies_leaves_what_it_had(recorded):
+    lines = recorded("import os\ndef test_passes(): pass\ndef test_dies(): os._exit(1)\n")
+    found = results.judged(CELL, "smoke", lines)
+    assert (found.outcome, found.reason) == ("error", "the run did not come to its end")
+    assert found.counts["pass"] == found.counts["not run"] == 1
+
+
+@pytest.mark.slow
+def test_a_suite_that_cannot_be_collected_is_an_error(recorded):
+    found = results.judged(CELL, "smoke", recorded("import no_such_module\n"))
+    assert (found.outcome, found.reason) == ("error", "it was interrupted")
+    assert found.tests[0].reason == "ModuleNotFoundError: No module named 'no_such_module'"
+
+
+def result(cell: Cell, *lines: dict) -> results.Result:
+    versions = {"keras": cell.keras, "python": "3.11.7"}
+    return results.judged(cell, "smoke", [{"collected": len(lines)}, *lines, {"exit": 0}], versions=versions)
+
+
+def sample(before: list[results.Result] | None = None) -> numbers.Numbers:
+    old = result(CELL, line(), line(strategy="multi_worker_mirrored", outcome="fail", reason="why"))
+    new = result(NEW, line(), line(strategy="multi_worker_mirrored", outcome="xfail", reason=KNOWN))
+    struck = results.Result(Cell("2.21.0", "3.8.0"), "smoke", "struck", "tensorflow 2.21.0 requires keras>=3.12.0")
+    others = [CELL, NEW, struck.cell, Cell("2.16.2", "3.3.3")]
+    return json.loads(json.dumps(numbers.numbers([old, new, struck], before or [], others)))
+
+
+def test_the_page_shows_items_by_cell_and_strategy():
+    text = page.page(sample())
+    assert "| item | under | 2.18.1<br>3.8.0 | 2.21.0<br>3.15.1 |" in text
+    assert "| `layer.Dense` | MW | **F**&nbsp;W | x&nbsp;W |" in text
+    assert "Not run: `layer." in text
+
+
+def test_the_page_has_the_line_of_the_newest_cell():
+    expected = f"TF 2.21.0 + Keras 3.15.1: 0 of {len(items())} items pass, 1 expected failures (smoke tier)"
+    assert page.badge(sample()) == expected
+    assert f"**{expected}**" in page.page(sample())
+
+
+def test_the_page_says_what_was_not_run_and_what_is_struck():
+    text = page.page(sample())
+    assert "* TF 2.16.2 with Keras 3.3.3" in text
+    assert "* TF 2.21.0 + Keras 3.8.0: tensorflow 2.21.0 requires keras>=3.12.0" in text
+
+
+def test_the_page_has_the_first_and_the_last_bad_version_of_a_failure():
+    cells = [Cell("2.16.2", keras) for keras in ("3.7.0", "3.8.0", "3.10.0", "3.12.0")]
+    outcomes = ["pass", "fail", "fail", "pass"]
+    found = [result(cell, line(outcome=one, reason="why")) for cell, one in zip(cells, outcomes, strict=True)]
+    (row,) = numbers.numbers(found)["failures"]
+    assert (row["bad"], row["good"]) == ([cells[1].id, cells[2].id], [cells[0].id, cells[3].id])
+    assert "| `a.py::test` | M | **unknown** | 2.16.2 | 3.8.0 to 3.10.0 | 2 of 4 | 2 | `why` |  |" in page.page(
+        numbers.numbers(found)
+    )
+
+
+def test_a_known_failure_has_its_link():
+    (row,) = (row for row in sample()["failures"] if row["kind"] == "xfail")
+    assert (row["reason"], row["place"]) == ("worker-died: an empty tensor", "https://example.org/1")
+    assert "<https://example.org/1>" in page.page(sample())
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            "Indices are not valid. [Op:DeserializeSparse] [[x]][y]",
+            "`Indices are not valid. [Op:DeserializeSparse] [[x]][y]`",
+        ),
+        ("no `units` | ``given``", "``` no `units` \\| ``given`` ```"),
+    ],
+)
+def test_the_message_of_an_exception_is_no_markdown(message, shown):
+    assert f"| {shown} |" in page.page(numbers.numbers([result(CELL, line(outcome="fail", reason=message))]))
+
+
+def test_a_cell_that_is_an_error_is_shown_as_one():
+    cut = results.judged(CELL, "core", [{"collected": 2}, line()])
+    text = page.page(numbers.numbers([cut]))
+    assert "| **error**: the run did not come to its end |" in text
+    assert "the run is an error" in page.badge(numbers.numbers([cut]))
+
+
+def test_what_changed_since_older_results():
+    before = [
+        result(
+            NEW,
+            line(outcome="fail"),
+            line(strategy="multi_worker_mirrored", outcome="xfail"),
+            line("a.py::gone"),
+            line("a.py::was_red", "fail"),
+        )
+    ]
+    found = sample(before)
+    assert found["compared"] == [NEW.id]
+    assert [(row["test"], row["before"], row["after"], row["strategies"]) for row in found["changes"]] == [
+        ("a.py::test", "fail", "pass", "M"),
+        ("a.py::was_red", "fail", "not there", "M"),
+    ]
+    assert "| TF 2.21.0 + Keras 3.15.1 | `a.py::test` | M | 1 | fail | pass |" in page.page(found)
+    assert "There are no older results." in page.page(sample())
+
+
+def test_the_page_is_the_one_of_its_numbers(tmp_path):
+    given = numbers.read()
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(given)
+    numbers.write(given, tmp_path / "matrix.json")
+    assert (tmp_path / "matrix.json").read_text() == numbers.FILE.read_text(encoding="utf-8")
+    assert {cell["id"] for cell in given["cells"]} == {cell.id for cell in plan().cells}
+    assert set(given["items"]) <= set(items())
+
+
+def test_the_command_lists_cells_and_refuses_others(capsys):
+    assert command.main(["list", "tf-2.18.1-keras-3.8"]) == 0
+    assert capsys.readouterr().out.split() == ["tf-2.18.1-keras-3.8.0", "TF", "2.18.1", "+", "Keras", "3.8.0"]
+    assert command.main(["list", "keras-9"]) == 2
+    assert "no cell has 'keras-9' in its id" in capsys.readouterr().err
+
+
+def test_a_page_needs_results(tmp_path, capsys):
+    assert command.main(["page", "--folder", str(tmp_path)]) == 2
+    assert "has no results" in capsys.readouterr().err
