@@ -19,12 +19,13 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
-from pytest_ddl.cluster.explain import Answer, Fate
+from pytest_ddl.cluster.explain import Answer, Fate, explain_start
 from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess
 from pytest_ddl.cluster.protocol import (
     Boot,
     Failure,
     Kind,
+    Notice,
     Request,
     Snapshot,
     Surroundings,
@@ -40,6 +41,8 @@ from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
 GRACE = 0.3
 """Seconds to wait for the other ranks after one rank has failed. Ranks with the same failure answer within this time,
 and the test still ends within a second."""
+REPORT_WAIT = 10.0
+"""Maximum seconds to wait for the report of a rank that has failed too. It takes longer if the machine is busy."""
 STACKS_WAIT = 0.3
 """Seconds to wait for a rank's stacks. faulthandler writes them within milliseconds."""
 POLL = 0.5
@@ -264,12 +267,13 @@ class Cluster:
     ) -> dict[int, Answer]:
         """Wait for the answers to the current request."""
         answers: dict[int, Answer] = {}
+        reporting: set[int] = set()
         limit = deadline
         poll = math.inf if stuck is None else POLL
         while len(answers) < len(ranks):
             pending = [rank for rank in ranks if rank not in answers]
             for rank in self._ready(pending, min(limit - time.monotonic(), poll)):
-                answer = self._answer(rank)
+                answer = self._answer(rank, reporting)
                 if answer is None:
                     continue
                 answers[rank] = answer
@@ -278,7 +282,12 @@ class Cluster:
                     limit = min(limit, time.monotonic() + wait_more)
             if time.monotonic() >= limit:
                 fate = Fate.DEADLINE if limit == deadline else Fate.STOPPED
-                answers.update(self._stop(fate, [rank for rank in ranks if rank not in answers]))
+                late = [rank for rank in ranks if rank not in answers]
+                if fate is Fate.STOPPED and reporting.intersection(late):
+                    late = [rank for rank in late if rank not in reporting]
+                    reporting.clear()
+                    limit = min(limit + REPORT_WAIT, deadline)
+                answers.update(self._stop(fate, late) if late else {})
             elif stuck is not None and stuck(answers):
                 answers.update(self._stop(Fate.STUCK, [rank for rank in ranks if rank not in answers]))
         return answers
@@ -291,8 +300,11 @@ class Cluster:
             self._launcher.poll()
         return (channels[item] for item in ready if item in channels)
 
-    def _answer(self, rank: int) -> Answer | None:
-        """Read one reply of a rank. A reply to an older request makes the cluster dirty and gives ``None``."""
+    def _answer(self, rank: int, reporting: set[int]) -> Answer | None:
+        """Read one message of a rank. A notice adds the rank to ``reporting`` and gives ``None``.
+
+        A reply to an older request makes the cluster dirty and gives ``None``.
+        """
         task = str(self.tasks[rank])
         try:
             reply = decode(self.processes[rank].receive())
@@ -300,12 +312,14 @@ class Cluster:
             self.dirty = self.dirty or f"rank {rank} died"
             return Answer(rank, task, Fate.DIED, exit_status=self._exit_status(rank))
         except UnreadableError as error:
-            # The id of the request cannot be read either, so the cluster cannot be used again.
             self.dirty = self.dirty or f"the reply of rank {rank} is unreadable"
             text = f"the reply of this rank cannot be read in the pytest process: {error}"
             return Answer(rank, task, Fate.REPLIED, failure=Failure("UnreadableReply", text, ""))
         if reply.id != self._next_id:
             self.dirty = self.dirty or f"rank {rank} answered an older request"
+            return None
+        if isinstance(reply, Notice):
+            reporting.add(rank)
             return None
         return Answer(rank, task, Fate.REPLIED, reply.body, reply.failure)
 
@@ -429,21 +443,8 @@ class _PortTakenError(ClusterError):
 
 
 def _start_error(spec: StrategySpec, answers: Sequence[Answer]) -> ClusterError:
-    lines = []
-    for answer in answers:
-        if not answer.ok:
-            failure = answer.failure
-            why = f"{failure.type}: {failure.message}" if failure else answer.describe_end()
-            lines.append(f"{answer.task}: {why}")
-    text = f"{spec} could not be started; " + "; ".join(lines)
-    output = "\n".join(answer.stderr for answer in answers)
-    taken = any(words in text + output for words in ("Could not start gRPC server", "Address already in use"))
-    if not taken:
-        traces = "\n".join(
-            answer.failure.traceback for answer in answers if answer.failure and answer.failure.traceback
-        )
-        return ClusterError(f"{text}\n{traces}".rstrip())
-    return _PortTakenError(text)
+    text, port_taken = explain_start(str(spec), answers)
+    return _PortTakenError(text) if port_taken else ClusterError(text)
 
 
 __all__ = ["Answer", "Cluster", "ClusterError", "Fate", "Task"]

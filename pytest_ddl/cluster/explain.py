@@ -109,6 +109,22 @@ def explain(answers: Sequence[Answer]) -> str:
     return "\n".join([summary, *(f"\n{title}\n{text}".rstrip() for title, text in shown)])
 
 
+def explain_start(spec: str, answers: Sequence[Answer]) -> tuple[str, bool]:
+    """Return why a cluster could not be started, and whether the reason is a port that another program has taken."""
+    lines = []
+    for answer in answers:
+        if not answer.ok:
+            failure = answer.failure
+            why = f"{failure.type}: {failure.message}" if failure else answer.describe_end()
+            lines.append(f"{answer.task}: {why}")
+    text = f"{spec} could not be started; " + "; ".join(lines)
+    output = "\n".join(answer.stderr for answer in answers)
+    if any(words in text + output for words in ("Could not start gRPC server", "Address already in use")):
+        return text, True
+    traces = "\n".join(answer.failure.traceback for answer in answers if answer.failure and answer.failure.traceback)
+    return f"{text}\n{traces}".rstrip(), False
+
+
 def sections(answers: Sequence[Answer]) -> list[tuple[str, str]]:
     """Return ``(title, text)`` for each different failure, and for each rank that did not reply."""
     total = len(answers)

@@ -1,7 +1,7 @@
 """Define the messages between the controller and a worker, what they contain, and their form as bytes.
 
-Every request has an id and gets exactly one reply with that id. If the controller gets a reply to an older request, it
-drops the reply and never uses that cluster again.
+Every request has an id and gets exactly one reply with that id. A notice may precede the reply. If the controller gets
+a reply to an older request, it drops the reply and never uses that cluster again.
 """
 
 from __future__ import annotations
@@ -129,6 +129,16 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class Notice:
+    """Message of a rank that its part of a request has ended with an exception. The reply follows.
+
+    The report of an exception takes time: on a busy machine longer than the others wait for this rank.
+    """
+
+    id: int
+
+
+@dataclass(frozen=True)
 class Failure:
     """Exception in a worker as plain text, so that it can be read without the exception's class."""
 
@@ -214,7 +224,7 @@ class RankWarning:
     nodeid: str = ""
 
 
-def encode(message: Request | Reply) -> bytes:
+def encode(message: Request | Reply | Notice) -> bytes:
     """Pickle a message. If a reply cannot be pickled, pickle a failure that names the value to blame.
 
     :raises Exception: if a request cannot be pickled.
@@ -222,7 +232,7 @@ def encode(message: Request | Reply) -> bytes:
     try:
         return pickle.dumps(message, protocol=5)
     except Exception as error:
-        if isinstance(message, Request):
+        if not isinstance(message, Reply):
             raise
         where, value = _to_blame(message.body) or ("the reply", message.body)
         text = (

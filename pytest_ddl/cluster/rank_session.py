@@ -218,6 +218,8 @@ class RankSession:
         self._proof.reset()
         hook = getattr(item.ihook, f"pytest_runtest_{when}")
         call = pytest.CallInfo.from_call(lambda: hook(item=item, **arguments), when=when)
+        if call.excinfo is not None:
+            self.worker.notify()
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         item.ihook.pytest_runtest_logreport(report=report)
         serialize = functools.partial(item.config.hook.pytest_report_to_serializable, config=item.config)
@@ -274,6 +276,7 @@ class RankSession:
             except UnsatisfiedAssumption:
                 outcomes.append(ExampleResult(rejected=True))
             except BaseException as error:
+                self.worker.notify()
                 outcomes.append(ExampleResult(failure=Failure.of(error)))
             else:
                 outcomes.append(ExampleResult())

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.network import servers_kept_local
-from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Reply, Request, UnreadableError, decode, encode
+from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Notice, Reply, Request, UnreadableError, decode, encode
 from pytest_ddl.cluster.resources import HOST
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
@@ -137,6 +137,12 @@ class Worker:
         self._outgoing.send_bytes(encode(Reply(request.id, body, failure)))
         self._unanswered = None
 
+    def notify(self) -> None:
+        """Tell the controller that the current request has ended with an exception, before its report is made."""
+        self._end_stray_child()
+        if self._unanswered is not None:
+            self._outgoing.send_bytes(encode(Notice(self._unanswered.id)))
+
     def answer(self, request: Request) -> None:
         """Carry out a request that needs no open session, and reply. The loops of a session call this too."""
         if request.kind is Kind.CALL:
@@ -156,6 +162,7 @@ class Worker:
         try:
             result = action()
         except BaseException as error:
+            self.notify()
             self.reply(request, failure=Failure.of(error))
         else:
             if reply:

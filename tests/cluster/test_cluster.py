@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -16,13 +16,14 @@ from typing import Any, cast
 import psutil
 import pytest
 
+from pytest_ddl.cluster import cluster as cluster_module
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster, ClusterError, Fate
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
-from pytest_ddl.cluster.protocol import Failure, Kind, Reply, Request, decode, encode
+from pytest_ddl.cluster.protocol import Failure, Kind, Notice, Reply, Request, decode, encode
 from pytest_ddl.cluster.resources import PortLease
-from pytest_ddl.cluster.worker import current_strategy
+from pytest_ddl.cluster.worker import current_rank, current_strategy
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec, Task
@@ -54,7 +55,7 @@ class HandLauncher:
 Ends = list[Connection]
 
 
-def send(end: Connection, reply: Reply) -> None:
+def send(end: Connection, reply: Reply | Notice) -> None:
     end.send_bytes(encode(reply))
 
 
@@ -158,6 +159,34 @@ def test_an_exception_ends_the_wait_for_the_others(by_hand: tuple[Cluster, Ends]
     assert ask(cluster) == [Fate.STOPPED, Fate.REPLIED]
     assert time.monotonic() - started < FAR / 2
     assert cluster.dirty
+
+
+def test_the_report_of_another_failed_rank_may_take_longer(
+    by_hand: tuple[Cluster, Ends], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, ends = by_hand
+    monkeypatch.setattr(cluster_module, "GRACE", SOON)
+    send(ends[0], Notice(1))
+    send(ends[1], Reply(1, failure=Failure("ValueError", "no", "")))
+
+    def report_now(_answered: object) -> bool:
+        send(ends[0], Reply(1, failure=Failure("KeyError", "also", "")))
+        return False
+
+    # ``stuck`` is first called long after the grace.
+    assert ask(cluster, stuck=report_now) == [Fate.REPLIED, Fate.REPLIED]
+    assert not cluster.dirty
+
+
+def test_the_report_of_a_failed_rank_has_its_limit_too(
+    by_hand: tuple[Cluster, Ends], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, ends = by_hand
+    monkeypatch.setattr(cluster_module, "GRACE", SOON)
+    monkeypatch.setattr(cluster_module, "REPORT_WAIT", SOON)
+    send(ends[0], Notice(1))
+    send(ends[1], Reply(1, failure=Failure("ValueError", "no", "")))
+    assert ask(cluster) == [Fate.STOPPED, Fate.REPLIED]
 
 
 def test_a_closed_pipe_is_a_death(by_hand: tuple[Cluster, Ends]) -> None:
@@ -312,6 +341,41 @@ def test_tensorflow_waits_for_collectives_as_long_as_the_test_may_run(harness: H
         job = ship.pack(threads_after_collectives)
         answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + FAR)
     assert all(ship.unpack(answer.body) < 20 for answer in answers)
+
+
+def fail_with_a_slow_message(folder: Path) -> None:
+    """Raise on all ranks. The message of rank 1 is ready only when its file exists, and rank 0 does not wait for it."""
+    begun, ready = folder / "begun", folder / "ready"
+
+    def wait_for(file: Path) -> None:
+        deadline = time.monotonic() + FAR
+        while not file.exists() and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+
+    class SlowError(Exception):
+        def __str__(self) -> str:
+            begun.touch()
+            wait_for(ready)
+            return "slow"
+
+    rank = current_rank()
+    if rank is not None and rank.rank == 1:
+        raise SlowError
+    wait_for(begun)
+    raise ValueError("quick")
+
+
+def test_a_rank_says_that_its_report_follows(harness: Harness, tmp_path: Path) -> None:
+    def report_now(answered: Collection[int]) -> bool:
+        if 0 in answered:
+            (tmp_path / "ready").touch()
+        return False
+
+    spec = harness.registry.parse_variant("multi_worker_mirrored")
+    with harness.cluster(spec, DdlMark(isolation="fresh")) as cluster:
+        job = ship.pack(fail_with_a_slow_message, (tmp_path,))
+        answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + FAR, stuck=report_now)
+    assert [answer.failure and answer.failure.message for answer in answers] == ["quick", "slow"]
 
 
 def test_what_a_rank_started_ends_with_it(harness: Harness) -> None:
