@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -161,6 +161,21 @@ def test_an_exception_ends_the_wait_for_the_others(by_hand: tuple[Cluster, Ends]
     assert cluster.dirty
 
 
+def later(action: Callable[[], object]) -> Callable[[Collection[int]], bool]:
+    """Return a callback ``stuck`` that acts when the grace after the first answer is over.
+
+    The cluster calls it once with the first answer, and then only if it still waits after the grace.
+    """
+    calls = iter(range(1000))
+
+    def stuck(answered: Collection[int]) -> bool:
+        if answered and next(calls) == 1:
+            action()
+        return False
+
+    return stuck
+
+
 def test_the_report_of_another_failed_rank_may_take_longer(
     by_hand: tuple[Cluster, Ends], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,12 +184,10 @@ def test_the_report_of_another_failed_rank_may_take_longer(
     send(ends[0], Notice(1))
     send(ends[1], Reply(1, failure=Failure("ValueError", "no", "")))
 
-    def report_now(_answered: object) -> bool:
+    def report() -> None:
         send(ends[0], Reply(1, failure=Failure("KeyError", "also", "")))
-        return False
 
-    # ``stuck`` is first called long after the grace.
-    assert ask(cluster, stuck=report_now) == [Fate.REPLIED, Fate.REPLIED]
+    assert ask(cluster, stuck=later(report)) == [Fate.REPLIED, Fate.REPLIED]
     assert not cluster.dirty
 
 
@@ -366,15 +379,10 @@ def fail_with_a_slow_message(folder: Path) -> None:
 
 
 def test_a_rank_says_that_its_report_follows(harness: Harness, tmp_path: Path) -> None:
-    def report_now(answered: Collection[int]) -> bool:
-        if 0 in answered:
-            (tmp_path / "ready").touch()
-        return False
-
     spec = harness.registry.parse_variant("multi_worker_mirrored")
     with harness.cluster(spec, DdlMark(isolation="fresh")) as cluster:
         job = ship.pack(fail_with_a_slow_message, (tmp_path,))
-        answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + FAR, stuck=report_now)
+        answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + FAR, stuck=later((tmp_path / "ready").touch))
     assert [answer.failure and answer.failure.message for answer in answers] == ["quick", "slow"]
 
 
