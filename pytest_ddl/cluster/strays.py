@@ -12,11 +12,14 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 TAG = "_PYTEST_DDL_LAUNCHER"
 """Environment variable with a unique value for each launcher. Processes that its workers start inherit it."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE = 5.0
+_READS = 5
+"""Number of times to read an environment that is empty."""
 
 
 def adopt_orphans() -> None:
@@ -41,11 +44,25 @@ def tagged(value: str) -> list[int]:
     entry = f"{TAG}={value}".encode()
     found = []
     for pid in _pids():
-        # The environment of a zombie is empty, and that of another user's process is not readable.
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            if pid != os.getpid() and entry in file.read().split(b"\0"):
+        # The environment of another user's process is not readable.
+        with contextlib.suppress(OSError):
+            if pid != os.getpid() and entry in _environ(pid).split(b"\0"):
                 found.append(pid)
     return found
+
+
+def _environ(pid: int) -> bytes:
+    """Return the environment with which a process was started; empty for a zombie.
+
+    It is also empty for a moment while a process starts another program, and is then read again.
+    """
+    folder = Path(f"/proc/{pid}")
+    for _ in range(_READS):
+        data = (folder / "environ").read_bytes()
+        if data or (folder / "statm").read_bytes().startswith(b"0 "):
+            break
+        time.sleep(0.002)
+    return data
 
 
 def end_tagged(value: str) -> None:

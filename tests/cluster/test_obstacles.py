@@ -110,6 +110,25 @@ def test_a_file_with_the_name_of_a_module_is_named(tmp_path: Path, monkeypatch: 
     assert f"{tmp_path / 'this.py'} has the name of the module this and was imported instead of it" in text
 
 
+def test_a_process_that_is_starting_a_program_is_found_by_its_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen(["sleep", "1000"], env={**os.environ, strays.TAG: "starting"})
+    read, readings = Path.read_bytes, []
+
+    def empty_at_first(path: Path) -> bytes:
+        if path != Path(f"/proc/{child.pid}/environ"):
+            return read(path)
+        readings.append(path)
+        return b"" if len(readings) == 1 else read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", empty_at_first)
+    try:
+        assert strays.tagged("starting") == [child.pid]
+    finally:
+        child.kill()
+        child.wait()
+    assert strays.tagged("starting") == []
+
+
 def test_processes_are_found_by_their_tag_whatever_session_they_are_in() -> None:
     environ = {**os.environ, strays.TAG: "tested"}
     child = subprocess.Popen(["sleep", "1000"], env=environ, start_new_session=True)
