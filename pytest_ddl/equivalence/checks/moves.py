@@ -106,20 +106,21 @@ def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -
 
 def _replicas_moved(record: TrainingRecord, variable: VariableRecord, steps: int) -> bool | None:
     """Return whether any component changed in any step; ``None`` if it was not recorded twice."""
-    # Closures that the program schedules by itself may all end after its last record.
-    if any(rank.asynchronous and variable.index in (rank.final or {}) for rank in record.ranks):
-        return True
+    values = [found for step in range(steps + 1) for found in record.components(variable.index, step)]
+    for rank in record.ranks:
+        # Closures that the program schedules by itself may all end after its last record.
+        final = (rank.final or {}).get(variable.index, ()) if rank.asynchronous else ()
+        values += [(rank, position, value) for position, value in zip(rank.replicas, final, strict=False)]
     seen: dict[tuple[int, int], object] = {}
     compared = False
-    for step in range(steps + 1):
-        for rank, replica, value in record.components(variable.index, step):
-            before = seen.get((rank.rank, replica))
-            seen[rank.rank, replica] = value
-            if before is None:
-                continue
-            compared = True
-            if not same(np.asarray(before), np.asarray(value)):
-                return True
+    for rank, replica, value in values:
+        before = seen.get((rank.rank, replica))
+        seen[rank.rank, replica] = value
+        if before is None:
+            continue
+        compared = True
+        if not same(np.asarray(before), np.asarray(value)):
+            return True
     return False if compared else None
 
 
