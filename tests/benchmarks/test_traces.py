@@ -28,7 +28,7 @@ def test_a_running_cluster_is_seen_and_an_ended_one_leaves_nothing(clusters: Any
     harness = clusters.warm_harness()
     with clusters.lease(harness, "multi_worker_mirrored"):
         pass
-    before = clusters.traces(harness)
+    before = _at_rest(clusters, harness)
     with clusters.lease(harness, "multi_worker_mirrored"):
         during = clusters.traces(harness)
     assert during.processes == before.processes + 2
