@@ -138,7 +138,7 @@ class Worker:
         self._unanswered = None
 
     def notify(self) -> None:
-        """Tell the controller that the current request has ended with an exception, before its report is made."""
+        """Send a notice that the current request has ended with an exception. Its report is not made yet."""
         self._end_stray_child()
         if self._unanswered is not None:
             self._outgoing.send_bytes(encode(Notice(self._unanswered.id)))

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a check gave on one rank."""
+    """Result of a check on one rank."""
 
     value: Any = None
-    """What ``together`` compares."""
+    """Value that ``together`` compares."""
     problem: str = ""
-    """What is wrong; empty if the property holds here."""
+    """Description of what is wrong; empty if the property holds here."""
     skipped: str = ""
     """Why the check judges nothing here."""
 
@@ -107,7 +107,7 @@ class Planned:
         try:
             answers: list[Answer] = call(on_rank, self.check.name, self.subject)
         except RankError as error:
-            # A rank that found something may leave the others in a collective, where they are stopped.
+            # After a rank has found something, the others may wait in a collective and are stopped there.
             found = [unpack(one.body) for one in error.answers if one.ok]
             if not any(answer.problem for answer in found):
                 raise

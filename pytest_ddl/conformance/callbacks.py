@@ -28,7 +28,7 @@ Logs = dict[str, float]
 
 @dataclass
 class Seen:
-    """What a training with the callback has shown."""
+    """Calls and values that a training with the callback has shown."""
 
     calls: dict[str, int] = field(default_factory=dict)
     """Hook -> number of its calls."""

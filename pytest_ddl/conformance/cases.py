@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a decorated test checks."""
+    """Objects and checks of a decorated test."""
 
     cases: tuple[Case, ...]
     expected_failures: Mapping[str, str]

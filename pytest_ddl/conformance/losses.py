@@ -14,7 +14,7 @@ from pytest_ddl.conformance.running import each, padded, replicas_of, sizes_of, 
 from pytest_ddl.conformance.subjects import Subject
 
 _PART = 3
-"""Examples of each replica, where all have equally many."""
+"""Examples of each replica, if all have equally many."""
 
 
 class Summed:

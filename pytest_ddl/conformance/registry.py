@@ -21,12 +21,12 @@ class ConformanceCheck:
     name: str
     kind: str
     title: str
-    """What holds if it passes."""
+    """Property that holds if it passes."""
     function: Callable[..., Any]
     """Takes a strategy and a subject, on each rank. It returns what ``together`` compares, and raises an AssertionError
     if the property does not hold. A check that compares training takes a run and a subject."""
     advice: str = ""
-    """What an author can do if the check fails."""
+    """Advice to the author if the check fails."""
     needs: tuple[str, ...] = ()
     """Tags that an object must have."""
     unless: tuple[str, ...] = ()

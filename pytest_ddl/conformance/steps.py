@@ -88,7 +88,7 @@ class Steps:
 
 
 class Model(Protocol):
-    """What an optimizer should do with the gradients of one update."""
+    """Model of the update that an optimizer should make with gradients."""
 
     def update(self, gradients: Sequence[Array]) -> None:
         """Make one update."""

@@ -25,6 +25,6 @@ class Tags:
     """The value of an example depends on the other examples of the batch, as in batch normalization."""
 
     def over(self, found: Tags) -> Tags:
-        """Return these tags, and the found ones where nothing was declared."""
+        """Return these tags. The found ones fill in those that were not declared."""
         declared = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(found, **{name: value for name, value in declared.items() if value is not None})
