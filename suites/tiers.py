@@ -1,4 +1,4 @@
-"""Read ``tiers.toml``: which tests run before each commit, by default, and every night."""
+"""Read a file of tiers: which tests run before each commit, by default, and every night."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ else:
     import tomli as tomllib
 
 FILE = Path(__file__).with_name("tiers.toml")
+"""Tiers of the suite."""
 TIERS = ("smoke", "core", "full")
 """Tiers, each a part of the next one."""
 DEFAULT = "core"
@@ -32,15 +33,15 @@ def load(text: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 @cache
-def _entries() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return load(FILE.read_text(encoding="utf-8"))
+def _entries(file: Path) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return load(file.read_text(encoding="utf-8"))
 
 
-def tier_of(nodeid: str) -> str:
+def tier_of(nodeid: str, file: Path = FILE) -> str:
     """Return the lowest tier in which a test runs."""
-    return next((tier for tier, expression in _entries() if expression.search(nodeid)), DEFAULT)
+    return next((tier for tier, expression in _entries(file) if expression.search(nodeid)), DEFAULT)
 
 
-def is_in(nodeid: str, tier: str) -> bool:
+def is_in(nodeid: str, tier: str, file: Path = FILE) -> bool:
     """Return whether a test runs in a tier."""
-    return TIERS.index(tier_of(nodeid)) <= TIERS.index(tier)
+    return TIERS.index(tier_of(nodeid, file)) <= TIERS.index(tier)

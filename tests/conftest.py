@@ -1,14 +1,35 @@
-"""What all tests of the plugin share: a folder of their own for warm servers."""
+"""What all tests of the plugin share: their tiers, and a folder of their own for warm servers."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
 
+from suites import tiers
+
+TIERS = Path(__file__).with_name("tiers.toml")
 OWN = "_PYTEST_DDL_TEST_SERVERS"
 """Environment variable of the pytest process that has made the folder. Workers of pytest-xdist inherit it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = f"Also run the tests of the plugin that {TIERS.name} leaves to the night"
+    parser.addoption("--nightly", action="store_true", help=told)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # A test that an argument names runs always.
+    if config.getoption("--nightly") or any("::" in argument for argument in config.args):
+        return
+    here = TIERS.parent
+    left = [item for item in items if here in item.path.parents and not tiers.is_in(item.nodeid, "core", TIERS)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        left_out = set(left)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_configure(config: pytest.Config) -> None:
