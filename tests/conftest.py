@@ -1,14 +1,19 @@
-"""What all tests of the plugin share: their tiers, and a folder of their own for warm servers."""
+"""Shared by all tests of the plugin: the path to the suite, tiers, and a folder of their own for warm servers."""
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from suites import tiers
+# At the end, so that an installed pytest_ddl is found first. Under importmode=importlib the root folder is not on the
+# path by itself.
+sys.path.append(str(Path(__file__).parents[1]))
+
+from suites import tiers  # noqa: E402
 
 TIERS = Path(__file__).with_name("tiers.toml")
 OWN = "_PYTEST_DDL_TEST_SERVERS"

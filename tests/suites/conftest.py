@@ -1,16 +1,11 @@
-"""Makes the suite importable, and runs a suite of one test file."""
+"""Runs a suite of one test file."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-# At the end, so that an installed pytest_ddl is found first. Under importmode=importlib the root folder is not on the
-# path by itself.
-sys.path.append(str(Path(__file__).parents[2]))
 
 
 @pytest.fixture
