@@ -13,7 +13,7 @@ import pytest
 # path by itself.
 sys.path.append(str(Path(__file__).parents[1]))
 
-from suites import tiers  # noqa: E402
+from suites import tiers
 
 TIERS = Path(__file__).with_name("tiers.toml")
 OWN = "_PYTEST_DDL_TEST_SERVERS"
