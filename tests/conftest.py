@@ -29,12 +29,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # A test that an argument names runs always.
     if config.getoption("--nightly") or any("::" in argument for argument in config.args):
         return
-    here = TIERS.parent
-    left = [item for item in items if here in item.path.parents and not tiers.is_in(item.nodeid, "core", TIERS)]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        left_out = set(left)
+    left_out = {item for item in items if _is_nightly(item)}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def _is_nightly(item: pytest.Item) -> bool:
+    own = item.path.is_relative_to(TIERS.parent) and item.get_closest_marker("slow") is not None
+    return own and not tiers.is_in(item.nodeid, tiers.DEFAULT, TIERS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
