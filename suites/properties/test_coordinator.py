@@ -119,6 +119,27 @@ def test_join_raises_once_and_clears(coordinator, failing):
     coordinator.join()
 
 
+@pytest.mark.ddl_item("coordinator.done")
+@here
+def test_nothing_runs_after_done(coordinator):
+    """When ``done`` says so, each closure has added its own number. The time limit of the test ends the loop."""
+    import tensorflow as tf
+
+    with coordinator.strategy.scope():
+        total = tf.Variable(0, dtype="int64")
+
+    @tf.function
+    def add(number):
+        total.assign_add(number)
+
+    for first in (0, 12):
+        for number in range(first, first + 12):
+            coordinator.schedule(add, args=(tf.constant(3**number, tf.int64),))
+        while not coordinator.done():
+            pass
+        assert int(total.numpy()) == sum(3**number for number in range(first + 12))
+
+
 @pytest.mark.ddl_item("coordinator.done", "coordinator.schedule", shows="behavior")
 @here
 @pytest.mark.parametrize("name", ["done", "schedule"])

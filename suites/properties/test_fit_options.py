@@ -282,9 +282,10 @@ def test_two_models_with_optimizers_of_their_own(ddl_strategy):
 
 
 @pytest.mark.ddl(strategies=["one_device", "mirrored"])
-@pytest.mark.ddl_item("fit.progress", shows="behavior")
-def test_progress_tells_epochs_and_steps(ddl_strategy):
-    model = linear(ddl_strategy)
+@pytest.mark.ddl_item("fit.progress")
+def test_progress_tells_epochs_steps_and_losses(ddl_strategy):
+    """The loss at the end of an epoch is the mean over all its examples, with four digits."""
+    model, weights = linear(ddl_strategy, rate=RATE), START
     for verbose in (1, 2):
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown):
@@ -294,6 +295,11 @@ def test_progress_tells_epochs_and_steps(ddl_strategy):
         # Each number of steps is told with its total; the last one of an epoch is all four.
         assert text.count("4/4") >= 2, text
         assert not re.search(r"[5-9]/4", text.replace("4/4", "")), text
+        told = [float(loss) for loss in re.findall(r"4/4 .*?loss: ([\d.]+)", text)]
+        expected = train(BATCHES, [RATE] * 2, start=weights)
+        weights = expected.weights
+        # The bar may show the last step twice, before and after the epoch's end.
+        assert [told[0], told[-1]] == [pytest.approx(loss, rel=5e-4) for loss in expected.loss], text
 
 
 @pytest.mark.ddl(strategies=["mirrored"])

@@ -204,3 +204,26 @@ def test_the_context_of_a_pipeline(ddl_strategy):
     if replicas > 1:
         with pytest.raises(ValueError, match="not divisible"):
             context.get_per_replica_batch_size(replicas * 5 + 1)
+
+
+@pytest.mark.ddl_item("input.input_context", "input.from_function")
+@pytest.mark.ddl(strategies=["one_device", "mirrored", "mirrored[replicas=3]", WORKERS, "central_storage"])
+@pytest.mark.parametrize("how", MODES)
+def test_a_pipeline_that_reads_its_own_shard(how, ddl_strategy):
+    """Each worker takes every n-th number, and each of its replicas a batch of the size that the context says."""
+    import tensorflow as tf
+
+    replicas, workers, rank = ddl_strategy.num_replicas_in_sync, current_rank().num_ranks, current_rank().rank
+    size, here = 2, replicas // workers
+
+    def make(context):
+        shard = tf.data.Dataset.range(4 * size * replicas).shard(context.num_input_pipelines, context.input_pipeline_id)
+        return shard.batch(context.get_per_replica_batch_size(size * replicas))
+
+    steps = epoch(ddl_strategy, ddl_strategy.distribute_datasets_from_function(make), how)
+    own = list(range(rank, 4 * size * replicas, workers))
+    expected = [
+        [own[start + size * r : start + size * (r + 1)] for r in range(here)]
+        for start in range(0, len(own), size * here)
+    ]
+    assert ids(steps) == expected

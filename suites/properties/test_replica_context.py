@@ -92,9 +92,10 @@ def test_gradient_through_all_gather(how, ddl_strategy):
         np.testing.assert_array_equal(found, 2 * value * weights[:, replica].sum(axis=0))
 
 
-@pytest.mark.ddl_item("replica_ctx.all_gather.errors", shows="behavior")
+@pytest.mark.ddl_item("replica_ctx.all_gather.errors")
 @HOW
 def test_all_gather_refuses_slices_and_other_axes(how, ddl_strategy):
+    """After the errors, the next one has the parts of all replicas in order."""
     import tensorflow as tf
 
     def slices():
@@ -104,6 +105,10 @@ def test_all_gather_refuses_slices_and_other_axes(how, ddl_strategy):
         called(how, lambda: ddl_strategy.run(slices))
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         called(how, lambda: ddl_strategy.run(lambda: context().all_gather(tf.ones((2, 2)), axis=None)))
+    own = distributed(ddl_strategy, lambda replica: [[replica + 1.0, 3.0**replica]])
+    expected = np.concatenate(everyone(ddl_strategy, lambda replica: [[replica + 1.0, 3.0**replica]]))
+    for found in by_replicas(ddl_strategy, how, lambda value: context().all_gather(value, axis=0), own):
+        np.testing.assert_array_equal(found, expected)
 
 
 HEIGHT = 6
@@ -282,13 +287,18 @@ def test_merge_calls_keep_values_and_order(how, ddl_strategy):
 
 
 @pytest.mark.ddl(strategies=["mirrored[replicas=3]", "central_storage"])
-@pytest.mark.ddl_item("replica_ctx.merge_call.forbidden", shows="behavior")
+@pytest.mark.ddl_item("replica_ctx.merge_call.forbidden")
 @pytest.mark.parametrize("place", ["function", "condition"])
 def test_merge_call_in_a_graph_of_its_own_is_refused(place, ddl_strategy):
+    """The strategy stays usable: the next merge_call gets the value of each replica."""
     import tensorflow as tf
 
+    def add(strategy, value):
+        return tf.add_n(list(strategy.experimental_local_results(value)))
+
     def merge():
-        return context().merge_call(lambda strategy: tf.constant(1.0))
+        own = tf.constant(3.0) ** tf.cast(context().replica_id_in_sync_group, "float32")
+        return context().merge_call(add, args=(own,))
 
     def replica_function():
         inner = tf.function(merge) if place == "function" else None
@@ -297,4 +307,5 @@ def test_merge_call_in_a_graph_of_its_own_is_refused(place, ddl_strategy):
     with pytest.raises(RuntimeError, match="merge_call"):
         called("function", lambda: ddl_strategy.run(replica_function))
     found = ddl_strategy.run(merge)
-    assert {float(part) for part in ddl_strategy.experimental_local_results(found)} == {1.0}
+    whole = sum(everyone(ddl_strategy, lambda replica: 3.0**replica))
+    assert {float(part) for part in ddl_strategy.experimental_local_results(found)} == {whole}

@@ -330,7 +330,7 @@ def test_a_server(ddl_strategy):
         tf.distribute.Server({"worker": [free_address()]}, job_name="ps", task_index=0)
 
 
-@pytest.mark.ddl_item("resolver.server_share")
+@pytest.mark.ddl_item("resolver.server_share", "resolver.server")
 @servers
 def test_servers_share_the_variables_of_their_cluster(ddl_strategy):
     """What a client of one server assigns, a client of the other one reads."""

@@ -62,18 +62,21 @@ def test_a_variable_beside_another(ddl_strategy):
     assert [float(one.numpy()) for one in others] == [0.0, 1.0, 2.0]
 
 
-@pytest.mark.ddl_item("strategy.ps.run_outside", shows="behavior")
+@pytest.mark.ddl_item("strategy.ps.run_outside", shows="parity")
 @here
 def test_run_out_of_a_closure(ddl_strategy):
     """Out of a closure, the coordinator itself runs the function once, on the variables of the servers."""
     import tensorflow as tf
 
-    with ddl_strategy.scope():
-        variable = tf.Variable([1.0, 2.0])
-    step = tf.function(lambda: ddl_strategy.run(lambda: variable.assign_add([10.0, 20.0])), autograph=False)
-    step()
-    assert variable.numpy().tolist() == [11.0, 22.0]
-    assert float(ddl_strategy.reduce("SUM", tf.constant(3.0), axis=None)) == 3.0
+    for strategy in (ddl_strategy, tf.distribute.OneDeviceStrategy("CPU:0")):
+        with strategy.scope():
+            variable = tf.Variable([1.0, 2.0])
+        run = lambda value: strategy.run(variable.assign_add, args=(value,))  # noqa: B023, E731
+        step = tf.function(run, autograph=False)
+        for number in (1.0, 3.0):
+            step(tf.constant([10.0, 20.0]) * number)
+        assert variable.numpy().tolist() == [41.0, 82.0]
+        assert float(strategy.reduce("SUM", tf.constant(3.0), axis=None)) == 3.0
 
 
 CLUSTERS = {

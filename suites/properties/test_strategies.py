@@ -57,8 +57,9 @@ def test_the_resolver_of_a_strategy(ddl_strategy):
 
 
 @pytest.mark.ddl(strategies=["mirrored[replicas=3]", "multi_worker_mirrored", "central_storage"])
-@pytest.mark.ddl_item("strategy.extended.colocate", shows="behavior")
+@pytest.mark.ddl_item("strategy.extended.colocate")
 def test_variables_beside_others(ddl_strategy):
+    """A variable beside another one is one of the strategy too: it gets the sum of what the replicas give."""
     import tensorflow as tf
 
     strategy = ddl_strategy
@@ -66,13 +67,18 @@ def test_variables_beside_others(ddl_strategy):
     with strategy.scope():
         first = tf.Variable([1.0, 2.0], aggregation=tf.VariableAggregation.SUM)
         with strategy.extended.colocate_vars_with(first):
-            second = tf.Variable([3.0, 4.0])
+            second = tf.Variable([3.0, 4.0], aggregation=tf.VariableAggregation.SUM)
     devices = [[part.device for part in strategy.experimental_local_results(variable)] for variable in (first, second)]
     assert devices[0] == devices[1]
     assert strategy.extended.variable_created_in_scope(first)
     assert not strategy.extended.variable_created_in_scope(outside)
     for part in strategy.experimental_local_results(first):
         assert strategy.extended.value_container(part) is first
+    own = distributed(strategy, lambda replica: [replica + 1.0, 3.0**replica], "float32")
+    strategy.run(lambda value: second.assign_add(value), args=(own,))
+    expected = np.sum([[3.0, 4.0], *everyone(strategy, lambda replica: [replica + 1.0, 3.0**replica])], axis=0)
+    for part in strategy.experimental_local_results(second):
+        np.testing.assert_array_equal(part.read_value(), expected)
     if not has_one_copy(strategy):
         with strategy.scope(), pytest.raises(ValueError, match=r"scope|strategy"):
             strategy.extended.colocate_vars_with(outside).__enter__()

@@ -266,7 +266,7 @@ def test_objects_of_the_replicas_come_back_in_order(ddl_strategy):
     assert ddl_strategy.run(lambda: shared) is shared
 
 
-@pytest.mark.ddl_item("strategy.run.exceptions", shows="behavior")
+@pytest.mark.ddl_item("strategy.run.exceptions")
 @HOW
 @pytest.mark.ddl(strategies=["mirrored[replicas=3]", "central_storage"])
 def test_an_exception_of_one_replica_reaches_the_caller(how, ddl_strategy):
@@ -279,12 +279,14 @@ def test_an_exception_of_one_replica_reaches_the_caller(how, ddl_strategy):
         context = tf.distribute.get_replica_context()
         if wrong and int(context._replica_id) == last:
             raise LookupError("only here")
-        return context.all_reduce("SUM", tf.constant(2.0))
+        return context.all_reduce("SUM", tf.constant(3.0 ** int(context._replica_id)))
 
     with pytest.raises(LookupError, match="only here"):
         called(how, lambda: strategy.run(replica_function, args=(True,)))
     found = called(how, lambda: strategy.run(replica_function, args=(False,)))
-    assert [float(part) for part in strategy.experimental_local_results(found)] == [2.0 * (last + 1)] * (last + 1)
+    assert [float(part) for part in strategy.experimental_local_results(found)] == [
+        sum(everyone(strategy, lambda replica: 3.0**replica))
+    ] * (last + 1)
 
 
 @pytest.mark.ddl_item("strategy.run.exceptions", shows="behavior")

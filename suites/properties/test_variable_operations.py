@@ -140,17 +140,21 @@ def test_scatter_in_cross_replica_context(name, how, ddl_strategy):
 
 
 @pytest.mark.ddl(strategies=["mirrored", "multi_worker_mirrored"])
-@pytest.mark.ddl_item("variables.scatter.on_read", shows="behavior")
+@pytest.mark.ddl_item("variables.scatter.on_read")
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_scatter_on_read_is_refused(aggregation, ddl_strategy):
+    """The components, which differ, keep their values."""
+    import tensorflow as tf
+
     one = variable(ddl_strategy, TABLE, "float64", synchronization="ON_READ", aggregation=aggregation)
+    ddl_strategy.run(lambda: one.assign(TABLE * tf.cast(replica_id() + 1, "float64")))
     for name in SCATTERED:
         with pytest.raises(NotImplementedError):
             ddl_strategy.run(lambda name=name: scatter(one, name, rows_of(1)))
         with ddl_strategy.scope(), pytest.raises(NotImplementedError):
             scatter(one, name, rows_of(1))
-    for found in components(ddl_strategy, one):
-        np.testing.assert_array_equal(found, TABLE)
+    for replica, found in zip(local_replicas(ddl_strategy), components(ddl_strategy, one), strict=True):
+        np.testing.assert_array_equal(found, TABLE * (replica + 1))
 
 
 GIVEN = {
@@ -326,7 +330,7 @@ def test_every_way_to_read_gives_the_same(aggregation, how, ddl_strategy):
         assert results == [expected[replica] for replica in local_replicas(strategy)], f"{name} by replicas"
 
 
-@pytest.mark.ddl_item("variables.out_of_scope", shows="behavior")
+@pytest.mark.ddl_item("variables.out_of_scope")
 @pytest.mark.ddl(strategies=["mirrored", "central_storage"])
 def test_a_variable_out_of_its_scope_and_in_that_of_another(ddl_strategy):
     import tensorflow as tf
@@ -335,6 +339,9 @@ def test_a_variable_out_of_its_scope_and_in_that_of_another(ddl_strategy):
     one.assign(5.0)
     one.assign_add(2.0)
     assert set(components(ddl_strategy, one)) == {7.0}
+    ddl_strategy.run(lambda: one.assign_add(tf.cast(3 ** replica_id(), "float32")))
+    whole = 7.0 + sum(3**replica for replica in range(ddl_strategy.num_replicas_in_sync))
+    assert set(components(ddl_strategy, one)) == {whole}
     other = tf.distribute.MirroredStrategy(["CPU:0"])
     with other.scope():
         with pytest.raises((RuntimeError, ValueError)):
@@ -344,7 +351,7 @@ def test_a_variable_out_of_its_scope_and_in_that_of_another(ddl_strategy):
         foreign = tf.Variable(1.0)
     with ddl_strategy.scope(), pytest.raises(ValueError, match="colocate_vars_with"):
         ddl_strategy.extended.colocate_vars_with(foreign).__enter__()
-    assert one.numpy() == 7.0
+    assert one.numpy() == whole
 
 
 BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "gt", "ge")
