@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from suites.defects import collectives, inputs, servers, training, variables
-from suites.defects.registry import DEFECTS, VARIABLE, Defect, plant_from_environment
+from suites.defects.registry import DEFECTS, VARIABLE, Defect, plant_from_environment, planted
 
 __all__ = [
     "DEFECTS",
@@ -12,6 +12,7 @@ __all__ = [
     "collectives",
     "inputs",
     "plant_from_environment",
+    "planted",
     "servers",
     "training",
     "variables",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, replace
+from suites.defects.registry import defect, put, replace
 
-_COLLECTIVES = "test_collectives or test_replica_context or test_contexts or test_cross_device"
-_VALUES = "test_values or test_contexts or test_random or test_losses"
+_COLLECTIVES = r"test_(collectives|replica_context|contexts|cross_device)\.py"
+_VALUES = r"test_(values|contexts|random|losses)\.py"
 
 
 def _reversed(value: Any) -> Any:
@@ -40,11 +40,14 @@ def all_reduce_of_own_value() -> None:
 
 @defect(_COLLECTIVES)
 def all_reduce_without_gradient() -> None:
-    """No gradient goes through a reduction."""
+    """The gradient through a reduction is 0."""
     import tensorflow as tf
 
     def make(original: Any) -> Any:
-        return lambda *args, **kwargs: tf.nest.map_structure(tf.stop_gradient, original(*args, **kwargs))
+        def constant(value: Any) -> Any:
+            return value if isinstance(value, tf.IndexedSlices) else tf.stop_gradient(value) + 0 * value
+
+        return lambda *args, **kwargs: tf.nest.map_structure(constant, original(*args, **kwargs))
 
     replace(tf.distribute.ReplicaContext, "all_reduce", make)
 
@@ -82,7 +85,7 @@ def sparse_reduction_loses_rows() -> None:
     replace(tf.distribute.ReplicaContext, "all_reduce", make)
 
 
-@defect(_COLLECTIVES + " or test_values")
+@defect(_COLLECTIVES + r"|test_values\.py")
 def merge_call_in_reverse() -> None:
     """merge_call hands over the values of the replicas in reverse order."""
     import tensorflow as tf
@@ -157,7 +160,7 @@ def replica_id_within_worker() -> None:
         found = original(self)
         return found % local if isinstance(found, int) else tf.math.floormod(found, local)
 
-    ReplicaContextBase.replica_id_in_sync_group = property(within)
+    put(ReplicaContextBase, "replica_id_in_sync_group", property(within))
 
 
 @defect(_VALUES)
@@ -175,7 +178,7 @@ def update_twice() -> None:
     replace(StrategyExtendedV2, "update", make)
 
 
-@defect("test_values or test_losses")
+@defect(r"test_(values|losses)\.py")
 def average_loss_of_own_batch() -> None:
     """compute_average_loss divides by the number of the replica's own examples."""
     import tensorflow as tf

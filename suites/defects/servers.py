@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, replace
+from suites.defects.registry import defect, put, replace
 
-_SHARDING = "test_sharding or test_sharding_saved"
+_SHARDING = r"test_sharding(_saved)?\.py"
 
 
-@defect("test_coordinator")
+@defect(r"test_coordinator\.py")
 def closures_run_twice() -> None:
     """ClusterCoordinator.schedule schedules each closure twice."""
     import tensorflow as tf
@@ -24,7 +24,7 @@ def closures_run_twice() -> None:
     replace(tf.distribute.coordinator.ClusterCoordinator, "schedule", make)
 
 
-@defect("test_coordinator")
+@defect(r"test_coordinator\.py")
 def errors_of_closures_are_lost() -> None:
     """ClusterCoordinator.join raises nothing."""
     import contextlib
@@ -41,7 +41,7 @@ def errors_of_closures_are_lost() -> None:
     replace(tf.distribute.coordinator.ClusterCoordinator, "join", make)
 
 
-@defect("test_coordinator")
+@defect(r"test_coordinator\.py")
 def schedule_waits() -> None:
     """ClusterCoordinator.schedule waits for the closure."""
     import tensorflow as tf
@@ -57,7 +57,7 @@ def schedule_waits() -> None:
     replace(tf.distribute.coordinator.ClusterCoordinator, "schedule", make)
 
 
-@defect("test_coordinator")
+@defect(r"test_coordinator\.py")
 def one_iterator_of_all_workers() -> None:
     """A dataset for each worker repeats its first element."""
     import tensorflow as tf
@@ -164,7 +164,7 @@ def sharded_variable_is_turned() -> None:
     )
 
 
-@defect("test_resolvers")
+@defect(r"test_resolvers\.py")
 def task_of_another_number() -> None:
     """A cluster resolver has the number of the next task, and its tasks in reverse order."""
     import tensorflow as tf
@@ -184,7 +184,7 @@ def task_of_another_number() -> None:
             found = own.__get__(self) if isinstance(own, property) else getattr(self, "_task_id", None)
             return None if found is None else found + 1
 
-        kind.task_id = property(task_id, own.fset if isinstance(own, property) else None)
+        put(kind, "task_id", property(task_id, own.fset if isinstance(own, property) else None))
 
         def make(original: Any) -> Any:
             def cluster_spec(self: Any) -> Any:

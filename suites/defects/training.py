@@ -6,8 +6,8 @@ from typing import Any
 
 from suites.defects.registry import defect, replace
 
-_LOSSES = "test_losses or test_fit"
-_OPTIMIZERS = "test_optimizers or (test_training and mlp)"
+_LOSSES = r"test_(losses|fit)\.py"
+_OPTIMIZERS = r"test_optimizers\.py|^test_training.py::test_(custom_loop|fit)\[.*mlp"
 
 
 @defect(_LOSSES)
@@ -173,7 +173,7 @@ def missing_gradients_move_weights() -> None:
     replace(BaseOptimizer, "apply", make)
 
 
-@defect("test_metrics")
+@defect(r"test_metrics\.py")
 def metrics_of_first_replica() -> None:
     """A metric keeps the state of the first replica only."""
     from keras.src.metrics.metric import Metric
@@ -189,7 +189,7 @@ def metrics_of_first_replica() -> None:
     replace(Metric, "add_variable", make)
 
 
-@defect("test_metrics")
+@defect(r"test_metrics\.py")
 def metrics_grow() -> None:
     """Reading a metric adds to its state."""
     import keras
@@ -207,7 +207,7 @@ def metrics_grow() -> None:
             replace(kind, "result", make)
 
 
-@defect("test_random or test_training")
+@defect(r"test_(random|training)\.py")
 def weights_of_another_seed() -> None:
     """Under a strategy, layers have other initial weights."""
     import keras

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, replace
+from suites.defects.registry import defect, put, replace
 
-_VARIABLES = "test_variables or test_variable_operations or test_contexts"
+_VARIABLES = r"test_(variables|variable_operations|contexts)\.py"
 
 
 @defect(_VARIABLES)
@@ -46,7 +46,7 @@ def mean_in_place_of_sum() -> None:
     replace(values, "apply_aggregation_replica_context", make)
 
 
-@defect(_VARIABLES + " or test_metrics")
+@defect(_VARIABLES + r"|test_metrics\.py")
 def on_read_of_first_component() -> None:
     """An ON_READ variable is read as its first component."""
     from tensorflow.python.distribute import values
@@ -64,7 +64,7 @@ def assign_sub_adds() -> None:
     from tensorflow.python.distribute import values
 
     for kind in (values.DistributedVariable, values.SyncOnReadVariable):
-        kind.assign_sub = kind.assign_add
+        put(kind, "assign_sub", kind.assign_add)
 
 
 @defect(_VARIABLES)
@@ -97,11 +97,11 @@ def variables_are_equal_and_have_one_hash() -> None:
     """Two distributed variables have one hash, and each is equal to every other."""
     from tensorflow.python.distribute import values
 
-    values.DistributedVariable.__hash__ = lambda self: 1
-    values.DistributedVariable.__eq__ = lambda self, other: True
+    put(values.DistributedVariable, "__hash__", lambda self: 1)
+    put(values.DistributedVariable, "__eq__", lambda self, other: True)
 
 
-@defect("test_random")
+@defect(r"test_random\.py")
 def generator_of_one_stream() -> None:
     """All replicas draw from the stream of the first one."""
     from tensorflow.python.ops import stateful_random_ops
@@ -112,7 +112,7 @@ def generator_of_one_stream() -> None:
     replace(stateful_random_ops.Generator, "_preprocess_key", make)
 
 
-@defect("test_random")
+@defect(r"test_random\.py")
 def generator_skips_nothing() -> None:
     """Generator.skip does nothing, and each draw starts at the same place."""
     from tensorflow.python.ops import stateful_random_ops
@@ -126,7 +126,7 @@ def generator_skips_nothing() -> None:
     )
 
 
-@defect("test_random")
+@defect(r"test_random\.py")
 def stateless_numbers_with_another_seed() -> None:
     """Stateless random numbers under a strategy have another seed in each replica."""
     import tensorflow as tf
@@ -145,7 +145,7 @@ def stateless_numbers_with_another_seed() -> None:
         replace(tf.random, name, make)
 
 
-@defect("test_checkpoints or test_sharding_saved or test_random or test_variables or saved or saving or checkpoint")
+@defect(r"test_(random|variables)\.py|checkpoint|saved")
 def restore_does_nothing() -> None:
     """Checkpoint.restore leaves all values as they are."""
     import tensorflow as tf
