@@ -15,9 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from suites.defects import DEFECTS
+from suites.known_failures import installed
 
 FILE = Path(__file__).with_name("proofs.json")
 """Test, without its parameters -> names of the defects with which it failed."""
+EXPECTED = "expected failure with "
+"""Begin of what is recorded for a test that the installed versions fail."""
 _FOLDER = Path(__file__).parent
 _TESTED = ("properties/test_*.py", "test_*.py")
 """Files with tests that need a proof. Old versions prove those of ``regressions/``."""
@@ -48,6 +51,11 @@ def without(proofs: Proofs, names: Iterable[str]) -> dict[str, list[str]]:
     return {test: [one for one in found if one not in {*names}] for test, found in proofs.items()}
 
 
+def expected_failure() -> str:
+    """Return what is recorded for a test that fails because of its entry in ``expected_failures.toml``."""
+    return EXPECTED + ", ".join(f"{name} {number}" for name, number in installed().items())
+
+
 def relative(nodeid: str) -> str:
     """Return the id of a test in this folder, from the id that pytest gives it."""
     return nodeid.rpartition("suites/")[2]
@@ -62,11 +70,20 @@ def all_tests() -> list[str]:
     """Return the tests that need a proof."""
     files = sorted(file for pattern in _TESTED for file in _FOLDER.glob(pattern))
     return [
-        f"{file.relative_to(_FOLDER).as_posix()}::{node.name}"
+        f"{file.relative_to(_FOLDER).as_posix()}::{name}"
         for file in files
         for node in ast.parse(file.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        for name in _names(node)
+        if name.startswith("test_")
     ]
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """Return the names that a statement gives to a function, or to what a call returns."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def report() -> str:
@@ -82,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m suites.proofs", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"defects; by default all: {', '.join(DEFECTS)}")
     parser.add_argument("--report", action="store_true", help="print which tests have a proof, and run nothing")
+    parser.add_argument("--known", action="store_true", help="run no defects, but tests with known failures")
     parser.add_argument("--missing", action="store_true", help="run only tests without a proof, until they have one")
     parser.add_argument("--cases", default="3", help="sets of parameters of each test (default: %(default)s)")
     chosen, others = parser.parse_known_args(arguments)
@@ -91,12 +109,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = {*chosen.names} - {*DEFECTS}
     if unknown:
         parser.error(f"no defect {', '.join(sorted(unknown))}; valid: {', '.join(DEFECTS)}")
-    names = chosen.names or [*DEFECTS]
-    if not chosen.missing:
+    names = [] if chosen.known else chosen.names or [*DEFECTS]
+    if not (chosen.missing or chosen.known):
         save(without(load(), names))
     command = [sys.executable, "-m", "pytest", "-p", "suites.proving", f"--ddl-defects={','.join(names)}"]
-    command += [f"--ddl-cases={chosen.cases}", *(["--ddl-missing"] if chosen.missing else [])]
-    command += ["--ddl-strategy=all", "--ddl-tier=full", "--ddl-timeout=60", "-q", "--tb=line", "-p", "no:cacheprovider"]
+    command += [f"--ddl-cases={chosen.cases}", *(["--ddl-missing"] if chosen.missing or chosen.known else [])]
+    command += [
+        "--ddl-strategy=all",
+        "--ddl-tier=full",
+        "--ddl-timeout=60",
+        "-q",
+        "--tb=line",
+        "-p",
+        "no:cacheprovider",
+    ]
     files = [] if any(one.startswith("suites") for one in others) else ["suites/properties", "suites/test_training.py"]
     subprocess.run([*command, *files, *others], cwd=_FOLDER.parent, check=False)
     found = {name for of_test in load().values() for name in of_test}

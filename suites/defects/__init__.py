@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suites.defects import collectives, inputs, servers, training, variables
+from suites.defects import collectives, dtensor, fitting, inputs, refusals, saving, servers, training, variables
 from suites.defects.registry import DEFECTS, VARIABLE, Defect, plant_from_environment, planted
 
 __all__ = [
@@ -10,9 +10,13 @@ __all__ = [
     "VARIABLE",
     "Defect",
     "collectives",
+    "dtensor",
+    "fitting",
     "inputs",
     "plant_from_environment",
     "planted",
+    "refusals",
+    "saving",
     "servers",
     "training",
     "variables",

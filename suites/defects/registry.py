@@ -53,6 +53,41 @@ def replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) ->
     put(owner, name, functools.wraps(original)(make(original)))
 
 
+def twice(owner: Any, name: str) -> None:
+    """Let each call of a method or function do its work two times."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            original(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return call
+
+    replace(owner, name, make)
+
+
+def silence(owner: Any, *names: str) -> None:
+    """Let methods or functions return nothing where they raise, so that wrong use is not refused."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except Exception:
+                return None
+
+        return call
+
+    for name in names:
+        replace(owner, name, make)
+
+
+def skip(owner: Any, *names: str) -> None:
+    """Let methods or functions do nothing."""
+    for name in names:
+        replace(owner, name, lambda original: lambda *args, **kwargs: None)
+
+
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Plant a defect, and remove it at the end.

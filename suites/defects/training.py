@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, replace
+from suites.defects.registry import defect, replace, twice
 
 _LOSSES = r"test_(losses|fit)\.py"
 _OPTIMIZERS = r"test_optimizers\.py|^test_training.py::test_(custom_loop|fit)\[.*mlp"
 
 
-@defect(_LOSSES)
+@defect(
+    rf"{_LOSSES}|test_(fit_options|steps_of_fit)\.py|test_precision\.py::test_weights"
+    r"|test_preprocessing\.py::test_(words|every)"
+)
 def loss_is_not_divided() -> None:
     """A loss is not divided by the number of replicas."""
     from keras.src.losses import loss
@@ -61,7 +64,10 @@ def masks_are_ignored() -> None:
     replace(loss, "apply_mask", lambda original: lambda sample_weight, *args, **kwargs: sample_weight)
 
 
-@defect(_OPTIMIZERS)
+@defect(
+    rf"{_OPTIMIZERS}|test_training\.py::test_(any|optimizer)|test_wrong_use\.py::test_gradients"
+    r"|test_layers\.py::test_a_weight|test_precision\.py::test_gradients"
+)
 def gradients_of_own_replica() -> None:
     """Each replica applies its own gradient, twice as long."""
     import tensorflow as tf
@@ -222,3 +228,79 @@ def weights_of_another_seed() -> None:
 
     for kind in (keras.initializers.GlorotUniform, keras.initializers.RandomNormal, keras.initializers.RandomUniform):
         replace(kind, "__call__", make)
+
+
+@defect(r"test_layers\.py::test_attention")
+def attention_is_doubled() -> None:
+    """An attention layer returns twice what it attends to."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def compute(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found, scores = original(self, *args, **kwargs)
+            return found * 2, scores
+
+        return compute
+
+    replace(keras.layers.MultiHeadAttention, "_compute_attention", make)
+
+
+@defect(r"test_layers\.py::test_(masks|a_stateful)")
+def recurrent_layers_forget() -> None:
+    """A recurrent layer ignores its mask, and begins each sequence with a state of 0."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def loop(self: Any, sequences: Any, initial_state: Any, mask: Any, training: bool = False) -> Any:
+            state = keras.tree.map_structure(lambda one: one * 0, initial_state)
+            return original(self, sequences, state, None, training)
+
+        return loop
+
+    for kind in (keras.layers.RNN, keras.layers.SimpleRNN):
+        if "inner_loop" in vars(kind):
+            replace(kind, "inner_loop", make)
+
+
+@defect(r"test_layers\.py::test_(random|images)")
+def seeds_do_not_advance() -> None:
+    """A seed generator gives the same seed in each step."""
+    import keras
+
+    def make(original: Any) -> Any:
+        return lambda self, *args, **kwargs: keras.ops.convert_to_tensor(self.state.value)
+
+    replace(keras.random.SeedGenerator, "next", make)
+
+
+@defect(r"test_normalization\.py::test_(replicas|local|synchronized|masked|a_replica)")
+def means_of_batches_are_moved() -> None:
+    """A batch normalization finds a mean that is 1 too large."""
+    from tensorflow import keras
+
+    def make(original: Any) -> Any:
+        def moments(self: Any, *args: Any, **kwargs: Any) -> Any:
+            mean, variance = original(self, *args, **kwargs)
+            return mean + 1, variance
+
+        return moments
+
+    for name in ("_moments", "_calculate_mean_and_var"):
+        if hasattr(keras.layers.BatchNormalization, name):
+            replace(keras.layers.BatchNormalization, name, make)
+
+
+@defect(r"test_normalization\.py::test_examples")
+def normalized_values_are_doubled() -> None:
+    """A layer normalization returns twice its result."""
+    import keras
+
+    replace(keras.layers.LayerNormalization, "call", lambda original: lambda self, inputs: original(self, inputs) * 2)
+
+
+@defect(r"test_normalization\.py::test_spectral")
+def kernels_are_normalized_twice() -> None:
+    """A spectral normalization takes two steps of its iteration at a time."""
+    import keras
+
+    twice(keras.layers.SpectralNormalization, "normalize_weights")
