@@ -28,22 +28,22 @@ _TESTED = ("properties/test_*.py", "test_*.py")
 Proofs = Mapping[str, Sequence[str]]
 
 
-def load() -> dict[str, list[str]]:
+def load(file: Path = FILE) -> dict[str, list[str]]:
     """Return the recorded proofs."""
-    found: dict[str, list[str]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    found: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return found
 
 
-def save(proofs: Proofs) -> None:
+def save(proofs: Proofs, file: Path = FILE) -> None:
     """Write the proofs of tests that have one."""
     text = json.dumps({test: sorted(names) for test, names in sorted(proofs.items()) if names}, indent=1)
-    FILE.write_text(text + "\n", encoding="utf-8")
+    file.write_text(text + "\n", encoding="utf-8")
 
 
-def add(test: str, names: Iterable[str]) -> None:
+def add(test: str, names: Iterable[str], file: Path = FILE) -> None:
     """Record that a test failed with defects."""
-    known = load()
-    save({**known, test: sorted({*known.get(test, ()), *names})})
+    known = load(file)
+    save({**known, test: sorted({*known.get(test, ()), *names})}, file)
 
 
 def without(proofs: Proofs, names: Iterable[str]) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +33,9 @@ _BROKEN = {"TypeError", "AttributeError", "NameError", "UnboundLocalError", "Imp
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("proofs of the suite of pytest-ddl")
     group.addoption("--ddl-defects", default="", help="Names of the defects to plant, separated by commas")
+    group.addoption("--ddl-proofs", default=str(proofs.FILE), help="File for the proofs (default: %(default)s)")
     group.addoption("--ddl-missing", action="store_true", help="Run only tests without a proof, until they have one")
+    group.addoption("--ddl-sound", action="store_true", help="Trust that each test passes without a defect")
     group.addoption("--ddl-cases", type=int, default=3, help="Sets of parameters of a test that run (default: 3)")
 
 
@@ -94,10 +97,13 @@ class Prover:
     """One run: the tests with their defects, and what failed so far."""
 
     def __init__(self, config: pytest.Config, defects: Sequence[Defect]) -> None:
-        self._defects = defects
+        # A defect that is about few tests is likely to be seen by them.
+        self._defects = sorted(defects, key=_number_of_tests)
         self._missing = config.getoption("--ddl-missing")
         self._cases = config.getoption("--ddl-cases")
-        self._recorded = proofs.load()
+        self._trusts = config.getoption("--ddl-sound")
+        self._file = Path(config.getoption("--ddl-proofs"))
+        self._recorded = proofs.load(self._file)
         self._proved: set[tuple[str, str]] = set()
         """Pairs of a test and a defect."""
         self._suspected: dict[str, set[str]] = {}
@@ -106,7 +112,7 @@ class Prover:
     @pytest.hookimpl(trylast=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         test = proofs.test_of(f"{metafunc.definition.nodeid}")
-        chosen = [one.name for one in self._defects if re.search(one.tests.partition(r"\[")[0], test)]
+        chosen = [one.name for one in self._defects if re.search(re.sub(r"\\\[[^|]*", "", one.tests), test)]
         metafunc.parametrize(_FIXTURE, [*chosen, SOUND], indirect=True)
 
     @pytest.hookimpl(trylast=True)
@@ -152,14 +158,23 @@ class Prover:
             if name != SOUND and report.failed and call.excinfo is not None and is_proof(call.excinfo.value):
                 self._suspected.setdefault(case, set()).add(name)
                 _keep_cluster(item)
+                if self._trusts:
+                    self._prove(test, case)
             elif name == SOUND and report.passed:
-                found = self._suspected.pop(case, set())
-                self._proved |= {(test, one) for one in found}
-                proofs.add(test, found)
+                self._prove(test, case)
             elif not self._defects and hasattr(report, "wasxfail") and report.skipped:
                 self._proved.add((test, SOUND))
-                proofs.add(test, [proofs.expected_failure()])
+                proofs.add(test, [proofs.expected_failure()], self._file)
         return report
+
+    def _prove(self, test: str, case: str) -> None:
+        found = self._suspected.pop(case, set())
+        self._proved |= {(test, one) for one in found}
+        proofs.add(test, found, self._file)
+
+
+def _number_of_tests(defect: Defect) -> int:
+    return sum(re.search(defect.tests, test) is not None for test in proofs.all_tests())
 
 
 def _parts(item: pytest.Item) -> tuple[str, str, str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from suites.defects.registry import defect, put, replace
 
-_COLLECTIVES = r"test_(collectives|replica_context|contexts|cross_device)\.py"
-_VALUES = r"test_(values|contexts|random|losses)\.py"
+_COLLECTIVES = r"test_(collectives|replica_context)\.py"
+_VALUES = r"test_(values|contexts)\.py"
 
 
 def _reversed(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from suites.defects.registry import defect, put, replace, twice
 
 
-@defect(r"test_coordinator\.py|test_servers\.py::test_what_closures")
+@defect(r"test_coordinator\.py::test_(every|run_and|training|updates)|test_servers\.py::test_what_closures")
 def closures_run_twice() -> None:
     """ClusterCoordinator.schedule schedules each closure twice."""
     import tensorflow as tf
@@ -22,7 +22,7 @@ def closures_run_twice() -> None:
     replace(tf.distribute.coordinator.ClusterCoordinator, "schedule", make)
 
 
-@defect(r"test_coordinator\.py")
+@defect(r"test_coordinator\.py::test_join")
 def errors_of_closures_are_lost() -> None:
     """ClusterCoordinator.join raises nothing."""
     import contextlib
@@ -39,23 +39,7 @@ def errors_of_closures_are_lost() -> None:
     replace(tf.distribute.coordinator.ClusterCoordinator, "join", make)
 
 
-@defect(r"test_coordinator\.py")
-def schedule_waits() -> None:
-    """ClusterCoordinator.schedule waits for the closure."""
-    import tensorflow as tf
-
-    def make(original: Any) -> Any:
-        def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
-            self.join()
-            return found
-
-        return schedule
-
-    replace(tf.distribute.coordinator.ClusterCoordinator, "schedule", make)
-
-
-@defect(r"test_coordinator\.py")
+@defect(r"test_coordinator\.py::test_(each_worker|a_worker_that)")
 def one_iterator_of_all_workers() -> None:
     """A dataset for each worker repeats its first element."""
     import tensorflow as tf

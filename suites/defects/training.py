@@ -29,7 +29,7 @@ def loss_is_divided_twice() -> None:
     replace(loss, "scale_loss_for_distribution", lambda original: lambda value: original(original(value)))
 
 
-@defect(_LOSSES)
+@defect(r"test_losses\.py::test_(regularization)")
 def regularization_counts_twice() -> None:
     """Losses of layers are added twice."""
     import keras
@@ -41,7 +41,7 @@ def regularization_counts_twice() -> None:
     replace(keras.Layer, "_get_regularization_losses", make)
 
 
-@defect(_LOSSES)
+@defect(r"test_losses\.py::test_(class_weights|loss_object|mean_divides)")
 def weights_of_examples_are_squared() -> None:
     """Sample weights and class weights count squared."""
     from keras.src.losses import loss
@@ -56,7 +56,7 @@ def weights_of_examples_are_squared() -> None:
     replace(loss, "reduce_weighted_values", make)
 
 
-@defect(_LOSSES)
+@defect(r"test_losses\.py::test_(masked)")
 def masks_are_ignored() -> None:
     """A loss counts masked values."""
     from keras.src.losses import loss
@@ -82,7 +82,7 @@ def gradients_of_own_replica() -> None:
     replace(optimizer.TFOptimizer, "_all_reduce_sum_gradients", make)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(update_is|optimizer_that|infinite)")
 def iterations_count_twice() -> None:
     """An optimizer counts each step twice."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -98,7 +98,7 @@ def iterations_count_twice() -> None:
     replace(BaseOptimizer, "apply", make)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(the_summed)")
 def no_clipping() -> None:
     """Gradients are not clipped."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -106,7 +106,7 @@ def no_clipping() -> None:
     replace(BaseOptimizer, "_clip_gradients", lambda original: lambda self, grads: grads)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(decay)")
 def weight_decay_twice() -> None:
     """Weight decay is applied twice."""
     from keras.src.backend.tensorflow import optimizer
@@ -121,7 +121,7 @@ def weight_decay_twice() -> None:
     replace(optimizer.TFOptimizer, "_apply_weight_decay", make)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(average)")
 def no_average_of_weights() -> None:
     """The moving average of weights stays at its start."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -129,7 +129,7 @@ def no_average_of_weights() -> None:
     replace(BaseOptimizer, "_update_model_variables_moving_average", lambda original: lambda self, variables: None)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(accumulated)")
 def accumulated_gradients_are_summed() -> None:
     """Accumulated gradients are added, and not averaged."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -144,7 +144,7 @@ def accumulated_gradients_are_summed() -> None:
         replace(optimizer.TFOptimizer, "_backend_increment_gradient_accumulators", make)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(loss_scale|dynamic|infinite)")
 def loss_scale_stays() -> None:
     """Gradients are divided by a loss scale of 1, and the loss scale of an optimizer is 1."""
     import keras
@@ -153,7 +153,7 @@ def loss_scale_stays() -> None:
     replace(keras.optimizers.Optimizer, "scale_loss", lambda original: lambda self, loss: loss)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(schedule)")
 def schedule_counts_double() -> None:
     """A schedule of learning rates gets twice the number of steps."""
     import keras
@@ -163,7 +163,7 @@ def schedule_counts_double() -> None:
             replace(kind, "__call__", lambda original: lambda self, step: original(self, step * 2))
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(variable_without|updates_of|each_variable|gradients_are_not)")
 def missing_gradients_move_weights() -> None:
     """A variable without a gradient moves, and each update is the reverse."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -213,7 +213,7 @@ def metrics_grow() -> None:
             replace(kind, "result", make)
 
 
-@defect(r"test_(random|training)\.py")
+@defect(r"test_random\.py::test_initial")
 def weights_of_another_seed() -> None:
     """Under a strategy, layers have other initial weights."""
     import keras

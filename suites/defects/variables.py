@@ -101,7 +101,7 @@ def variables_are_equal_and_have_one_hash() -> None:
     put(values.DistributedVariable, "__eq__", lambda self, other: True)
 
 
-@defect(r"test_random\.py")
+@defect(r"test_random\.py::test_(a_generator_gives|the_states)")
 def generator_of_one_stream() -> None:
     """All replicas draw from the stream of the first one."""
     from tensorflow.python.ops import stateful_random_ops
@@ -112,7 +112,7 @@ def generator_of_one_stream() -> None:
     replace(stateful_random_ops.Generator, "_preprocess_key", make)
 
 
-@defect(r"test_random\.py")
+@defect(r"test_random\.py::test_(a_generator_without|a_generator_gives|the_states)")
 def generator_skips_nothing() -> None:
     """Generator.skip does nothing, and each draw starts at the same place."""
     from tensorflow.python.ops import stateful_random_ops
@@ -126,7 +126,7 @@ def generator_skips_nothing() -> None:
     )
 
 
-@defect(r"test_random\.py")
+@defect(r"test_random\.py::test_(stateless)")
 def stateless_numbers_with_another_seed() -> None:
     """Stateless random numbers under a strategy have another seed in each replica."""
     import tensorflow as tf
@@ -146,7 +146,7 @@ def stateless_numbers_with_another_seed() -> None:
 
 
 @defect(
-    r"test_(random|variables)\.py|checkpoint|saved|test_servers\.py::test_slots"
+    r"test_random\.py::test_(a_restored|a_generator_is)|checkpoint|saved|test_servers\.py::test_slots"
     r"|test_preemption\.py::test_(training_that|a_loop|workers_save)"
     r"|test_input_sources\.py::test_the_iterator"
 )
