@@ -98,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run defects, write the proofs, and return 1 if a defect makes no test fail."""
     parser = argparse.ArgumentParser("python -m suites.proofs", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"defects; by default all: {', '.join(DEFECTS)}")
+    parser.add_argument("--tests", nargs="+", default=[], metavar="FILE", help="files with tests (default: all)")
     parser.add_argument("--report", action="store_true", help="print which tests have a proof, and run nothing")
     parser.add_argument("--known", action="store_true", help="run no defects, but tests with known failures")
     parser.add_argument("--missing", action="store_true", help="run only tests without a proof, until they have one")
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "-p",
         "no:cacheprovider",
     ]
-    files = [] if any(one.startswith("suites") for one in others) else ["suites/properties", "suites/test_training.py"]
+    files = chosen.tests or ["suites/properties", "suites/test_training.py"]
     subprocess.run([*command, *files, *others], cwd=_FOLDER.parent, check=False)
     found = {name for of_test in load().values() for name in of_test}
     unseen = [name for name in names if name not in found]

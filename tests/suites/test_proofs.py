@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddl import RankError
-from pytest_ddl.cluster.cluster import Answer, Fate
 from suites import proofs
 from suites.defects import DEFECTS, Defect, planted
 from suites.defects.registry import put, replace, silence, skip, twice
@@ -38,9 +37,7 @@ def test_only_a_failure_of_its_own_proves_a_test(error, proof):
 
 @pytest.mark.parametrize(("kind", "proof"), [("AssertionError", True), ("TypeError", False)])
 def test_the_exception_of_a_rank_decides(kind, proof):
-    answer = Answer(0, "rank 0", Fate.RAISED, failure=SimpleNamespace(type=kind, message="", traceback=""))
-    error = RankError.__new__(RankError)
-    error.answers = [answer]
+    error = RankError("it failed", [SimpleNamespace(failure=SimpleNamespace(type=kind))])
     assert is_proof(error) is proof
 
 
