@@ -73,7 +73,7 @@ class Expected:
         strategies = set()
         unmatched = set(self._entries)
         for test in tests:
-            strategy = _strategy_of(test)
+            strategy = strategy_of(test)
             if strategy is None:
                 continue
             strategies.add(strategy)
@@ -119,7 +119,7 @@ class Expected:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Show the entry that would make a failure an expected one."""
         report = yield
-        strategy = _strategy_of(item)
+        strategy = strategy_of(item)
         own = item.path.is_relative_to(FILE.parent) and strategy is not None and KNOWN not in item.stash
         if call.when == "call" and report.failed and own and call.excinfo is not None:
             title = f"entry for {OPTION}, if TensorFlow or Keras is wrong"
@@ -130,6 +130,6 @@ class Expected:
         return report
 
 
-def _strategy_of(test: pytest.Item) -> str | None:
+def strategy_of(test: pytest.Item) -> str | None:
     spec = getattr(getattr(test, "callspec", None), "params", {}).get(SPEC_FIXTURE)
     return None if spec is None else str(spec.name)

@@ -1,106 +1,133 @@
 """Prove that tests of the suite can fail: run them with planted defects, and record which tests fail.
 
 ``python -m suites.proofs`` runs all defects, and ``python -m suites.proofs NAME ...`` those that are named.
+``python -m suites.proofs --report`` prints which tests have a proof.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
-import os
-import re
 import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from suites.defects import DEFECTS, VARIABLE, Defect
+from suites.defects import DEFECTS
+from suites.known_failures import installed
 
 FILE = Path(__file__).with_name("proofs.json")
 """Test, without its parameters -> names of the defects with which it failed."""
-_ROOT = Path(__file__).parents[1]
-_PATIENCE = 1800.0
-"""Seconds for the run of one defect."""
-
-_NO_PROOF = re.compile(r"^\[XPASS\(strict\)\]|deadline exceeded")
+EXPECTED = "expected failure with "
+"""Begin of what is recorded for a test that the installed versions fail."""
+_FOLDER = Path(__file__).parent
+_TESTED = ("properties/test_*.py", "test_*.py")
+"""Files with tests that need a proof. Old versions prove those of ``regressions/``."""
 
 Proofs = Mapping[str, Sequence[str]]
 
 
-def load() -> dict[str, list[str]]:
+def load(file: Path = FILE) -> dict[str, list[str]]:
     """Return the recorded proofs."""
-    found: dict[str, list[str]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    found: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return found
 
 
-def merged(proofs: Proofs, name: str, failed: Iterable[str]) -> dict[str, list[str]]:
-    """Return the proofs after a new run of one defect."""
-    failing = set(failed)
-    tests = {*proofs, *failing}
-    of_tests = {
-        test: sorted({*(one for one in proofs.get(test, ()) if one != name), *([name] if test in failing else [])})
-        for test in sorted(tests)
-    }
-    return {test: names for test, names in of_tests.items() if names}
+def save(proofs: Proofs, file: Path = FILE) -> None:
+    """Write the proofs of tests that have one."""
+    text = json.dumps({test: sorted(names) for test, names in sorted(proofs.items()) if names}, indent=1)
+    file.write_text(text + "\n", encoding="utf-8")
 
 
-def failed_tests(report: str) -> set[str]:
-    """Return the tests with a failure in a JUnit report, as ``file::test``.
-
-    Errors of fixtures do not count, nor does the end of a deadline, which a busy machine can reach too. A test with an
-    entry of ``expected_failures.toml`` fails without a planted defect. So its unexpected pass does not count either.
-    """
-    found = set()
-    for case in ET.fromstring(report).iter("testcase"):
-        failure = case.find("failure")
-        told = "" if failure is None else f"{failure.get('message', '')}\n{failure.text}"
-        if failure is not None and not _NO_PROOF.search(told):
-            # The class is the path of the file as a module.
-            file = case.get("classname", "").rpartition(".")[2]
-            found.add(f"{file}.py::{case.get('name', '').partition('[')[0]}")
-    return found
+def add(test: str, names: Iterable[str], file: Path = FILE) -> None:
+    """Record that a test failed with defects."""
+    known = load(file)
+    save({**known, test: sorted({*known.get(test, ()), *names})}, file)
 
 
-def run(defect: Defect, arguments: Sequence[str]) -> set[str]:
-    """Run the tests of a defect with the defect, and return those that fail.
+def without(proofs: Proofs, names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the proofs except those by some defects, which run again."""
+    return {test: [one for one in found if one not in {*names}] for test, found in proofs.items()}
 
-    :raises RuntimeError: if the run gives no report.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "suites", "-k", defect.tests, f"--junitxml={report}", "-q"]
-        command += ["--ddl-strategy=all", "--ddl-timeout=60", "-p", "no:cacheprovider", *arguments]
-        environ = {**os.environ, VARIABLE: defect.name}
-        done = subprocess.run(
-            command, cwd=_ROOT, env=environ, capture_output=True, text=True, timeout=_PATIENCE, check=False
-        )
-        if not report.is_file():
-            raise RuntimeError(
-                f"{defect.name}: pytest ended with status {done.returncode} and no report\n{done.stdout}"
-            )
-        return failed_tests(report.read_text(encoding="utf-8"))
+
+def expected_failure() -> str:
+    """Return what is recorded for a test that fails because of its entry in ``expected_failures.toml``."""
+    return EXPECTED + ", ".join(f"{name} {number}" for name, number in installed().items())
+
+
+def relative(nodeid: str) -> str:
+    """Return the id of a test in this folder, from the id that pytest gives it."""
+    return nodeid.rpartition("suites/")[2]
+
+
+def test_of(nodeid: str) -> str:
+    """Return the id of a test in this folder, without its parameters."""
+    return relative(nodeid.partition("[")[0])
+
+
+def all_tests() -> list[str]:
+    """Return the tests that need a proof."""
+    files = sorted(file for pattern in _TESTED for file in _FOLDER.glob(pattern))
+    return [
+        f"{file.relative_to(_FOLDER).as_posix()}::{name}"
+        for file in files
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        for name in _names(node)
+        if name.startswith("test_")
+    ]
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """Return the names that a statement gives to a function, or to what a call returns."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def report() -> str:
+    """Return the share of tests with a proof, and the tests without one."""
+    tests, proofs = all_tests(), load()
+    missing = [test for test in tests if test not in proofs]
+    proved = len(tests) - len(missing)
+    return "\n".join([f"{proved} of {len(tests)} tests ({proved / len(tests):.1%}) have a proof", *missing]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run defects, write the proofs, and return 1 if a defect makes no test fail."""
     parser = argparse.ArgumentParser("python -m suites.proofs", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"defects; by default all: {', '.join(DEFECTS)}")
-    parser.add_argument("-n", default="0", metavar="N", help="processes of pytest-xdist (default: %(default)s)")
-    parser.add_argument("--tier", default="core", help="tier of the tests (default: %(default)s)")
-    chosen = parser.parse_args(arguments)
-    unknown = set(chosen.names) - set(DEFECTS)
+    parser.add_argument("--tests", nargs="+", default=[], metavar="FILE", help="files with tests (default: all)")
+    parser.add_argument("--report", action="store_true", help="print which tests have a proof, and run nothing")
+    parser.add_argument("--known", action="store_true", help="run no defects, but tests with known failures")
+    parser.add_argument("--missing", action="store_true", help="run only tests without a proof, until they have one")
+    parser.add_argument("--cases", default="3", help="sets of parameters of each test (default: %(default)s)")
+    chosen, others = parser.parse_known_args(arguments)
+    if chosen.report:
+        sys.stdout.write(report())
+        return 0
+    unknown = {*chosen.names} - {*DEFECTS}
     if unknown:
         parser.error(f"no defect {', '.join(sorted(unknown))}; valid: {', '.join(DEFECTS)}")
-    unseen = []
-    for name in chosen.names or DEFECTS:
-        failed = run(DEFECTS[name], ["-n", chosen.n, f"--ddl-tier={chosen.tier}"])
-        FILE.write_text(json.dumps(merged(load(), name, failed), indent=1) + "\n", encoding="utf-8")
-        sys.stdout.write(f"{name}: {len(failed)} test(s) fail\n")
-        sys.stdout.flush()
-        if not failed:
-            unseen.append(name)
+    names = [] if chosen.known else chosen.names or [*DEFECTS]
+    if not (chosen.missing or chosen.known):
+        save(without(load(), names))
+    command = [sys.executable, "-m", "pytest", "-p", "suites.proving", f"--ddl-defects={','.join(names)}"]
+    command += [f"--ddl-cases={chosen.cases}", *(["--ddl-missing"] if chosen.missing or chosen.known else [])]
+    command += [
+        "--ddl-strategy=all",
+        "--ddl-tier=full",
+        "--ddl-timeout=60",
+        "-q",
+        "--tb=line",
+        "-p",
+        "no:cacheprovider",
+    ]
+    files = chosen.tests or ["suites/properties", "suites/test_training.py"]
+    subprocess.run([*command, *files, *others], cwd=_FOLDER.parent, check=False)
+    found = {name for of_test in load().values() for name in of_test}
+    unseen = [name for name in names if name not in found]
     if unseen:
         sys.stderr.write(f"no test fails with: {', '.join(unseen)}\n")
     return 1 if unseen else 0

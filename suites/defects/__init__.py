@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from suites.defects import collectives, inputs, servers, training, variables
-from suites.defects.registry import DEFECTS, VARIABLE, Defect, plant_from_environment
+from suites.defects import collectives, dtensor, fitting, inputs, refusals, saving, servers, training, variables
+from suites.defects.registry import DEFECTS, VARIABLE, Defect, plant_from_environment, planted
 
 __all__ = [
     "DEFECTS",
     "VARIABLE",
     "Defect",
     "collectives",
+    "dtensor",
+    "fitting",
     "inputs",
     "plant_from_environment",
+    "planted",
+    "refusals",
+    "saving",
     "servers",
     "training",
     "variables",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, replace
+from suites.defects.registry import defect, put, replace
 
-_COLLECTIVES = "test_collectives or test_replica_context or test_contexts or test_cross_device"
-_VALUES = "test_values or test_contexts or test_random or test_losses"
+_COLLECTIVES = r"test_(collectives|replica_context)\.py"
+_VALUES = r"test_(values|contexts)\.py"
 
 
 def _reversed(value: Any) -> Any:
@@ -23,7 +23,7 @@ def _scaled(value: Any, factor: float) -> Any:
     return value * tf.cast(factor, value.dtype)
 
 
-@defect(_COLLECTIVES)
+@defect(_COLLECTIVES + r"|test_wrong_use\.py::test_options|test_preemption\.py::test_a_worker_that")
 def all_reduce_of_own_value() -> None:
     """A sum is the number of replicas times the own value, and a mean is the own value."""
     import tensorflow as tf
@@ -40,11 +40,14 @@ def all_reduce_of_own_value() -> None:
 
 @defect(_COLLECTIVES)
 def all_reduce_without_gradient() -> None:
-    """No gradient goes through a reduction."""
+    """The gradient through a reduction is 0."""
     import tensorflow as tf
 
     def make(original: Any) -> Any:
-        return lambda *args, **kwargs: tf.nest.map_structure(tf.stop_gradient, original(*args, **kwargs))
+        def constant(value: Any) -> Any:
+            return value if isinstance(value, tf.IndexedSlices) else tf.stop_gradient(value) + 0 * value
+
+        return lambda *args, **kwargs: tf.nest.map_structure(constant, original(*args, **kwargs))
 
     replace(tf.distribute.ReplicaContext, "all_reduce", make)
 
@@ -82,7 +85,7 @@ def sparse_reduction_loses_rows() -> None:
     replace(tf.distribute.ReplicaContext, "all_reduce", make)
 
 
-@defect(_COLLECTIVES + " or test_values")
+@defect(_COLLECTIVES + r"|test_values\.py|test_strategies\.py::test_central")
 def merge_call_in_reverse() -> None:
     """merge_call hands over the values of the replicas in reverse order."""
     import tensorflow as tf
@@ -99,7 +102,7 @@ def merge_call_in_reverse() -> None:
     replace(tf.distribute.ReplicaContext, "merge_call", make)
 
 
-@defect(_VALUES)
+@defect(_VALUES + r"|test_splitting\.py")
 def reduce_of_first_value() -> None:
     """Strategy.reduce returns the value of the first replica."""
     import tensorflow as tf
@@ -115,7 +118,7 @@ def reduce_of_first_value() -> None:
     replace(tf.distribute.Strategy, "reduce", make)
 
 
-@defect(_VALUES)
+@defect(_VALUES + r"|test_strategies\.py::test_one_device|test_preemption\.py::test_replicas_are")
 def gather_in_reverse() -> None:
     """Strategy.gather returns the elements in reverse order."""
     import tensorflow as tf
@@ -157,10 +160,10 @@ def replica_id_within_worker() -> None:
         found = original(self)
         return found % local if isinstance(found, int) else tf.math.floormod(found, local)
 
-    ReplicaContextBase.replica_id_in_sync_group = property(within)
+    put(ReplicaContextBase, "replica_id_in_sync_group", property(within))
 
 
-@defect(_VALUES)
+@defect(_VALUES + r"|test_strategies\.py::test_update")
 def update_twice() -> None:
     """StrategyExtended.update calls its function twice."""
     from tensorflow.python.distribute.distribute_lib import StrategyExtendedV2
@@ -175,7 +178,7 @@ def update_twice() -> None:
     replace(StrategyExtendedV2, "update", make)
 
 
-@defect("test_values or test_losses")
+@defect(r"test_(values|losses)\.py")
 def average_loss_of_own_batch() -> None:
     """compute_average_loss divides by the number of the replica's own examples."""
     import tensorflow as tf
@@ -184,3 +187,61 @@ def average_loss_of_own_batch() -> None:
         return lambda losses, *args, **kwargs: tf.reduce_mean(losses)
 
     replace(tf.nn, "compute_average_loss", make)
+
+
+@defect(r"test_values\.py::test_(each_replica_gets|objects_of|run_gives)")
+def local_results_in_reverse() -> None:
+    """experimental_local_results returns the values of the replicas in reverse order."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        return lambda self, value: original(self, value)[::-1]
+
+    replace(tf.distribute.Strategy, "experimental_local_results", make)
+
+
+@defect(r"test_values\.py::test_devices_of_replicas")
+def devices_of_the_first_replica() -> None:
+    """Each replica's context has the device of the first one."""
+    from tensorflow.python.distribute.distribute_lib import ReplicaContextBase
+
+    put(ReplicaContextBase, "devices", property(lambda self: (self.strategy.extended.worker_devices[0],)))
+
+
+@defect(r"test_contexts\.py::test_truth_table")
+def never_in_cross_replica_context() -> None:
+    """in_cross_replica_context is always false."""
+    import tensorflow as tf
+
+    put(tf.distribute, "in_cross_replica_context", lambda: False)
+
+
+@defect(r"test_cross_device\.py")
+def cross_device_operations_swap_sum_and_mean() -> None:
+    """Classes of cross-device operations take the mean for a sum, and send twice the value."""
+    import tensorflow as tf
+    from tensorflow.python.distribute import cross_device_ops as operations
+
+    def swapped(original: Any) -> Any:
+        def reduce(self: Any, reduce_op: Any, *args: Any, **kwargs: Any) -> Any:
+            kinds = tf.distribute.ReduceOp
+            return original(self, kinds.SUM if reduce_op == kinds.MEAN else kinds.MEAN, *args, **kwargs)
+
+        return reduce
+
+    def sent_twice(original: Any) -> Any:
+        return lambda self, tensor, destinations: original(self, tensor * 2, destinations)
+
+    replace(operations.CrossDeviceOps, "broadcast", sent_twice)
+    for kind in (operations.ReductionToOneDevice, operations.AllReduceCrossDeviceOps, operations.CollectiveAllReduce):
+        for name in ("reduce_implementation", "batch_reduce_implementation"):
+            if name in vars(kind):
+                replace(kind, name, swapped)
+
+
+@defect(r"test_wrong_use\.py::test_what_a_strategy_of_several")
+def each_worker_saves() -> None:
+    """Each worker is told to save checkpoints, as the chief is."""
+    from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+
+    put(CollectiveAllReduceExtended, "should_checkpoint", property(lambda self: True))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, replace
-
-_INPUT = "test_input or test_input_iterators or test_input_sharding or test_input_sources"
+from suites.defects.registry import defect, put, replace
 
 
-@defect(_INPUT)
+@defect(r"test_input_sharding\.py::test_(the_context.*multi_worker|workers_make)")
 def every_worker_is_the_first() -> None:
     """A dataset function gets the input context of the first worker on each worker."""
     import tensorflow as tf
 
-    tf.distribute.InputContext.input_pipeline_id = property(lambda self: 0)
+    put(tf.distribute.InputContext, "input_pipeline_id", property(lambda self: 0))
 
 
-@defect(_INPUT)
+@defect(r"test_input_sharding\.py::test_the_context")
 def batch_size_without_remainder() -> None:
     """The batch size of a replica is rounded down."""
     import tensorflow as tf
@@ -28,7 +26,11 @@ def batch_size_without_remainder() -> None:
     replace(tf.distribute.InputContext, "get_per_replica_batch_size", make)
 
 
-@defect(_INPUT)
+@defect(
+    r"test_input\.py::test_every|test_input_iterators\.py::test_(an_iterator|a_loop|the_spec|an_infinite|shuf|struct|sparse)"
+    r"|test_input_sharding\.py::test_workers_(share|read)"
+    r"|test_input_sources\.py::test_(options|shapes|reduce|python|a_service)"
+)
 def first_batch_is_lost() -> None:
     """A distributed dataset omits the first element."""
     import tensorflow as tf
@@ -42,7 +44,7 @@ def first_batch_is_lost() -> None:
     replace(tf.distribute.Strategy, "experimental_distribute_dataset", make)
 
 
-@defect(_INPUT)
+@defect(r"test_input_sharding\.py::test_workers_make|test_input_sources\.py::test_a_pipeline")
 def pipelines_lose_their_first_element() -> None:
     """A dataset of a dataset function omits its first element."""
     import tensorflow as tf
@@ -56,7 +58,7 @@ def pipelines_lose_their_first_element() -> None:
     replace(tf.distribute.Strategy, "distribute_datasets_from_function", make)
 
 
-@defect(_INPUT)
+@defect(r"test_input_sharding\.py::test_(workers_share|fewer)")
 def no_sharding() -> None:
     """No dataset is sharded: each worker reads all."""
     from tensorflow.python.data.experimental.ops import distribute
@@ -67,7 +69,7 @@ def no_sharding() -> None:
     replace(distribute, "_AutoShardDataset", make)
 
 
-@defect(_INPUT)
+@defect(r"test_input(_iterators)?\.py::test_(every|an_iterator|struct)")
 def examples_in_reverse() -> None:
     """The parts of a batch go to the replicas in reverse order."""
     from tensorflow.python.distribute import input_lib
@@ -89,7 +91,7 @@ def examples_in_reverse() -> None:
     replace(input_lib.DistributedIteratorBase, "__next__", make)
 
 
-@defect(_INPUT)
+@defect(r"test_input_iterators\.py::test_(an_iterator|shuffled)")
 def iterators_never_begin_again() -> None:
     """Each loop over a distributed dataset takes up the first iterator again."""
     from tensorflow.python.distribute import input_lib
@@ -104,3 +106,37 @@ def iterators_never_begin_again() -> None:
 
     for kind in (input_lib.DistributedDataset, input_lib.DistributedDatasetsFromFunction):
         replace(kind, "__iter__", make)
+
+
+@defect(r"test_input\.py::test_(batch_sizes|replicas_get)")
+def first_replica_takes_what_the_last_should() -> None:
+    """The first replica gets its part of a batch, and that of the last one."""
+    import tensorflow as tf
+    from tensorflow.python.data.experimental.ops import distribute
+
+    def make(original: Any) -> Any:
+        def sizes(*args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            moved = tf.one_hot(0, tf.size(found), dtype=found.dtype) - tf.one_hot(
+                tf.size(found) - 1, tf.size(found), dtype=found.dtype
+            )
+            return found + moved * found[-1]
+
+        return sizes
+
+    replace(distribute, "batch_sizes_for_worker", make)
+
+
+@defect(r"test_input_iterators\.py::test_an_empty")
+def one_element_more() -> None:
+    """A distributed dataset has one element of zeros at its end."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def distribute(self: Any, dataset: Any, options: Any = None) -> Any:
+            zeros = tf.data.Dataset.from_tensors(tf.zeros([1], dataset.element_spec.dtype))
+            return original(self, dataset.concatenate(zeros), options)
+
+        return distribute
+
+    replace(tf.distribute.Strategy, "experimental_distribute_dataset", make)

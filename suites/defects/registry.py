@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,14 @@ class Defect:
     name: str
     what: str
     tests: str
-    """Pattern for ``-k``: only these tests run with the defect."""
+    """Expression that is searched for in the id of a test: only these tests run with the defect."""
     plant: Callable[[], None]
 
 
 DEFECTS: dict[str, Defect] = {}
+_ABSENT = object()
+_changed: list[tuple[Any, str, Any]] = []
+"""Owner, name and earlier value of each attribute that has been replaced."""
 
 
 def defect(tests: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -37,15 +41,73 @@ def defect(tests: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
     return register
 
 
+def put(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of a class or module until the defect is removed."""
+    _changed.append((owner, name, vars(owner).get(name, _ABSENT)))
+    setattr(owner, name, value)
+
+
 def replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-    """Replace a method or function by ``make(original)``."""
+    """Replace a method or function by ``make(original)`` until the defect is removed."""
     original = getattr(owner, name)
-    changed = functools.wraps(original)(make(original))
-    setattr(owner, name, changed)
+    put(owner, name, functools.wraps(original)(make(original)))
+
+
+def twice(owner: Any, name: str) -> None:
+    """Let each call of a method or function do its work two times."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            original(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return call
+
+    replace(owner, name, make)
+
+
+def silence(owner: Any, *names: str) -> None:
+    """Let methods or functions return nothing where they raise, so that wrong use is not refused."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except Exception:
+                return None
+
+        return call
+
+    for name in names:
+        replace(owner, name, make)
+
+
+def skip(owner: Any, *names: str) -> None:
+    """Let methods or functions do nothing."""
+    for name in names:
+        replace(owner, name, lambda original: lambda *args, **kwargs: None)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a defect, and remove it at the end.
+
+    :raises KeyError: if there is no such defect.
+    """
+    try:
+        DEFECTS[name].plant()
+        yield
+    finally:
+        while _changed:
+            owner, attribute, earlier = _changed.pop()
+            if earlier is _ABSENT:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, earlier)
 
 
 def plant_from_environment() -> None:
-    """Plant the defect that the environment names, if any.
+    """Plant the defect that the environment names, if any, for the rest of this process.
 
     :raises KeyError: if there is no such defect.
     """

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, replace
-
-_SHARDING = "test_sharding or test_sharding_saved"
+from suites.defects.registry import defect, put, replace, twice
 
 
-@defect("test_coordinator")
+@defect(r"test_coordinator\.py::test_(every|run_and|training|updates)|test_servers\.py::test_what_closures")
 def closures_run_twice() -> None:
     """ClusterCoordinator.schedule schedules each closure twice."""
     import tensorflow as tf
@@ -24,7 +22,7 @@ def closures_run_twice() -> None:
     replace(tf.distribute.coordinator.ClusterCoordinator, "schedule", make)
 
 
-@defect("test_coordinator")
+@defect(r"test_coordinator\.py::test_join")
 def errors_of_closures_are_lost() -> None:
     """ClusterCoordinator.join raises nothing."""
     import contextlib
@@ -41,23 +39,7 @@ def errors_of_closures_are_lost() -> None:
     replace(tf.distribute.coordinator.ClusterCoordinator, "join", make)
 
 
-@defect("test_coordinator")
-def schedule_waits() -> None:
-    """ClusterCoordinator.schedule waits for the closure."""
-    import tensorflow as tf
-
-    def make(original: Any) -> Any:
-        def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
-            self.join()
-            return found
-
-        return schedule
-
-    replace(tf.distribute.coordinator.ClusterCoordinator, "schedule", make)
-
-
-@defect("test_coordinator")
+@defect(r"test_coordinator\.py::test_(each_worker|a_worker_that)")
 def one_iterator_of_all_workers() -> None:
     """A dataset for each worker repeats its first element."""
     import tensorflow as tf
@@ -71,7 +53,86 @@ def one_iterator_of_all_workers() -> None:
     replace(tf.distribute.coordinator.ClusterCoordinator, "create_per_worker_dataset", make)
 
 
-@defect(_SHARDING)
+@defect(r"test_coordinator\.py::test_schedule_does_not_wait")
+def work_is_always_done() -> None:
+    """ClusterCoordinator.done is always true."""
+    import tensorflow as tf
+
+    replace(tf.distribute.coordinator.ClusterCoordinator, "done", lambda original: lambda self: True)
+
+
+@defect(r"test_coordinator\.py::test_(other_calls|join_raises)")
+def errors_of_closures_are_others() -> None:
+    """A coordinator raises an error of its own in place of that of the closure."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(self, *args, **kwargs)
+            except tf.errors.OpError:
+                raise RuntimeError("a closure has failed") from None
+
+        return call
+
+    for name in ("join", "done", "schedule"):
+        replace(tf.distribute.coordinator.ClusterCoordinator, name, make)
+
+
+@defect(r"test_coordinator\.py::test_a_value_for_each_worker")
+def values_of_workers_are_changed() -> None:
+    """A resource of a worker is twice what its function returns."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        return lambda self, fn, *args: original(self, tf.function(lambda: fn() * 2), *args)
+
+    replace(tf.distribute.coordinator.ClusterCoordinator, "_create_per_worker_resources", make)
+
+
+@defect(r"test_servers\.py::test_variables_go_round")
+def variables_are_on_one_server() -> None:
+    """All variables are on the first server."""
+    from tensorflow.python.distribute.parameter_server_strategy_v2 import ParameterServerStrategyV2Extended
+
+    def make(original: Any) -> Any:
+        def create(self: Any, *args: Any, **kwargs: Any) -> Any:
+            self._variable_count = 0
+            return original(self, *args, **kwargs)
+
+        return create
+
+    replace(ParameterServerStrategyV2Extended, "_create_variable", make)
+
+
+@defect(r"test_servers\.py::test_a_variable_beside|test_strategies\.py::test_variables_beside")
+def variables_are_not_beside_others() -> None:
+    """colocate_vars_with does nothing."""
+    import contextlib
+
+    from tensorflow.python.distribute.distribute_lib import StrategyExtendedV2
+
+    replace(StrategyExtendedV2, "colocate_vars_with", lambda original: lambda self, other: contextlib.nullcontext())
+
+
+@defect(r"test_servers\.py::test_run_out_of")
+def functions_run_twice() -> None:
+    """A strategy of parameter servers runs a function two times."""
+    import tensorflow as tf
+
+    twice(tf.distribute.ParameterServerStrategy, "run")
+
+
+@defect(r"test_servers\.py::test_lookup|test_preprocessing\.py::test_(workers_of|what_was)")
+def tables_find_the_next_id() -> None:
+    """A lookup in a table returns the id after the right one."""
+    from tensorflow.python.ops import lookup_ops
+
+    for kind in (lookup_ops.InitializableLookupTableBase, lookup_ops.StaticVocabularyTable):
+        replace(kind, "lookup", lambda original: lambda *args, **kwargs: original(*args, **kwargs) + 1)
+
+
+@defect(r"test_sharding\.py::test_(fixed|shards)")
 def one_shard_less() -> None:
     """A partitioner returns one shard less, and at least one."""
     from tensorflow.python.distribute import sharded_variable as sharded
@@ -88,7 +149,7 @@ def one_shard_less() -> None:
         replace(kind, "__call__", make)
 
 
-@defect(_SHARDING)
+@defect(r"test_sharding\.py::test_(rows|elements)")
 def rows_of_shards_are_turned() -> None:
     """Rows go to the next row of a sharded variable, and come from there."""
     import tensorflow as tf
@@ -104,7 +165,7 @@ def rows_of_shards_are_turned() -> None:
     replace(sharded.ShardedVariableMixin, "_decompose_indices", make)
 
 
-@defect(_SHARDING)
+@defect(r"test_sharding\.py::test_(slices|a_new_axis|an_ellipsis)")
 def slices_begin_later() -> None:
     """A slice of a sharded variable loses its first row."""
     from tensorflow.python.distribute import sharded_variable as sharded
@@ -115,7 +176,7 @@ def slices_begin_later() -> None:
     replace(sharded.ShardedVariableMixin, "__getitem__", make)
 
 
-@defect(_SHARDING)
+@defect(r"test_sharding\.py::test_(assignments|an_aggregation)")
 def shards_are_assigned_in_reverse() -> None:
     """The shards of a variable get an assigned value from its end."""
     import tensorflow as tf
@@ -131,18 +192,19 @@ def shards_are_assigned_in_reverse() -> None:
         replace(sharded.ShardedVariableMixin, name, make)
 
 
-@defect(_SHARDING)
+@defect(r"test_sharding(_saved)?\.py::test_(embedding|the_gradient|a_saved)")
 def embeddings_of_another_row() -> None:
     """An embedding lookup in a sharded variable takes the next row."""
     import tensorflow as tf
 
     def make(original: Any) -> Any:
         def lookup(params: Any, ids: Any, *args: Any, **kwargs: Any) -> Any:
+            rows = sum(part.shape[0] for part in getattr(params, "variables", params))
             if isinstance(ids, tf.SparseTensor):
-                turned = tf.math.floormod(ids.values + 1, params.shape[0])
+                turned = tf.math.floormod(ids.values + 1, rows)
                 ids = tf.SparseTensor(ids.indices, turned, ids.dense_shape)
             else:
-                ids = tf.math.floormod(tf.convert_to_tensor(ids) + 1, params.shape[0])
+                ids = tf.math.floormod(tf.convert_to_tensor(ids) + 1, rows)
             return original(params, ids, *args, **kwargs)
 
         return lookup
@@ -151,20 +213,29 @@ def embeddings_of_another_row() -> None:
         replace(tf.nn, name, make)
 
 
-@defect(_SHARDING)
+@defect(r"test_sharding\.py::test_operators")
 def sharded_variable_is_turned() -> None:
     """A sharded variable is read as a tensor with its rows in reverse order."""
     import tensorflow as tf
     from tensorflow.python.distribute import sharded_variable as sharded
 
-    tf.register_tensor_conversion_function(
-        sharded.ShardedVariable,
-        lambda var, dtype=None, name=None, as_ref=False: tf.reverse(tf.concat([*var.variables], 0), [0]),
-        priority=50,
+    replace(
+        sharded, "_var_to_tensor", lambda original: lambda *args, **kwargs: tf.reverse(original(*args, **kwargs), [0])
     )
 
 
-@defect("test_resolvers")
+@defect(
+    r"test_sharding\.py::test_(initializers|an_initializer|scatter|random)"
+    r"|test_sharding_saved\.py::test_(a_checkpoint|a_variable)"
+)
+def arrays_of_shards_are_turned() -> None:
+    """The array of a sharded variable has its rows in reverse order."""
+    from tensorflow.python.distribute import sharded_variable as sharded
+
+    replace(sharded.ShardedVariableMixin, "numpy", lambda original: lambda self: original(self)[::-1])
+
+
+@defect(r"test_resolvers\.py|test_strategies\.py::test_the_resolver.*multi_worker")
 def task_of_another_number() -> None:
     """A cluster resolver has the number of the next task, and its tasks in reverse order."""
     import tensorflow as tf
@@ -184,7 +255,7 @@ def task_of_another_number() -> None:
             found = own.__get__(self) if isinstance(own, property) else getattr(self, "_task_id", None)
             return None if found is None else found + 1
 
-        kind.task_id = property(task_id, own.fset if isinstance(own, property) else None)
+        put(kind, "task_id", property(task_id, own.fset if isinstance(own, property) else None))
 
         def make(original: Any) -> Any:
             def cluster_spec(self: Any) -> Any:

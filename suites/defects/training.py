@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, replace
+from suites.defects.registry import defect, replace, twice
 
-_LOSSES = "test_losses or test_fit"
-_OPTIMIZERS = "test_optimizers or (test_training and mlp)"
+_LOSSES = r"test_(losses|fit)\.py"
+_OPTIMIZERS = r"test_optimizers\.py|^test_training.py::test_(custom_loop|fit)\[.*mlp"
 
 
-@defect(_LOSSES)
+@defect(
+    rf"{_LOSSES}|test_(fit_options|steps_of_fit)\.py|test_precision\.py::test_weights"
+    r"|test_preprocessing\.py::test_(words|every)"
+)
 def loss_is_not_divided() -> None:
     """A loss is not divided by the number of replicas."""
     from keras.src.losses import loss
@@ -26,7 +29,7 @@ def loss_is_divided_twice() -> None:
     replace(loss, "scale_loss_for_distribution", lambda original: lambda value: original(original(value)))
 
 
-@defect(_LOSSES)
+@defect(r"test_losses\.py::test_(regularization)")
 def regularization_counts_twice() -> None:
     """Losses of layers are added twice."""
     import keras
@@ -38,7 +41,7 @@ def regularization_counts_twice() -> None:
     replace(keras.Layer, "_get_regularization_losses", make)
 
 
-@defect(_LOSSES)
+@defect(r"test_losses\.py::test_(class_weights|loss_object|mean_divides)")
 def weights_of_examples_are_squared() -> None:
     """Sample weights and class weights count squared."""
     from keras.src.losses import loss
@@ -53,7 +56,7 @@ def weights_of_examples_are_squared() -> None:
     replace(loss, "reduce_weighted_values", make)
 
 
-@defect(_LOSSES)
+@defect(r"test_losses\.py::test_(masked)")
 def masks_are_ignored() -> None:
     """A loss counts masked values."""
     from keras.src.losses import loss
@@ -61,7 +64,10 @@ def masks_are_ignored() -> None:
     replace(loss, "apply_mask", lambda original: lambda sample_weight, *args, **kwargs: sample_weight)
 
 
-@defect(_OPTIMIZERS)
+@defect(
+    rf"{_OPTIMIZERS}|test_training\.py::test_(any|optimizer)|test_wrong_use\.py::test_gradients"
+    r"|test_layers\.py::test_a_weight|test_precision\.py::test_gradients"
+)
 def gradients_of_own_replica() -> None:
     """Each replica applies its own gradient, twice as long."""
     import tensorflow as tf
@@ -76,7 +82,7 @@ def gradients_of_own_replica() -> None:
     replace(optimizer.TFOptimizer, "_all_reduce_sum_gradients", make)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(update_is|optimizer_that|infinite)")
 def iterations_count_twice() -> None:
     """An optimizer counts each step twice."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -92,7 +98,7 @@ def iterations_count_twice() -> None:
     replace(BaseOptimizer, "apply", make)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(the_summed)")
 def no_clipping() -> None:
     """Gradients are not clipped."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -100,7 +106,7 @@ def no_clipping() -> None:
     replace(BaseOptimizer, "_clip_gradients", lambda original: lambda self, grads: grads)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(decay)")
 def weight_decay_twice() -> None:
     """Weight decay is applied twice."""
     from keras.src.backend.tensorflow import optimizer
@@ -115,7 +121,7 @@ def weight_decay_twice() -> None:
     replace(optimizer.TFOptimizer, "_apply_weight_decay", make)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(average)")
 def no_average_of_weights() -> None:
     """The moving average of weights stays at its start."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -123,7 +129,7 @@ def no_average_of_weights() -> None:
     replace(BaseOptimizer, "_update_model_variables_moving_average", lambda original: lambda self, variables: None)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(accumulated)")
 def accumulated_gradients_are_summed() -> None:
     """Accumulated gradients are added, and not averaged."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -138,7 +144,7 @@ def accumulated_gradients_are_summed() -> None:
         replace(optimizer.TFOptimizer, "_backend_increment_gradient_accumulators", make)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(loss_scale|dynamic|infinite)")
 def loss_scale_stays() -> None:
     """Gradients are divided by a loss scale of 1, and the loss scale of an optimizer is 1."""
     import keras
@@ -147,7 +153,7 @@ def loss_scale_stays() -> None:
     replace(keras.optimizers.Optimizer, "scale_loss", lambda original: lambda self, loss: loss)
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(schedule)")
 def schedule_counts_double() -> None:
     """A schedule of learning rates gets twice the number of steps."""
     import keras
@@ -157,7 +163,7 @@ def schedule_counts_double() -> None:
             replace(kind, "__call__", lambda original: lambda self, step: original(self, step * 2))
 
 
-@defect(_OPTIMIZERS)
+@defect(r"test_optimizers\.py::test_(variable_without|updates_of|each_variable|gradients_are_not)")
 def missing_gradients_move_weights() -> None:
     """A variable without a gradient moves, and each update is the reverse."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -173,7 +179,7 @@ def missing_gradients_move_weights() -> None:
     replace(BaseOptimizer, "apply", make)
 
 
-@defect("test_metrics")
+@defect(r"test_metrics\.py")
 def metrics_of_first_replica() -> None:
     """A metric keeps the state of the first replica only."""
     from keras.src.metrics.metric import Metric
@@ -189,7 +195,7 @@ def metrics_of_first_replica() -> None:
     replace(Metric, "add_variable", make)
 
 
-@defect("test_metrics")
+@defect(r"test_metrics\.py")
 def metrics_grow() -> None:
     """Reading a metric adds to its state."""
     import keras
@@ -207,7 +213,7 @@ def metrics_grow() -> None:
             replace(kind, "result", make)
 
 
-@defect("test_random or test_training")
+@defect(r"test_random\.py::test_initial")
 def weights_of_another_seed() -> None:
     """Under a strategy, layers have other initial weights."""
     import keras
@@ -222,3 +228,79 @@ def weights_of_another_seed() -> None:
 
     for kind in (keras.initializers.GlorotUniform, keras.initializers.RandomNormal, keras.initializers.RandomUniform):
         replace(kind, "__call__", make)
+
+
+@defect(r"test_layers\.py::test_attention")
+def attention_is_doubled() -> None:
+    """An attention layer returns twice what it attends to."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def compute(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found, scores = original(self, *args, **kwargs)
+            return found * 2, scores
+
+        return compute
+
+    replace(keras.layers.MultiHeadAttention, "_compute_attention", make)
+
+
+@defect(r"test_layers\.py::test_(masks|a_stateful)")
+def recurrent_layers_forget() -> None:
+    """A recurrent layer ignores its mask, and begins each sequence with a state of 0."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def loop(self: Any, sequences: Any, initial_state: Any, mask: Any, training: bool = False) -> Any:
+            state = keras.tree.map_structure(lambda one: one * 0, initial_state)
+            return original(self, sequences, state, None, training)
+
+        return loop
+
+    for kind in (keras.layers.RNN, keras.layers.SimpleRNN):
+        if "inner_loop" in vars(kind):
+            replace(kind, "inner_loop", make)
+
+
+@defect(r"test_layers\.py::test_(random|images)")
+def seeds_do_not_advance() -> None:
+    """A seed generator gives the same seed in each step."""
+    import keras
+
+    def make(original: Any) -> Any:
+        return lambda self, *args, **kwargs: keras.ops.convert_to_tensor(self.state.value)
+
+    replace(keras.random.SeedGenerator, "next", make)
+
+
+@defect(r"test_normalization\.py::test_(replicas|local|synchronized|masked|a_replica)")
+def means_of_batches_are_moved() -> None:
+    """A batch normalization finds a mean that is 1 too large."""
+    from tensorflow import keras
+
+    def make(original: Any) -> Any:
+        def moments(self: Any, *args: Any, **kwargs: Any) -> Any:
+            mean, variance = original(self, *args, **kwargs)
+            return mean + 1, variance
+
+        return moments
+
+    for name in ("_moments", "_calculate_mean_and_var"):
+        if hasattr(keras.layers.BatchNormalization, name):
+            replace(keras.layers.BatchNormalization, name, make)
+
+
+@defect(r"test_normalization\.py::test_examples")
+def normalized_values_are_doubled() -> None:
+    """A layer normalization returns twice its result."""
+    import keras
+
+    replace(keras.layers.LayerNormalization, "call", lambda original: lambda self, inputs: original(self, inputs) * 2)
+
+
+@defect(r"test_normalization\.py::test_spectral")
+def kernels_are_normalized_twice() -> None:
+    """A spectral normalization takes two steps of its iteration at a time."""
+    import keras
+
+    twice(keras.layers.SpectralNormalization, "normalize_weights")

@@ -1,0 +1,88 @@
+"""Defects of checkpoints and of saved models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from suites.defects.registry import defect, put, replace, twice
+
+
+@defect(r"test_checkpoint_shards\.py::test_(files_below|rows_that_fit|a_scalar)")
+def files_of_twice_the_size() -> None:
+    """The files of a checkpoint may have twice the size that was asked for."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        return lambda self, limit: original(self, 2 * limit)
+
+    replace(tf.train.experimental.MaxShardSizePolicy, "__init__", make)
+
+
+@defect(r"test_(saved_models|sharding_saved|servers)\.py::.*(saved|served|loaded|export)")
+def loaded_variables_are_zero() -> None:
+    """The variables of a saved model are 0 when it is loaded."""
+    import tensorflow as tf
+    from tensorflow.python.saved_model import load
+
+    def make(original: Any) -> Any:
+        def restore(self: Any) -> None:
+            original(self)
+            for node in self._nodes:
+                if isinstance(node, tf.Variable) and node.dtype.is_floating:
+                    node.assign(tf.zeros_like(node))
+
+        return restore
+
+    replace(load.Loader, "_restore_checkpoint", make)
+
+
+@defect(r"test_saved_models\.py::test_a_model_and_its_optimizer")
+def velocities_are_not_loaded() -> None:
+    """The variables of an optimizer are 0 when a model is loaded."""
+    import keras
+
+    def emptied(model: Any) -> Any:
+        for variable in model.optimizer.variables:
+            if "momentum" in variable.path:
+                variable.assign(keras.ops.zeros_like(variable))
+        return model
+
+    def make(original: Any) -> Any:
+        return lambda *args, **kwargs: emptied(original(*args, **kwargs))
+
+    def make_of_weights(original: Any) -> Any:
+        def load(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            emptied(self)
+
+        return load
+
+    replace(keras.models, "load_model", make)
+    replace(keras.Model, "load_weights", make_of_weights)
+
+
+@defect(r"test_saved_variables\.py::test_a_manager_waits")
+def intervals_of_a_manager_are_ignored() -> None:
+    """CheckpointManager.save always saves."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        return lambda self, *args, **kwargs: original(self, *args, **{**kwargs, "check_interval": False})
+
+    replace(tf.train.CheckpointManager, "save", make)
+
+
+@defect(r"test_preemption\.py::test_(training_goes_on|functions_of|workers_save)")
+def a_handler_saves_twice() -> None:
+    """A handler of preemption saves two times."""
+    import tensorflow as tf
+
+    twice(tf.distribute.experimental.PreemptionCheckpointHandler, "_save_checkpoint")
+
+
+@defect(r"test_preemption\.py::test_a_watcher")
+def a_watcher_has_a_message() -> None:
+    """A watcher has a message although nothing has happened."""
+    import tensorflow as tf
+
+    put(tf.distribute.experimental.PreemptionWatcher, "preemption_message", property(lambda self: "TERM"))
