@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from suites import coverage, known_failures
 TEST, STRATEGY, VARIANT = "matrix_test", "matrix_strategy", "matrix_variant"
 """Names of user properties: the id of a test without its strategy, the name of the strategy, and its variant."""
 OPTION = "--matrix-results"
+KEPT = "--matrix-kept"
 PROFILE = "suite"
 """Profile of Hypothesis that the suite loads."""
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
@@ -28,6 +30,8 @@ LONGEST = 300
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("suite of pytest-ddl")
     group.addoption(OPTION, type=Path, metavar="FILE", help="Write the outcome of each test to a file, as JSON lines")
+    told = "Leave out the tests whose outcome a file has, a JSON list of pairs of a test and a variant of a strategy"
+    group.addoption(KEPT, type=Path, metavar="FILE", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,8 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
         quick = settings(found, phases=[one for one in found.phases if one not in (Phase.shrink, Phase.explain)])
         settings.register_profile(PROFILE, quick)
         settings.load_profile(PROFILE)
-    # Workers of pytest-xdist send their reports to the process that writes.
-    if path is not None and not hasattr(config, "workerinput"):
+    # Workers of pytest-xdist send their reports to the process that writes. So do the ranks of a cluster, in which pytest
+    # has no terminal.
+    if path is not None and not hasattr(config, "workerinput") and config.pluginmanager.has_plugin("terminal"):
         config.pluginmanager.register(_Writer(path), "ddl-matrix-writer")
 
 
@@ -52,6 +57,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             nodeid = without(nodeid, label(spec, registry))
             item.user_properties += [(STRATEGY, spec.name), (VARIANT, str(spec))]
         item.user_properties.append((TEST, nodeid))
+    path: Path | None = config.getoption(KEPT)
+    if path is not None:
+        kept = {tuple(pair) for pair in json.loads(path.read_text(encoding="utf-8"))}
+        left_out = [item for item in items if _key(item) in kept]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _key(item) not in kept]
+
+
+def _key(item: pytest.Item) -> tuple[str, str]:
+    given = dict(item.user_properties)
+    return str(given[TEST]), str(given.get(VARIANT, ""))
 
 
 def without(nodeid: str, label: str) -> str:
@@ -70,6 +86,12 @@ class _Writer:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        # Tests of other tiers are deselected earlier, before they have a key.
+        kept = [_key(item) for item in items if TEST in dict(item.user_properties)]
+        if kept:
+            self._write(kept=kept)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if session.items:

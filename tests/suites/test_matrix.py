@@ -162,6 +162,19 @@ def test_tests_that_did_not_run_are_counted():
     assert found.counts == {"pass": 1, "xfail": 1, "fail": 0, "skip": 0, "not run": 3}
 
 
+def test_outcomes_of_an_earlier_run_are_kept_for_the_tests_that_were_left_out():
+    earlier = [results.Outcome("a.py::a", "pass"), results.Outcome("gone.py::b", "pass")]
+    lines = [{"kept": [["a.py::a", ""]]}, {"collected": 1}, line("b.py::b", "xfail"), {"exit": 0}]
+    found = results.judged(CELL, "smoke", lines, earlier=earlier)
+    assert [(test.test, test.outcome) for test in found.tests] == [("a.py::a", "pass"), ("b.py::b", "xfail")]
+    assert (found.outcome, found.collected) == ("pass", 2)
+
+
+def test_a_test_that_was_left_out_without_an_outcome_did_not_run():
+    lines = [{"kept": [["a.py::a", ""]]}, {"collected": 1}, line("b.py::b"), {"exit": 0}]
+    assert results.judged(CELL, "smoke", lines).reason == "1 of 2 tests did not run"
+
+
 def test_a_test_has_the_outcome_of_its_worst_phase():
     (found,) = results.merged([line(), line(outcome="fail", phase="teardown", reason="leak")])
     assert (found.outcome, found.reason, found.seconds) == ("fail", "leak", 2.0)
@@ -250,6 +263,22 @@ def test_outcomes_are_written(recorded, arguments):
         "test_is_known": ("xfail", "known (https://example.org/1)"),
         "test_has_no_set_up": ("fail", "OSError: no file in data.csv"),
     }
+
+
+@pytest.mark.slow
+def test_tests_with_an_outcome_are_left_out(recorded, pytester):
+    (pytester.path / "kept.json").write_text(json.dumps([["test_it.py::test_fails", ""], ["gone.py::test", ""]]))
+    lines = recorded(SUITE, "--matrix-kept=kept.json", "-k", "passes or fails")
+    assert {"kept": [["test_it.py::test_fails", ""]]} in lines
+    assert {"collected": 1} in lines
+    assert [test.test for test in results.merged(one for one in lines if "test" in one)] == ["test_it.py::test_passes"]
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_cluster_write_nothing(recorded):
+    program = "import pytest\n@pytest.mark.ddl(strategies=['one_device'])\ndef test_it(ddl_strategy): pass\n"
+    lines = recorded(program)
+    assert [line.get("phase", next(iter(line))) for line in lines] == ["collected", "call", "exit"]
 
 
 @pytest.mark.slow
