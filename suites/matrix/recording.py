@@ -42,8 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         quick = settings(found, phases=[one for one in found.phases if one not in (Phase.shrink, Phase.explain)])
         settings.register_profile(PROFILE, quick)
         settings.load_profile(PROFILE)
-    # Workers of pytest-xdist send their reports to the process that writes. So do the ranks of a cluster, in which pytest
-    # has no terminal.
+    # Workers of pytest-xdist send their reports to the process that writes, as do the ranks of a cluster. Pytest has no
+    # terminal in a rank.
     if path is not None and not hasattr(config, "workerinput") and config.pluginmanager.has_plugin("terminal"):
         config.pluginmanager.register(_Writer(path), "ddl-matrix-writer")
 

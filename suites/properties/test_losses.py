@@ -186,7 +186,7 @@ MASKS = {"equal": (3, 3), "unequal": (4, 1)}
 
 
 @pytest.mark.ddl(strategies=["mirrored", "multi_worker_mirrored", "central_storage"])
-@pytest.mark.ddl_item("loss.mask")
+@pytest.mark.ddl_item("loss.mask", keras=">=3.6")
 @pytest.mark.parametrize("how", ["function"])
 @pytest.mark.parametrize("valid", MASKS)
 def test_masked_loss_is_that_of_the_examples_that_count(valid, how, ddl_strategy):

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from suites.items import items
 from suites.matrix import __main__ as command
 from suites.matrix import numbers, page, results
-from suites.matrix.cells import Cell, chosen, load, plan
+from suites.matrix.cells import NEWEST, Cell, chosen, load, newest, plan
 from suites.matrix.environments import Environment, forbidden, oldest, requirements
 from suites.matrix.recording import without
 from suites.matrix.running import _pytest
@@ -57,9 +58,19 @@ def test_a_wrong_entry_is_shown(text, told):
         load(text)
 
 
+def test_the_newest_versions_are_those_of_the_file():
+    cells = plan().cells
+    assert newest()["tensorflow"] in {cell.tensorflow for cell in cells}
+    assert all(Version(cell.tensorflow) <= Version(newest()["tensorflow"]) for cell in cells)
+    assert all(Version(cell.keras) <= Version(newest()["keras"]) for cell in cells if cell.keras != NEWEST)
+
+
 def test_cells_are_chosen_by_parts_of_their_ids():
     assert [cell.id for cell in chosen([CELL, NEW], ["keras-3.8"])] == ["tf-2.18.1-keras-3.8.0"]
     assert chosen([CELL, NEW], []) == [CELL, NEW]
+    oldest = Cell("2.18.1", "3.8.0", oldest=True)
+    assert chosen([oldest, CELL], [CELL.id]) == [CELL]
+    assert chosen([oldest, CELL], ["keras-3.8.0"]) == [oldest, CELL]
     with pytest.raises(ValueError, match=r"no cell has '3\.99' in its id: tf-2"):
         chosen([CELL, NEW], ["3.99"])
 
