@@ -50,13 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    registry = harness_of(config).registry
     for item in items:
-        nodeid, spec = item.nodeid, getattr(getattr(item, "callspec", None), "params", {}).get(SPEC_FIXTURE)
-        if spec is not None:
-            nodeid = without(nodeid, label(spec, registry))
-            item.user_properties += [(STRATEGY, spec.name), (VARIANT, str(spec))]
-        item.user_properties.append((TEST, nodeid))
+        test, variant = _key(item)
+        item.user_properties.append((TEST, test))
+        if variant:
+            item.user_properties += [(STRATEGY, variant.partition("[")[0]), (VARIANT, variant)]
     path: Path | None = config.getoption(KEPT)
     if path is not None:
         kept = {tuple(pair) for pair in json.loads(path.read_text(encoding="utf-8"))}
@@ -66,8 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _key(item: pytest.Item) -> tuple[str, str]:
-    given = dict(item.user_properties)
-    return str(given[TEST]), str(given.get(VARIANT, ""))
+    """Return the id of a test without its strategy, and the variant of the strategy."""
+    spec = getattr(getattr(item, "callspec", None), "params", {}).get(SPEC_FIXTURE)
+    if spec is None:
+        return item.nodeid, ""
+    return without(item.nodeid, label(spec, harness_of(item.config).registry)), str(spec)
 
 
 def without(nodeid: str, label: str) -> str:
@@ -88,10 +89,10 @@ class _Writer:
         self._path = path
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        # Tests of other tiers are deselected earlier, before they have a key.
-        kept = [_key(item) for item in items if TEST in dict(item.user_properties)]
-        if kept:
-            self._write(kept=kept)
+        # Tests of other tiers have none of these. Those of the tier may be left out by -k, or because they are kept.
+        left_out = [_key(item) for item in items if {TEST, coverage.PROPERTY} & set(dict(item.user_properties))]
+        if left_out:
+            self._write(left_out=left_out)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if session.items:

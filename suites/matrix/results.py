@@ -113,10 +113,10 @@ def judged(
 ) -> Result:
     """Return the result of a run that wrote these lines.
 
-    :param earlier: outcomes of an earlier run. Those of the tests that this run has left out for them are kept.
+    :param earlier: outcomes of an earlier run. Those of the tests that this run has left out are kept.
     :param problem: what is known to have ended the run before its end; empty if nothing is.
     """
-    left_out = {tuple(key) for line in lines for key in line.get("kept", ())}
+    left_out = {tuple(key) for line in lines for key in line.get("left_out", ())}
     kept = [test for test in earlier if test.key in left_out]
     tests = (*kept, *merged(line for line in lines if "test" in line))
     collected = len(left_out) + max((line["collected"] for line in lines if "collected" in line), default=0)

@@ -89,18 +89,18 @@ def _run(cell: Cell, given: Settings, earlier: Result | None) -> Result:
     for path in (lines, log):
         path.unlink(missing_ok=True)
     shown = _shown(environment)
-    kept: Sequence[Outcome] = ()
+    known: Sequence[Outcome] = ()
     if earlier is not None and earlier.versions == shown:
-        kept = [test for test in earlier.tests if test.outcome != "fail"]
+        known = earlier.tests
         spent["run"] = earlier.seconds.get("run", 0.0)
     keys = lines.with_suffix(".kept.json")
-    keys.write_text(json.dumps([test.key for test in kept]), encoding="utf-8")
+    keys.write_text(json.dumps([test.key for test in known if test.outcome != "fail"]), encoding="utf-8")
     begin = time.monotonic()
-    words = [*command(cell, environment, given, lines), *([f"{KEPT}={keys}"] if kept else [])]
+    words = [*command(cell, environment, given, lines), *([f"{KEPT}={keys}"] if known else [])]
     problem = _pytest(words, environment, log, _deadline(given))
     spent["run"] = round(spent.get("run", 0.0) + time.monotonic() - begin, 1)
     told = {"problem": problem, "versions": shown, "seconds": spent}
-    return judged(cell, given.tier, lines_of(lines), earlier=kept, **told)
+    return judged(cell, given.tier, lines_of(lines), earlier=known, **told)
 
 
 def _existing(cell: Cell, folder: Path | None) -> dict[str, Path]:

@@ -175,14 +175,14 @@ def test_tests_that_did_not_run_are_counted():
 
 def test_outcomes_of_an_earlier_run_are_kept_for_the_tests_that_were_left_out():
     earlier = [results.Outcome("a.py::a", "pass"), results.Outcome("gone.py::b", "pass")]
-    lines = [{"kept": [["a.py::a", ""]]}, {"collected": 1}, line("b.py::b", "xfail"), {"exit": 0}]
+    lines = [{"left_out": [["a.py::a", ""]]}, {"collected": 1}, line("b.py::b", "xfail"), {"exit": 0}]
     found = results.judged(CELL, "smoke", lines, earlier=earlier)
     assert [(test.test, test.outcome) for test in found.tests] == [("a.py::a", "pass"), ("b.py::b", "xfail")]
     assert (found.outcome, found.collected) == ("pass", 2)
 
 
 def test_a_test_that_was_left_out_without_an_outcome_did_not_run():
-    lines = [{"kept": [["a.py::a", ""]]}, {"collected": 1}, line("b.py::b"), {"exit": 0}]
+    lines = [{"left_out": [["a.py::a", ""]]}, {"collected": 1}, line("b.py::b"), {"exit": 0}]
     assert results.judged(CELL, "smoke", lines).reason == "1 of 2 tests did not run"
 
 
@@ -280,9 +280,22 @@ def test_outcomes_are_written(recorded, arguments):
 def test_tests_with_an_outcome_are_left_out(recorded, pytester):
     (pytester.path / "kept.json").write_text(json.dumps([["test_it.py::test_fails", ""], ["gone.py::test", ""]]))
     lines = recorded(SUITE, "--matrix-kept=kept.json", "-k", "passes or fails")
-    assert {"kept": [["test_it.py::test_fails", ""]]} in lines
+    assert {"left_out": [["test_it.py::test_fails", ""]]} in lines
     assert {"collected": 1} in lines
     assert [test.test for test in results.merged(one for one in lines if "test" in one)] == ["test_it.py::test_passes"]
+
+
+@pytest.mark.slow
+def test_a_part_of_the_suite_does_not_pass_for_the_whole(run_suite, pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    test = "import pytest\n@pytest.mark.ddl_item('metric.Mean')\n@pytest.mark.parametrize('x', [1, 2])\n"
+    words = ("-p", "suites.matrix.recording", "--matrix-results=lines", "--ddl-strategy=one_device", "-k", "1]")
+    run_suite(test + "def test_it(x): pass\n", *words).assert_outcomes(passed=1, deselected=1)
+    lines = results.lines_of(pytester.path / "lines")
+    assert results.judged(CELL, "core", lines).reason == "1 of 2 tests did not run"
+    (other,) = next(line["left_out"] for line in lines if "left_out" in line)
+    earlier = [results.Outcome(other[0], "fail", variant=other[1])]
+    assert results.judged(CELL, "core", lines, earlier=earlier).counts["fail"] == 1
 
 
 @pytest.mark.slow
@@ -345,9 +358,8 @@ def test_the_page_has_the_first_and_the_last_bad_version_of_a_failure():
     found = [result(cell, line(outcome=one, reason="why")) for cell, one in zip(cells, outcomes, strict=True)]
     (row,) = numbers.numbers(found)["failures"]
     assert (row["bad"], row["good"]) == ([cells[1].id, cells[2].id], [cells[0].id, cells[3].id])
-    assert "| `a.py::test` | M | **unknown** | 2.16.2 | 3.8.0 to 3.10.0 | 2 of 4 | 2 | `why` |  |" in page.page(
-        numbers.numbers(found)
-    )
+    versions = "TF 2.16.2, Keras 3.8.0 to 3.10.0: 2 of 4 cells; passes in 2"
+    assert f"| `a.py::test` | M | **unknown** | {versions} | `why` |" in page.page(numbers.numbers(found))
 
 
 def test_a_known_failure_has_its_link():
@@ -375,6 +387,12 @@ def test_a_cell_that_is_an_error_is_shown_as_one():
     text = page.page(numbers.numbers([cut]))
     assert "| **error**: the run did not come to its end |" in text
     assert "the run is an error" in page.badge(numbers.numbers([cut]))
+
+
+def test_a_cell_has_the_numbers_of_its_tests_and_the_versions_of_other_packages():
+    text = page.page(sample())
+    assert "| TF 2.21.0 + Keras 3.15.1 | smoke | pass | 1 pass, 1 known failures |  |" in text
+    assert "* TF 2.18.1, TF 2.21.0: python 3.11.7" in text
 
 
 def test_what_changed_since_older_results():
