@@ -13,6 +13,7 @@ from pytest_ddl.config import SETTINGS
 from pytest_ddl.items.selection import SPEC_FIXTURE
 from pytest_ddl.session import harness_of
 from suites import coverage, expecting, items, tiers
+from suites.items import missing
 from suites.known_failures import FILE, installed
 
 # The examples are fixed, because a test that fails for one commit must not pass for the next with other examples.
@@ -44,7 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    text = f"{items.MARKER}(*ids, shows='values', under=()): entries of {items.FILE.name} that a test is about"
+    call = f"{items.MARKER}(*ids, shows='values', under=(), tensorflow='', keras='')"
+    text = f"{call}: entries of {items.FILE.name} that a test is about, and versions that it needs"
     config.addinivalue_line("markers", text)
     config.pluginmanager.register(coverage.Reporter(config), "ddl-suite-coverage")
     expecting.register(config)
@@ -61,6 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     registry = harness_of(config).registry
     for item in chosen:
         coverage.attach(item, registry)
+        if lacking := missing(item, installed()):
+            item.add_marker(pytest.mark.skip(reason=lacking))
     config.stash[expecting.EXPECTED].apply(chosen, whole=not left_out)
 
 

@@ -24,6 +24,8 @@ SHOWN = ("values", "parity", "behavior")
 """What a test compares: values that differ between replicas with arithmetic, a run with one device, or behavior such
 as errors, counts and placement."""
 MARKER = "ddl_item"
+PACKAGES = ("tensorflow", "keras")
+"""Packages whose versions an item, or a marker, may need."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,7 @@ class Item:
 
     def exists(self, versions: Mapping[str, str]) -> bool:
         """Return whether these versions of TensorFlow and Keras have what the item is about."""
-        ranges = {"tensorflow": self.tensorflow, "keras": self.keras}
-        return all(SpecifierSet(ranges[name]).contains(versions[name], prereleases=True) for name in ranges)
+        return not lacking({name: getattr(self, name) for name in PACKAGES}, versions)
 
 
 def load(text: str) -> dict[str, Item]:
@@ -90,6 +91,14 @@ def items() -> Mapping[str, Item]:
     return load(FILE.read_text(encoding="utf-8"))
 
 
+def lacking(ranges: Mapping[str, str], versions: Mapping[str, str]) -> str:
+    """Return the first range that the versions do not fulfil, with the version, or an empty text."""
+    for package, wanted in ranges.items():
+        if not SpecifierSet(wanted).contains(versions[package], prereleases=True):
+            return f"{package}{wanted}, and this is {versions[package]}"
+    return ""
+
+
 @dataclass(frozen=True)
 class Claim:
     """What the marker of a test says about one item."""
@@ -107,9 +116,9 @@ def claims_of(test: pytest.Item) -> list[Claim]:
     """
     found: dict[str, Claim] = {}
     for mark in test.iter_markers(MARKER):
-        given = {"shows": SHOWN[0], "under": (), **mark.kwargs}
-        if len(given) > 2 or given["shows"] not in SHOWN:
-            valid = f"ids, shows={'|'.join(SHOWN)} and under=variants"
+        given = {"shows": SHOWN[0], "under": (), **dict.fromkeys(PACKAGES, ""), **mark.kwargs}
+        if len(given) > 2 + len(PACKAGES) or given["shows"] not in SHOWN:
+            valid = f"ids, shows={'|'.join(SHOWN)}, under=variants, and version ranges of {' and '.join(PACKAGES)}"
             raise pytest.UsageError(f"{test.nodeid}: {MARKER} takes {valid}, not {mark.kwargs}")
         for name in mark.args:
             if name not in items():
@@ -122,3 +131,15 @@ def claims_of(test: pytest.Item) -> list[Claim]:
             f"{test.nodeid} names no item of {FILE.name}: add @pytest.mark.{MARKER}(id), and a new entry if none fits"
         )
     return list(found.values())
+
+
+def missing(test: pytest.Item, versions: Mapping[str, str]) -> str:
+    """Return what a test needs and these versions do not have, as its items and markers say, or an empty text."""
+    for mark in test.iter_markers(MARKER):
+        own = {name: mark.kwargs.get(name, "") for name in PACKAGES}
+        for name in mark.args:
+            item = items()[name]
+            found = lacking({one: getattr(item, one) for one in PACKAGES}, versions) or lacking(own, versions)
+            if found:
+                return f"{name} needs {found}"
+    return ""

@@ -111,6 +111,13 @@ def _of_catalogue(name: str, file: Path) -> dict[str, Any]:
     return {"causes": behavior.causes, "reason": behavior.title, "link": behavior.link, **behavior.versions}
 
 
+_DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+    "keras": ("keras", "keras-nightly"),
+}
+"""Package that is imported -> names under which it is installed."""
+
+
 @cache
 def installed() -> Mapping[str, str]:
     """Return the installed versions of TensorFlow and Keras, without importing TensorFlow."""
@@ -118,7 +125,7 @@ def installed() -> Mapping[str, str]:
 
 
 def _version(name: str) -> str:
-    for package in (name, f"{name}-cpu"):
+    for package in _DISTRIBUTIONS[name]:
         try:
             return version(package)
         except PackageNotFoundError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,3 +65,8 @@ def check_weights(strategy: Any, model: Any, expected: Array, bound: Any = None)
     kernel = model.get_layer("linear").kernel
     for part in components(strategy, kernel):
         np.testing.assert_allclose(part, expected, **(bound or BOUND))
+
+
+def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return logs as numbers of Python: old versions of Keras give arrays or tensors."""
+    return {name: float(value) for name, value in logs.items()}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suites.known_failures import FILE, REPROS, installed, load
+from suites.matrix.cells import newest
 
 EXPECTED = "Expected:"
 """Line of a docstring after which it says what should happen."""
@@ -63,8 +64,9 @@ class Program:
 
 
 def unreported() -> list[str]:
-    """Return the names of the programs whose entries have no link."""
-    entries = [entry for entry in load(FILE.read_text(encoding="utf-8")) if entry.repro]
+    """Return the names of the programs whose entries have no link, if the newest versions have the defect."""
+    here = newest()
+    entries = [entry for entry in load(FILE.read_text(encoding="utf-8")) if entry.repro and entry.applies(here)]
     linked = {entry.repro for entry in entries if entry.link}
     return sorted({entry.repro for entry in entries} - linked)
 

@@ -6,7 +6,6 @@ A cell is a pair of versions. Its environment and its result are kept in a folde
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,8 @@ from pathlib import Path
 from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, OK, USAGE, WRONG, interruptible
 from suites import tiers
 from suites.matrix import numbers, page, results
-from suites.matrix.cells import Cell, chosen, plan
-from suites.matrix.running import DEADLINES, Settings, run
+from suites.matrix.cells import chosen, plan
+from suites.matrix.running import DEADLINES, Settings, result_of, run
 
 STATUSES = """\
 exit status:
@@ -46,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add("--deadline", type=float, metavar="SECONDS", help=f"most seconds for a cell (default: {limits})")
     add("--existing", type=Path, metavar="FOLDER", help="use its environments tf-VERSION and folders keras-VERSION")
     add("--again", action="store_true", help="also run cells that have a result of this tier")
+    add("--rest", action="store_true", help="run what failed or did not run, and keep the other outcomes")
     add("--pytest", nargs=1, action="extend", default=[], metavar="ARGUMENT", help="further argument for pytest")
     _add_folder(runs)
     pages = commands.add_parser("page", help="write the page from the results")
@@ -88,25 +88,22 @@ def _run(options: argparse.Namespace) -> int:
         deadline=options.deadline,
         existing=options.existing and options.existing.resolve(),
         arguments=tuple(options.pytest),
+        rest=options.rest,
     )
+    if given.rest and given.processes > 1:
+        raise ValueError("--rest runs in one process: leave out --processes")
     wanted = chosen(plan().cells, options.cells)
     worst = OK
     for cell in wanted:
-        result = None if options.again else _kept(cell, given)
+        found = None if options.again else result_of(cell, given)
+        # An error comes from a run that did not reach its end.
+        repeat = found is None or found.outcome == results.ERROR or (given.rest and found.outcome == results.FAIL)
+        result = None if repeat else found
         if result is None:
             result = run(cell, given)
         _say(f"{cell}: {line(result)}")
         worst = max(worst, {results.ERROR: FAILED, results.FAIL: WRONG}.get(result.outcome, OK))
     return worst
-
-
-def _kept(cell: Cell, given: Settings) -> results.Result | None:
-    """Return the result of an earlier command, if its run came to its end."""
-    path = given.results / f"{cell.id}.json"
-    if not path.is_file():
-        return None
-    found = results.Result.from_json(json.loads(path.read_text(encoding="utf-8")))
-    return found if found.tier == given.tier and found.outcome != results.ERROR else None
 
 
 def line(result: results.Result) -> str:

@@ -105,12 +105,26 @@ def plan() -> Plan:
     return load(FILE.read_text(encoding="utf-8"))
 
 
+def newest() -> dict[str, str]:
+    """Return the newest versions of TensorFlow and Keras in the file."""
+    cells = plan().cells
+    keras = (cell.keras for cell in cells if cell.keras != NEWEST)
+    return {"tensorflow": max((cell.tensorflow for cell in cells), key=Version), "keras": max(keras, key=Version)}
+
+
 def chosen(cells: Sequence[Cell], words: Sequence[str]) -> list[Cell]:
     """Return the cells whose id has one of the words in it, and all cells if there are no words.
+
+    A word that is a whole id stands for that cell only.
 
     :raises ValueError: if a word is in no id. The message lists the ids.
     """
     for word in words:
         if not any(word in cell.id for cell in cells):
             raise ValueError(f"no cell has {word!r} in its id: {', '.join(cell.id for cell in cells)}")
-    return [cell for cell in cells if not words or any(word in cell.id for word in words)]
+    ids = {cell.id for cell in cells}
+    return [
+        cell
+        for cell in cells
+        if not words or any(word == cell.id or (word not in ids and word in cell.id) for word in words)
+    ]

@@ -15,6 +15,8 @@ from suites.matrix.environments import ROOT
 from suites.matrix.numbers import CODES, NOT_RUN, Numbers, codes_of
 
 PAGE = ROOT / "docs" / "matrix.md"
+_COUNTS = {"pass": "pass", "xfail": "known failures", "fail": "fail", "skip": "skipped", "not run": "not run"}
+"""Outcome of a test -> its name on the page."""
 _PASS, _KNOWN, _FAIL, _SKIP = (CODES[name] for name in ("pass", "xfail", "fail", "skip"))
 
 INTRODUCTION = """
@@ -27,9 +29,9 @@ ABOUT_FAILURES = """
 and the last ones with the failure, among the cells that ran.
 """
 ABOUT_ITEMS = """
-A column is a cell that ran: TensorFlow above, Keras below. `✓` all tests of the item pass, `x` expected failure, `F`
-failure, `s` every test was skipped, `·` no test ran. Letters after `x` and `F` are the strategies that fail; without
-letters, all that are tested. The column *under* has all strategies that are tested: {key}.
+A column is a cell that ran tests of the area: TensorFlow above, Keras below. `✓` all tests of the item pass, `x` known
+failure, `F` failure, `s` every test was skipped, `·` no test ran. Letters after `x` and `F` are the strategies that
+fail; without letters, all that are tested. The column *under* has all strategies that are tested: {key}.
 """
 
 
@@ -45,27 +47,16 @@ def page(numbers: Numbers) -> str:
         INTRODUCTION,
         "## Cells",
         _table(
-            (
-                "cell",
-                "tier",
-                "result",
-                "pass",
-                "expected failures",
-                "fail",
-                "skipped",
-                "not run",
-                "set-up s",
-                "run s",
-                "with",
-            ),
+            ("cell", "tier", "result", "tests", "time"),
             map(_cell_row, (cell for cell in cells if cell["outcome"] not in ("not run", "struck"))),
         ),
+        _list("They ran with:", _with(cells)),
         _list("Struck, because the packages forbid the pair:", _struck(cells)),
         _list("Not run:", _not_run(cells)),
         "## Failing tests",
         ABOUT_FAILURES,
         _table(
-            ("test", "under", "kind", "TensorFlow", "Keras", "cells", "passes in", "why", "shown by"),
+            ("test", "under", "kind", "versions", "why"),
             (_failure_row(row, cells) for row in sorted(numbers["failures"], key=lambda row: row["kind"])),
         ),
         "## Changed",
@@ -102,13 +93,22 @@ def _worst(codes: dict[str, str], position: int) -> str:
 
 
 def _cell_row(cell: Numbers) -> Sequence[Any]:
-    counts, seconds = cell["counts"], cell["seconds"]
     result = cell["outcome"] if cell["outcome"] == "pass" else f"**{cell['outcome']}**"
     told = f"{result}: {cell['reason']}" if cell["reason"] else result
-    kinds = (counts[name] for name in ("pass", "xfail", "fail", "skip", "not run"))
-    spent = (round(seconds[name]) if name in seconds else "" for name in ("set-up", "run"))
-    shown = ", ".join(f"{name} {version}" for name, version in cell["versions"].items())
-    return cell["name"], cell["tier"], told, *kinds, *spent, shown
+    tests = ", ".join(f"{cell['counts'][key]} {name}" for key, name in _COUNTS.items() if cell["counts"][key])
+    spent = f"{cell['seconds']['run']:.0f}\u00a0s" if "run" in cell["seconds"] else ""
+    return cell["name"], cell["tier"], told, tests, spent
+
+
+def _with(cells: Sequence[Numbers]) -> list[str]:
+    """Return a line for the versions of the other packages, with the cells that had them."""
+    found = defaultdict(list)
+    for cell in cells:
+        if cell.get("versions"):
+            shown = ", ".join(f"{name} {version}" for name, version in cell["versions"].items())
+            oldest = ", oldest dependencies" if cell["id"].endswith("-oldest") else ""
+            found[shown].append(f"TF {cell['tensorflow']}{oldest}")
+    return [f"{', '.join(dict.fromkeys(names))}: {shown}" for shown, names in found.items()]
 
 
 def _struck(cells: Sequence[Numbers]) -> list[str]:
@@ -131,7 +131,7 @@ def _not_run(cells: Sequence[Numbers]) -> list[str]:
 
 def _failure_row(row: Numbers, cells: Sequence[Numbers]) -> Sequence[Any]:
     bad = [cell for cell in cells if cell["id"] in row["bad"]]
-    spans = (_span([cell[name] for cell in bad]) for name in ("tensorflow", "keras"))
+    tensorflow, keras = (_span([cell[name] for cell in bad]) for name in ("tensorflow", "keras"))
     place = row["place"]
     if place.startswith("http"):
         place = f"<{place}>"
@@ -141,7 +141,8 @@ def _failure_row(row: Numbers, cells: Sequence[Numbers]) -> Sequence[Any]:
     name = f"`{row['test'].removeprefix('suites/')}`"
     known = row["kind"] == "xfail"
     kind, reason = ("known", row["reason"]) if known else ("**unknown**", _literal(row["reason"]))
-    return name, row["strategies"], kind, *spans, f"{len(bad)} of {ran}", len(row["good"]), reason, place
+    versions = f"TF {tensorflow}, Keras {keras}: {len(bad)} of {ran} cells; passes in {len(row['good'])}"
+    return name, row["strategies"], kind, versions, f"{reason} ({place})" if place else reason
 
 
 def _literal(text: str) -> str:
@@ -180,9 +181,11 @@ def _areas(codes: dict[str, str], ran: Sequence[Numbers]) -> Iterable[str]:
     for area, found in areas.items():
         yield f"### {area}"
         shown = {item.id: codes_of(codes[item.id]) for item in found if item.id in codes}
+        texts = [text for of_item in shown.values() for text in of_item.values()]
+        chosen = [number for number in range(len(ran)) if any(text[number] != NOT_RUN for text in texts)]
         if shown:
-            rows = (_item_row(name, of_item, len(ran)) for name, of_item in shown.items())
-            yield _table(("item", "under", *map(_heading, ran)), rows)
+            rows = (_item_row(name, of_item, chosen) for name, of_item in shown.items())
+            yield _table(("item", "under", *(_heading(ran[number]) for number in chosen)), rows)
         missing = [f"`{item.id}`" for item in found if item.id not in shown and not item.struck]
         yield f"Not run: {', '.join(missing)}." if missing else ""
         yield _list("", [f"`{item.id}` is struck: {item.struck}" for item in found if item.struck]).lstrip()
@@ -193,9 +196,9 @@ def _heading(cell: Numbers) -> str:
     return f"{cell['tensorflow']}<br>{rest}"
 
 
-def _item_row(name: str, codes: dict[str, str], number: int) -> Sequence[str]:
+def _item_row(name: str, codes: dict[str, str], positions: Sequence[int]) -> Sequence[str]:
     tested = "".join(letter for letter, text in codes.items() if set(text) - {NOT_RUN, _SKIP})
-    shown = (_shown({letter: text[position] for letter, text in codes.items()}) for position in range(number))
+    shown = (_shown({letter: text[position] for letter, text in codes.items()}) for position in positions)
     return f"`{name}`", tested, *shown
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from suites import coverage, known_failures
 TEST, STRATEGY, VARIANT = "matrix_test", "matrix_strategy", "matrix_variant"
 """Names of user properties: the id of a test without its strategy, the name of the strategy, and its variant."""
 OPTION = "--matrix-results"
+KEPT = "--matrix-kept"
 PROFILE = "suite"
 """Profile of Hypothesis that the suite loads."""
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
@@ -28,6 +30,8 @@ LONGEST = 300
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("suite of pytest-ddl")
     group.addoption(OPTION, type=Path, metavar="FILE", help="Write the outcome of each test to a file, as JSON lines")
+    told = "Leave out the tests whose outcome a file has, a JSON list of pairs of a test and a variant of a strategy"
+    group.addoption(KEPT, type=Path, metavar="FILE", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,20 +42,33 @@ def pytest_configure(config: pytest.Config) -> None:
         quick = settings(found, phases=[one for one in found.phases if one not in (Phase.shrink, Phase.explain)])
         settings.register_profile(PROFILE, quick)
         settings.load_profile(PROFILE)
-    # Workers of pytest-xdist send their reports to the process that writes.
-    if path is not None and not hasattr(config, "workerinput"):
+    # Workers of pytest-xdist send their reports to the process that writes, as do the ranks of a cluster. Pytest has no
+    # terminal in a rank.
+    if path is not None and not hasattr(config, "workerinput") and config.pluginmanager.has_plugin("terminal"):
         config.pluginmanager.register(_Writer(path), "ddl-matrix-writer")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    registry = harness_of(config).registry
     for item in items:
-        nodeid, spec = item.nodeid, getattr(getattr(item, "callspec", None), "params", {}).get(SPEC_FIXTURE)
-        if spec is not None:
-            nodeid = without(nodeid, label(spec, registry))
-            item.user_properties += [(STRATEGY, spec.name), (VARIANT, str(spec))]
-        item.user_properties.append((TEST, nodeid))
+        test, variant = _key(item)
+        item.user_properties.append((TEST, test))
+        if variant:
+            item.user_properties += [(STRATEGY, variant.partition("[")[0]), (VARIANT, variant)]
+    path: Path | None = config.getoption(KEPT)
+    if path is not None:
+        kept = {tuple(pair) for pair in json.loads(path.read_text(encoding="utf-8"))}
+        left_out = [item for item in items if _key(item) in kept]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _key(item) not in kept]
+
+
+def _key(item: pytest.Item) -> tuple[str, str]:
+    """Return the id of a test without its strategy, and the variant of the strategy."""
+    spec = getattr(getattr(item, "callspec", None), "params", {}).get(SPEC_FIXTURE)
+    if spec is None:
+        return item.nodeid, ""
+    return without(item.nodeid, label(spec, harness_of(item.config).registry)), str(spec)
 
 
 def without(nodeid: str, label: str) -> str:
@@ -70,6 +87,12 @@ class _Writer:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        # Tests of other tiers have none of these. Those of the tier may be left out by -k, or because they are kept.
+        left_out = [_key(item) for item in items if {TEST, coverage.PROPERTY} & set(dict(item.user_properties))]
+        if left_out:
+            self._write(left_out=left_out)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if session.items:

@@ -109,13 +109,17 @@ def judged(
     problem: str = "",
     versions: Mapping[str, str] | None = None,
     seconds: Mapping[str, float] | None = None,
+    earlier: Iterable[Outcome] = (),
 ) -> Result:
     """Return the result of a run that wrote these lines.
 
+    :param earlier: outcomes of an earlier run. Those of the tests that this run has left out are kept.
     :param problem: what is known to have ended the run before its end; empty if nothing is.
     """
-    tests = tuple(merged(line for line in lines if "test" in line))
-    collected = max((line["collected"] for line in lines if "collected" in line), default=0)
+    left_out = {tuple(key) for line in lines for key in line.get("left_out", ())}
+    kept = [test for test in earlier if test.key in left_out]
+    tests = (*kept, *merged(line for line in lines if "test" in line))
+    collected = len(left_out) + max((line["collected"] for line in lines if "collected" in line), default=0)
     end: Mapping[str, Any] = next((line for line in lines if "exit" in line), {})
     status = end.get("exit")
     reason = problem or _problem(status, collected, tests) or _other(end.get("versions", {}), versions or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
@@ -14,8 +15,8 @@ from pathlib import Path
 from pytest_ddl.bench.processes import Processes
 from suites.matrix.cells import SUBJECTS, Cell
 from suites.matrix.environments import ROOT, Environment, SetUpError, prepare
-from suites.matrix.recording import OPTION
-from suites.matrix.results import STRUCK, Result, judged, lines_of, write
+from suites.matrix.recording import KEPT, OPTION
+from suites.matrix.results import STRUCK, Outcome, Result, judged, lines_of, write
 from suites.tiers import TIERS
 
 DEADLINES = dict(zip(TIERS, (600.0, 3600.0, 14400.0), strict=True))
@@ -38,6 +39,8 @@ class Settings:
     """Folder with environments ``tf-VERSION`` and folders ``keras-VERSION``, used where it has them."""
     arguments: tuple[str, ...] = ()
     """Further arguments for pytest."""
+    rest: bool = False
+    """True to run only what failed or did not run, and to keep the other outcomes of the result that is there."""
 
     @property
     def results(self) -> Path:
@@ -53,17 +56,26 @@ class Settings:
 def run(cell: Cell, given: Settings) -> Result:
     """Run the tier in a cell, and write its result. The result that was there is kept as the one before."""
     old = given.results / f"{cell.id}.json"
-    if old.is_file():
-        given.before.mkdir(parents=True, exist_ok=True)
-        old.replace(given.before / old.name)
-    # This result stays if the command itself is killed.
-    write(given.results, judged(cell, given.tier, [], problem="the command ended before the cell"))
-    result = _run(cell, given)
+    earlier = result_of(cell, given) if given.rest else None
+    if earlier is None:
+        if old.is_file():
+            given.before.mkdir(parents=True, exist_ok=True)
+            old.replace(given.before / old.name)
+        # This result stays if the command itself is killed.
+        write(given.results, judged(cell, given.tier, [], problem="the command ended before the cell"))
+    result = _run(cell, given, earlier)
     write(given.results, result)
     return result
 
 
-def _run(cell: Cell, given: Settings) -> Result:
+def result_of(cell: Cell, given: Settings) -> Result | None:
+    """Return the result of the cell that is there, if it is one of this tier."""
+    path = given.results / f"{cell.id}.json"
+    found = Result.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    return found if found is not None and found.tier == given.tier else None
+
+
+def _run(cell: Cell, given: Settings, earlier: Result | None) -> Result:
     try:
         environment, seconds = prepare(cell, given.folder, given.tools, **_existing(cell, given.existing))
     except SetUpError as error:
@@ -76,10 +88,19 @@ def _run(cell: Cell, given: Settings) -> Result:
     lines.parent.mkdir(parents=True, exist_ok=True)
     for path in (lines, log):
         path.unlink(missing_ok=True)
+    shown = _shown(environment)
+    known: Sequence[Outcome] = ()
+    if earlier is not None and earlier.versions == shown:
+        known = earlier.tests
+        spent["run"] = earlier.seconds.get("run", 0.0)
+    keys = lines.with_suffix(".kept.json")
+    keys.write_text(json.dumps([test.key for test in known if test.outcome != "fail"]), encoding="utf-8")
     begin = time.monotonic()
-    problem = _pytest(command(cell, environment, given, lines), environment, log, _deadline(given))
-    spent["run"] = round(time.monotonic() - begin, 1)
-    return judged(cell, given.tier, lines_of(lines), problem=problem, versions=_shown(environment), seconds=spent)
+    words = [*command(cell, environment, given, lines), *([f"{KEPT}={keys}"] if known else [])]
+    problem = _pytest(words, environment, log, _deadline(given))
+    spent["run"] = round(spent.get("run", 0.0) + time.monotonic() - begin, 1)
+    told = {"problem": problem, "versions": shown, "seconds": spent}
+    return judged(cell, given.tier, lines_of(lines), earlier=known, **told)
 
 
 def _existing(cell: Cell, folder: Path | None) -> dict[str, Path]:

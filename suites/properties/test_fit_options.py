@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from suites.linear import COPY_WARNING, check_weights, linear, one_layer
+from suites.linear import COPY_WARNING, check_weights, linear, numbers, one_layer
 from suites.models.linear import BOUND, FEATURES, OUTPUTS, START, Data, data, gradient, losses, train
 from suites.running import components
 
@@ -205,7 +205,7 @@ def test_steps_of_the_model_itself(ddl_strategy):
     ):
         errors = np.abs(part.x @ weights - part.y).mean()
         expected = {"own_loss": losses(weights, part).mean() / replicas, "errors": errors, "rows": len(part) / replicas}
-        assert got == pytest.approx(expected, rel=1e-12)
+        assert numbers(got) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.ddl(strategies=KERAS_3)

@@ -46,6 +46,10 @@ def made(loss: str, **arguments: Any) -> Any:
     return getattr(keras.losses, loss)(**logits, **arguments)
 
 
+WITH_MEANS = pytest.mark.ddl_item("loss.reductions", keras=">=3.7")
+ALL_REDUCTIONS = [pytest.param(name, marks=[WITH_MEANS] if name.startswith("mean") else []) for name in REDUCTIONS]
+
+
 class Linear:
     """A linear model under a strategy, and its steps in a loop or in ``fit``."""
 
@@ -103,7 +107,7 @@ def test_loss_object_in_a_loop_gives_the_gradient_of_the_whole(loss, how, ddl_st
 @pytest.mark.ddl(strategies=["mirrored[replicas=4]", "multi_worker_mirrored"])
 @pytest.mark.ddl_item("loss.reductions")
 @pytest.mark.parametrize("how", ["function"])
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("reduction", ALL_REDUCTIONS)
 def test_reduction_in_a_loop_is_that_of_the_whole(reduction, how, ddl_strategy):
     """Give all replicas the same sum of weights, for the reduction that divides by it."""
     replicas = replicas_of(ddl_strategy)
@@ -117,7 +121,7 @@ def test_reduction_in_a_loop_is_that_of_the_whole(reduction, how, ddl_strategy):
 @pytest.mark.ddl(strategies=FIT)
 @pytest.mark.ddl_item("loss.reductions")
 @pytest.mark.parametrize("how", ["function"])
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("reduction", ALL_REDUCTIONS)
 def test_reduction_in_fit_is_that_of_the_whole(reduction, how, ddl_strategy):
     replicas = replicas_of(ddl_strategy)
     inputs, labels, _ = batch(2 * replicas)
@@ -128,7 +132,7 @@ def test_reduction_in_fit_is_that_of_the_whole(reduction, how, ddl_strategy):
 
 
 @pytest.mark.ddl(strategies=["mirrored"])
-@pytest.mark.ddl_item("loss.reductions")
+@WITH_MEANS
 def test_mean_divides_by_the_weights_of_the_whole(ddl_strategy):
     """Give the replicas other sums of weights: each one divides by its own."""
     inputs, labels, weights = batch(4)
@@ -182,7 +186,7 @@ MASKS = {"equal": (3, 3), "unequal": (4, 1)}
 
 
 @pytest.mark.ddl(strategies=["mirrored", "multi_worker_mirrored", "central_storage"])
-@pytest.mark.ddl_item("loss.mask")
+@pytest.mark.ddl_item("loss.mask", keras=">=3.6")
 @pytest.mark.parametrize("how", ["function"])
 @pytest.mark.parametrize("valid", MASKS)
 def test_masked_loss_is_that_of_the_examples_that_count(valid, how, ddl_strategy):
@@ -198,7 +202,9 @@ def test_masked_loss_is_that_of_the_examples_that_count(valid, how, ddl_strategy
 
     linear = Linear(ddl_strategy)
     linear.loop(masked, split((inputs, labels, mask), [4, 4]), how)
-    linear.check(whole("MeanSquaredError", "mean", inputs[mask], labels[mask], np.ones(mask.sum())))
+    # Keras before 3.14 adds 1e-7 to the number of examples that count.
+    expected = whole("MeanSquaredError", "mean", inputs[mask], labels[mask], np.ones(mask.sum()))
+    linear.check(expected, {"rtol": 1e-7, "atol": 1e-7 * np.abs(expected).max()})
 
 
 @pytest.mark.ddl(strategies=["mirrored", "multi_worker_mirrored", "central_storage"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from suites.items import lacking
+from suites.known_failures import installed
 from suites.linear import COPY_WARNING
 from suites.properties.layers import BOUND, STRATEGIES, by_replica, check, rows
 from suites.running import SIZES, components, replicas_of
@@ -130,6 +132,8 @@ PER_EXAMPLE = {
     "UnitNormalization": ({}, lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)),
 }
 """Layer -> its arguments, and its result on the whole."""
+if lacking({"keras": ">=3.9"}, installed()):
+    del PER_EXAMPLE["RMSNormalization"]
 
 
 @pytest.mark.ddl(strategies=ALL)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from suites.items import items
+from suites.known_failures import installed
 from suites.running import HOW
 from suites.steps import NAMES, WEIGHTS, Steps, follow, total
 from suites.tables.optimizers import CASES, RATE, Array, Case
@@ -15,6 +17,9 @@ from suites.tables.optimizers import CASES, RATE, Array, Case
 STRATEGIES = ["one_device", "mirrored[replicas=3]", "multi_worker_mirrored", "central_storage"]
 
 pytestmark = pytest.mark.usefixtures("float64")
+
+HERE = tuple(case for case in CASES if items()[case.item].exists(installed()))
+"""The cases that the installed Keras has."""
 
 
 def parameters(cases: tuple[Case, ...]) -> list[Any]:
@@ -62,12 +67,12 @@ def test_update_is_that_of_the_summed_gradient(case, how, ddl_strategy):
 
 
 @pytest.mark.ddl(strategies=["parameter_server"])
-@pytest.mark.ddl_item("optimizer.iterations", *(case.item for case in CASES))
+@pytest.mark.ddl_item("optimizer.iterations", *(case.item for case in HERE))
 @pytest.mark.parametrize("how", ["function"])
 def test_updates_of_a_coordinator_follow_each_other(how, ddl_strategy):
     """Run all optimizers in one test, because a cluster that has servers costs a new start."""
     wrong = []
-    for case in CASES:
+    for case in HERE:
         try:
             compare(case, Steps(ddl_strategy, lambda case=case: made(case), how))
         except AssertionError as error:
@@ -119,7 +124,9 @@ def test_the_summed_gradient_is_clipped(clipping, how, ddl_strategy):
 @pytest.mark.ddl(strategies=STRATEGIES)
 @pytest.mark.ddl_item("optimizer.weight_decay")
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Muon"])
+@pytest.mark.parametrize(
+    "optimizer", ["SGD", "AdamW", pytest.param("Muon", marks=pytest.mark.ddl_item("optimizer.Muon"))]
+)
 def test_decay_is_applied_once_and_leaves_out_what_is_excluded(optimizer, how, ddl_strategy):
     """Give gradients of zero: what then changes is the decay."""
     import keras

@@ -230,7 +230,7 @@ def install(monkeypatch, within):
     return calls
 
 
-@pytest.mark.ddl_item("resolver.Kubernetes", shows="behavior")
+@pytest.mark.ddl_item("resolver.Kubernetes", shows="behavior", tensorflow=">=2.21")
 def test_kubernetes_from_outside(monkeypatch):
     from tensorflow.python.distribute.cluster_resolver.kubernetes_cluster_resolver import ExecutableLocation
 

@@ -34,6 +34,8 @@ class Case:
     model: Model
     arguments: Mapping[str, Any] = field(default_factory=dict)
     rtol: float = EXACT
+    keras: str = ""
+    """Versions that have the class; empty for all."""
 
     @property
     def id(self) -> str:
@@ -217,8 +219,8 @@ MEANS = (
     Case(
         "CosineSimilarity", "metric.CosineSimilarity", "real", mean_of(lambda t, p: (_unit(t) * _unit(p)).sum(axis=1))
     ),
-    Case("PearsonCorrelation", _REGRESSION, "real", mean_of(_pearson)),
-    Case("ConcordanceCorrelation", _REGRESSION, "real", mean_of(_concordance), rtol=EPSILON),
+    Case("PearsonCorrelation", _REGRESSION, "real", mean_of(_pearson), keras=">=3.7"),
+    Case("ConcordanceCorrelation", _REGRESSION, "real", mean_of(_concordance), rtol=EPSILON, keras=">=3.7"),
     Case("KLDivergence", _LIKELIHOOD, "positive", mean_of(lambda t, p: _divergence(t, p)), rtol=EPSILON),
     Case("Poisson", _LIKELIHOOD, "positive", mean_of(lambda t, p: p - t * np.log(p)), rtol=EPSILON),
     Case("BinaryCrossentropy", _LIKELIHOOD, "several", mean_of(_entropy), rtol=EPSILON),

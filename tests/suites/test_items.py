@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from suites.items import TRUTHS, items, load
+from suites.matrix.cells import NEWEST, plan
 
 ENTRY = """
 [[item]]
@@ -61,7 +64,11 @@ COLLECT = ("--collect-only", "-q")
         ),
         (
             "@pytest.mark.ddl_item('metric.Mean', shows='all')\n",
-            "takes ids, shows=values|parity|behavior and under=variants",
+            "takes ids, shows=values|parity|behavior, under=variants, and version ranges of tensorflow and keras",
+        ),
+        (
+            "@pytest.mark.ddl_item('metric.Mean', torch='>=2')\n",
+            "and version ranges of tensorflow and keras, not {'torch': '>=2'}",
         ),
     ],
 )
@@ -75,3 +82,28 @@ def test_the_table_shows_what_a_test_covers(run_suite):
     text = TEST.format(marker="@pytest.mark.ddl_item('metric.Mean')\n")
     result = run_suite(text, *COLLECT, "--ddl-coverage", "--ddl-strategy=mirrored[replicas=3]")
     result.stdout.fnmatch_lines(["metric.Mean * M  *M *M *parity*", "*with a test * 1 of 337*272 of 337"])
+
+
+@pytest.mark.parametrize(
+    ("marker", "told"),
+    [
+        ("@pytest.mark.ddl_item('metric.Mean', keras='<3')\n", "metric.Mean needs keras<3, and this is 3.*"),
+        ("@pytest.mark.ddl_item('metric.Mean', tensorflow='>=9')\n", "metric.Mean needs tensorflow>=9, and*"),
+        ("@pytest.mark.ddl_item('optimizer.Muon')\n@pytest.mark.ddl_item('metric.Mean', keras='>=9')\n", "*keras>=9*"),
+    ],
+)
+def test_a_test_of_what_the_installed_versions_do_not_have_is_skipped(run_suite, marker, told):
+    body = TEST.format(marker=marker).replace("pass", "raise AssertionError")
+    result = run_suite(body, "-rs", "--ddl-strategy=one_device")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines([f"SKIPPED*{told}"])
+
+
+def test_items_begin_with_versions_that_somebody_ran():
+    """A range of an item begins at a version of the matrix, because the suite was seen to work from there on."""
+    versions = {version for cell in plan().cells for version in (cell.tensorflow, cell.keras)} - {NEWEST}
+    series = {Version(version).release[:2] for version in versions}
+    for item in items().values():
+        for specifier in (*SpecifierSet(item.tensorflow), *SpecifierSet(item.keras)):
+            assert specifier.operator in (">=", "<"), item.id
+            assert Version(specifier.version).release[:2] in series, item.id

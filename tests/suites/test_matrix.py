@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from suites.items import items
 from suites.matrix import __main__ as command
 from suites.matrix import numbers, page, results
-from suites.matrix.cells import Cell, chosen, load, plan
+from suites.matrix.cells import NEWEST, Cell, chosen, load, newest, plan
 from suites.matrix.environments import Environment, forbidden, oldest, requirements
 from suites.matrix.recording import without
 from suites.matrix.running import _pytest
@@ -57,9 +58,19 @@ def test_a_wrong_entry_is_shown(text, told):
         load(text)
 
 
+def test_the_newest_versions_are_those_of_the_file():
+    cells = plan().cells
+    assert newest()["tensorflow"] in {cell.tensorflow for cell in cells}
+    assert all(Version(cell.tensorflow) <= Version(newest()["tensorflow"]) for cell in cells)
+    assert all(Version(cell.keras) <= Version(newest()["keras"]) for cell in cells if cell.keras != NEWEST)
+
+
 def test_cells_are_chosen_by_parts_of_their_ids():
     assert [cell.id for cell in chosen([CELL, NEW], ["keras-3.8"])] == ["tf-2.18.1-keras-3.8.0"]
     assert chosen([CELL, NEW], []) == [CELL, NEW]
+    oldest = Cell("2.18.1", "3.8.0", oldest=True)
+    assert chosen([oldest, CELL], [CELL.id]) == [CELL]
+    assert chosen([oldest, CELL], ["keras-3.8.0"]) == [oldest, CELL]
     with pytest.raises(ValueError, match=r"no cell has '3\.99' in its id: tf-2"):
         chosen([CELL, NEW], ["3.99"])
 
@@ -162,6 +173,19 @@ def test_tests_that_did_not_run_are_counted():
     assert found.counts == {"pass": 1, "xfail": 1, "fail": 0, "skip": 0, "not run": 3}
 
 
+def test_outcomes_of_an_earlier_run_are_kept_for_the_tests_that_were_left_out():
+    earlier = [results.Outcome("a.py::a", "pass"), results.Outcome("gone.py::b", "pass")]
+    lines = [{"left_out": [["a.py::a", ""]]}, {"collected": 1}, line("b.py::b", "xfail"), {"exit": 0}]
+    found = results.judged(CELL, "smoke", lines, earlier=earlier)
+    assert [(test.test, test.outcome) for test in found.tests] == [("a.py::a", "pass"), ("b.py::b", "xfail")]
+    assert (found.outcome, found.collected) == ("pass", 2)
+
+
+def test_a_test_that_was_left_out_without_an_outcome_did_not_run():
+    lines = [{"left_out": [["a.py::a", ""]]}, {"collected": 1}, line("b.py::b"), {"exit": 0}]
+    assert results.judged(CELL, "smoke", lines).reason == "1 of 2 tests did not run"
+
+
 def test_a_test_has_the_outcome_of_its_worst_phase():
     (found,) = results.merged([line(), line(outcome="fail", phase="teardown", reason="leak")])
     assert (found.outcome, found.reason, found.seconds) == ("fail", "leak", 2.0)
@@ -253,6 +277,35 @@ def test_outcomes_are_written(recorded, arguments):
 
 
 @pytest.mark.slow
+def test_tests_with_an_outcome_are_left_out(recorded, pytester):
+    (pytester.path / "kept.json").write_text(json.dumps([["test_it.py::test_fails", ""], ["gone.py::test", ""]]))
+    lines = recorded(SUITE, "--matrix-kept=kept.json", "-k", "passes or fails")
+    assert {"left_out": [["test_it.py::test_fails", ""]]} in lines
+    assert {"collected": 1} in lines
+    assert [test.test for test in results.merged(one for one in lines if "test" in one)] == ["test_it.py::test_passes"]
+
+
+@pytest.mark.slow
+def test_a_part_of_the_suite_does_not_pass_for_the_whole(run_suite, pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    test = "import pytest\n@pytest.mark.ddl_item('metric.Mean')\n@pytest.mark.parametrize('x', [1, 2])\n"
+    words = ("-p", "suites.matrix.recording", "--matrix-results=lines", "--ddl-strategy=one_device", "-k", "1]")
+    run_suite(test + "def test_it(x): pass\n", *words).assert_outcomes(passed=1, deselected=1)
+    lines = results.lines_of(pytester.path / "lines")
+    assert results.judged(CELL, "core", lines).reason == "1 of 2 tests did not run"
+    (other,) = next(line["left_out"] for line in lines if "left_out" in line)
+    earlier = [results.Outcome(other[0], "fail", variant=other[1])]
+    assert results.judged(CELL, "core", lines, earlier=earlier).counts["fail"] == 1
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_cluster_write_nothing(recorded):
+    program = "import pytest\n@pytest.mark.ddl(strategies=['one_device'])\ndef test_it(ddl_strategy): pass\n"
+    lines = recorded(program)
+    assert [line.get("phase", next(iter(line))) for line in lines] == ["collected", "call", "exit"]
+
+
+@pytest.mark.slow
 def test_a_run_that_dies_leaves_what_it_had(recorded):
     lines = recorded("import os\ndef test_passes(): pass\ndef test_dies(): os._exit(1)\n")
     found = results.judged(CELL, "smoke", lines)
@@ -305,9 +358,8 @@ def test_the_page_has_the_first_and_the_last_bad_version_of_a_failure():
     found = [result(cell, line(outcome=one, reason="why")) for cell, one in zip(cells, outcomes, strict=True)]
     (row,) = numbers.numbers(found)["failures"]
     assert (row["bad"], row["good"]) == ([cells[1].id, cells[2].id], [cells[0].id, cells[3].id])
-    assert "| `a.py::test` | M | **unknown** | 2.16.2 | 3.8.0 to 3.10.0 | 2 of 4 | 2 | `why` |  |" in page.page(
-        numbers.numbers(found)
-    )
+    versions = "TF 2.16.2, Keras 3.8.0 to 3.10.0: 2 of 4 cells; passes in 2"
+    assert f"| `a.py::test` | M | **unknown** | {versions} | `why` |" in page.page(numbers.numbers(found))
 
 
 def test_a_known_failure_has_its_link():
@@ -335,6 +387,12 @@ def test_a_cell_that_is_an_error_is_shown_as_one():
     text = page.page(numbers.numbers([cut]))
     assert "| **error**: the run did not come to its end |" in text
     assert "the run is an error" in page.badge(numbers.numbers([cut]))
+
+
+def test_a_cell_has_the_numbers_of_its_tests_and_the_versions_of_other_packages():
+    text = page.page(sample())
+    assert "| TF 2.21.0 + Keras 3.15.1 | smoke | pass | 1 pass, 1 known failures |  |" in text
+    assert "* TF 2.18.1, TF 2.21.0: python 3.11.7" in text
 
 
 def test_what_changed_since_older_results():

@@ -18,8 +18,8 @@ from pytest_ddl.records import TrainingRecord
 _KERAS_3 = ">=3.0,<3.16"
 """Versions in which a recomputation shows the behavior. A newer Keras is not assumed to behave alike."""
 
-_KERAS_3_15 = {"keras": ">=3.15,<3.16"}
-_DTENSOR = {"tensorflow": ">=2.21,<2.22", "keras": ">=3.15,<3.16"}
+_FIT = {"keras": _KERAS_3}
+_DTENSOR = {"tensorflow": ">=2.16,<2.22", "keras": _KERAS_3}
 _REPLICAS = ("mirrored", "multi_worker_mirrored", "central_storage")
 
 
@@ -65,20 +65,20 @@ _ENTRIES = (
         "Compute the metrics with model.evaluate outside of the strategy. The weights are right.",
         "",
         is_summed_again,
-        _KERAS_3_15,
+        {"keras": ">=3.7,<3.16"},
         ("central_storage",),
     ),
     _limit(
         "keras-fit-multi-worker",
         limits.FIT_OF_WORKERS,
-        _KERAS_3_15,
+        _FIT,
         "Train in a custom loop (run.steps), or with Model.fit of tf_keras.",
         "multi_worker_mirrored",
     ),
     _limit(
         "keras-fit-parameter-server",
         limits.FIT_OF_COORDINATOR,
-        _KERAS_3_15,
+        _FIT,
         "Train in a ClusterCoordinator loop (run.steps), or with Model.fit of tf_keras.",
         "parameter_server",
     ),
@@ -99,7 +99,7 @@ _ENTRIES = (
     _limit(
         "keras-fit-unequal-parts",
         limits.UNEQUAL_PARTS,
-        _KERAS_3_15,
+        _FIT,
         "Let the first batch of fit be divisible by the number of replicas: batch with drop_remainder=True, or put the "
         "whole batches first.",
         *_REPLICAS,
@@ -107,21 +107,21 @@ _ENTRIES = (
     _limit(
         "keras-fit-strings",
         limits.STRINGS,
-        _KERAS_3_15,
+        _FIT,
         "Turn strings into numbers in the dataset: dataset.map(lambda x, y: (lookup(x), y)) with the same layer.",
         *_REPLICAS,
     ),
     _limit(
         "keras-fit-averaged-indices",
         limits.AVERAGED_INDICES,
-        _KERAS_3_15,
+        _FIT,
         "Cast indices in the model's call(): keras.ops.cast(x, 'int32').",
         *_REPLICAS,
     ),
     _limit(
         "keras-fit-several-steps",
         limits.SEVERAL_STEPS,
-        _KERAS_3_15,
+        _FIT,
         "Compile with steps_per_execution=1 if there are several replicas.",
         "mirrored",
     ),
