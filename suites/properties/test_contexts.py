@@ -142,3 +142,119 @@ def check_an_integer_sum(source: str, folder: str) -> None:
             path = tf.train.Checkpoint(total=total).write(f"{folder}/{local_replicas(strategy)[0]}")
             tf.train.Checkpoint(total=total).read(path).assert_consumed()
         assert int(total.read_value()) == expected
+
+
+@pytest.mark.ddl_item("strategy.context.getters")
+@HOW
+def test_code_that_asks_for_its_context(how, ddl_strategy):
+    """A library adds over all replicas wherever it is called: in the scope, on replicas, and in a merge_call."""
+    import tensorflow as tf
+
+    own = distributed(ddl_strategy, lambda replica: [3.0**replica, replica - 1.0])
+
+    def total(value):
+        strategy = tf.distribute.get_strategy()
+        if tf.distribute.in_cross_replica_context():
+            return strategy.reduce("SUM", value, axis=None)
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(value))
+
+    def merged(_, value):
+        return total(value)
+
+    def everywhere(value):
+        with ddl_strategy.scope():
+            cross = total(value)
+        on_replicas = ddl_strategy.run(total, args=(value,))
+        merge = lambda part: tf.distribute.get_replica_context().merge_call(merged, args=(part,))  # noqa: E731
+        return cross, on_replicas, ddl_strategy.run(merge, args=(value,))
+
+    whole = np.sum(everyone(ddl_strategy, lambda replica: [3.0**replica, replica - 1.0]), axis=0)
+    for found in called(how, everywhere, own):
+        for part in ddl_strategy.experimental_local_results(found):
+            np.testing.assert_array_equal(part, whole)
+
+
+@pytest.mark.ddl_item("strategy.scope.enter")
+def test_creators_of_variables_around_a_scope_and_in_it(ddl_strategy):
+    """Each sees a variable once; what it makes of the initial value is on all replicas, which then add their own."""
+    import tensorflow as tf
+
+    calls = []
+
+    def creator(factor):
+        def create(next_creator, **arguments):
+            calls.append(factor)
+            initial = arguments["initial_value"]
+            return next_creator(**arguments | {"initial_value": lambda: factor * initial()})
+
+        return tf.variable_creator_scope(create)
+
+    with creator(3.0), ddl_strategy.scope(), creator(5.0):
+        one = tf.Variable(lambda: tf.constant([1.0, 2.0]), aggregation=tf.VariableAggregation.SUM)
+    assert calls.count(5.0) == 1
+    own = distributed(ddl_strategy, lambda replica: [3.0**replica, replica], "float32")
+    ddl_strategy.run(lambda value: one.assign_add(value), args=(own,))
+    expected = np.sum([[15.0, 30.0], *everyone(ddl_strategy, lambda replica: [3.0**replica, replica])], axis=0)
+    for part in ddl_strategy.experimental_local_results(one):
+        np.testing.assert_array_equal(part.read_value(), expected)
+
+
+@pytest.mark.ddl_item("strategy.set_strategy")
+@pytest.mark.ddl(strategies=["mirrored[replicas=3]", "central_storage"])
+def test_variables_and_sums_of_the_current_strategy(ddl_strategy):
+    import tensorflow as tf
+
+    tf.distribute.experimental_set_strategy(ddl_strategy)
+    try:
+        one = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
+        own = distributed(ddl_strategy, lambda replica: 3.0**replica, "float32")
+        current = tf.distribute.get_strategy()
+        current.run(lambda value: one.assign_add(value), args=(own,))
+        total = current.reduce("SUM", own, axis=None)
+    finally:
+        tf.distribute.experimental_set_strategy(None)
+    whole = sum(everyone(ddl_strategy, lambda replica: 3.0**replica))
+    assert float(total) == whole
+    parts = ddl_strategy.experimental_local_results(one)
+    assert len(parts) == (1 if has_one_copy(ddl_strategy) else 3)
+    assert {float(part.read_value()) for part in parts} == {1.0 + whole}
+
+
+@pytest.mark.ddl_item("strategy.oom_default", shows="parity")
+@pytest.mark.ddl(strategies=["one_device"])
+@HOW
+def test_the_default_strategy_is_one_device(how, ddl_strategy):
+    import tensorflow as tf
+
+    values = np.arange(12.0).reshape(3, 4) ** 2
+
+    def program(strategy):
+        def function(value):
+            context = tf.distribute.get_replica_context()
+            return value * 2 + tf.cast(context.replica_id_in_sync_group, value.dtype), context.all_reduce("SUM", value)
+
+        value = tf.constant(values)
+        both = strategy.run(function, args=(value,))
+        mean = strategy.reduce("MEAN", both[0], axis=0)
+        return *both, mean, strategy.gather(value, axis=1), strategy.experimental_local_results(value)[0]
+
+    default = tf.distribute.get_strategy()
+    assert default is not ddl_strategy
+    expected = (2 * values, values, 2 * values.mean(axis=0), values, values)
+    for strategy in (default, ddl_strategy):
+        for found, wanted in zip(called(how, program, strategy), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.ddl_item("strategy.run.options_xla")
+@pytest.mark.ddl(strategies=["one_device", *VARIANTS], timeout=40)
+@HOW
+def test_options_for_other_hardware_change_nothing(how, ddl_strategy):
+    """They are for TPUs; elsewhere, each replica computes the same with them as without."""
+    import tensorflow as tf
+
+    options = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
+    own = distributed(ddl_strategy, lambda replica: [3.0**replica])
+    found = called(how, lambda: ddl_strategy.run(lambda value: value * 5, args=(own,), options=options))
+    parts = [part.numpy().tolist() for part in ddl_strategy.experimental_local_results(found)]
+    assert parts == [[5 * 3.0**replica] for replica in local_replicas(ddl_strategy)]

@@ -21,6 +21,13 @@ def hierarchical() -> dict[str, Any]:
     return {"cross_device_ops": tf.distribute.HierarchicalCopyAllReduce(num_packs=2)}
 
 
+def nccl() -> dict[str, Any]:
+    """Return operations for NVIDIA's GPUs; they reduce what is on CPUs on one device."""
+    import tensorflow as tf
+
+    return {"cross_device_ops": tf.distribute.NcclAllReduce()}
+
+
 def one_device() -> dict[str, Any]:
     import tensorflow as tf
 
@@ -94,6 +101,7 @@ CASES: dict[str, tuple[Callable[[], dict[str, Any]], float, bool, tuple[str, ...
         True,
         ("cross_device.HierarchicalCopyAllReduce.reduce", "cross_device.num_packs"),
     ),
+    "nccl": (nccl, 1.0, True, ("cross_device.NcclAllReduce.reduce",)),
     "one_device": (one_device, 1.0, True, ("cross_device.ReductionToOneDevice.reduce",)),
     "accumulating": (accumulating, 3.0, False, ("cross_device.ReductionToOneDevice.accumulation_fn",)),
     "own": (own, 5.0, False, ("cross_device.custom",)),
@@ -115,6 +123,7 @@ def made_by(case: str) -> Any:
 
 
 test_hierarchical = made_by("hierarchical")
+test_nccl_falls_back = made_by("nccl")
 test_reduction_to_one_device = made_by("one_device")
 test_accumulation_by_a_function = made_by("accumulating")
 test_own_subclass = made_by("own")

@@ -166,3 +166,25 @@ def test_metrics_of_a_loop_are_those_of_all_examples(over, ddl_strategy):
         for metric in (mean, error):
             metric.reset_state()
     assert len({part.tobytes() for part in components(strategy, kernel)}) == 1
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.ddl(strategies=["one_device"], keras="keras", timeout=60)
+@pytest.mark.ddl_item("loop.keras_distribution", shows="parity")
+def test_a_distribution_of_keras_changes_nothing(ddl_strategy):
+    """Keras distributes with JAX only. With TensorFlow, it lists the devices and trains as on one of them."""
+    import keras
+    import tensorflow as tf
+
+    devices = keras.distribution.list_devices("cpu")
+    assert devices == [f"cpu:{number}" for number in range(len(tf.config.list_logical_devices("CPU")))]
+    model = one_layer(keras)
+    model.compile(keras.optimizers.SGD(RATE), "mse", jit_compile=False)
+    with keras.distribution.DataParallel(devices=devices).scope():
+        inside = one_layer(keras)
+        inside.compile(keras.optimizers.SGD(RATE), "mse", jit_compile=False)
+        inside.fit(TRAIN.x, TRAIN.y, batch_size=BATCH, shuffle=False, verbose=0)
+    model.fit(TRAIN.x, TRAIN.y, batch_size=BATCH, shuffle=False, verbose=0)
+    expected = train(list(TRAIN.batches(BATCH)), [RATE]).weights
+    for trained in (model, inside):
+        np.testing.assert_allclose(trained.get_weights()[0], expected, rtol=1e-12, atol=1e-12)
