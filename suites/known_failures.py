@@ -80,7 +80,9 @@ def load(text: str, file: Path = FILE) -> tuple[KnownFailure, ...]:
     found = []
     for entry in tomllib.loads(text).get("failure", []):
         of_catalogue = "known" in entry
-        unknown = [key for key in entry if key not in (("test", "strategies", "known") if of_catalogue else valid)]
+        unknown = [
+            key for key in entry if key not in (("test", "strategies", "known", "message") if of_catalogue else valid)
+        ]
         missing = [key for key in ("test", *(() if of_catalogue else ("causes", "reason"))) if not entry.get(key)]
         proof = entry.get("link") or entry.get("known") or (repros / f"{entry.get('repro')}.py").is_file()
         if unknown or missing:

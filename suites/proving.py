@@ -15,8 +15,8 @@ from hypothesis import Phase, settings
 
 from pytest_ddl import DivergenceError, RankError
 from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.harness import Harness
 from pytest_ddl.items.on_ranks import ON_RANKS
-from pytest_ddl.session import harness_of
 from suites import expecting, proofs
 from suites.defects import DEFECTS, VARIABLE, Defect, planted
 
@@ -62,15 +62,14 @@ def ddl_planted(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, planted(name):
         if current_rank() is None:
             patch.setenv(VARIABLE, name)
-            harness = harness_of(request.config)
-            lease = harness.cluster
+            lease = Harness.cluster
 
-            def cluster(spec: Any, mark: Any, **arguments: Any) -> Any:
+            def cluster(self: Harness, spec: Any, mark: Any, **arguments: Any) -> Any:
                 # A cluster with an environment of its own is started for this test, so that it has the defect.
                 environ = {**(arguments.pop("environ", None) or {}), VARIABLE: name}
-                return lease(spec, mark, environ=environ, **arguments)
+                return lease(self, spec, mark, environ=environ, **arguments)
 
-            patch.setattr(harness, "cluster", cluster)
+            patch.setattr(Harness, "cluster", cluster)
         yield
 
 
