@@ -23,7 +23,7 @@ def test_any_model_trains_alike(spec, precision, ddl_equivalence, request):
     ddl_equivalence(spec, **arguments)
 
 
-@pytest.mark.ddl_item("loop.guide", shows="parity", under=MULTIPLE)
+@pytest.mark.ddl_item("loop.guide", shows="parity", under=MULTIPLE, keras=">=3.7")
 @given(
     shape=generators.cluster_shapes(MULTIPLE, max_replicas=3),
     spec=generators.trainings(num_replicas=3, batches=["even", "uneven"]),
