@@ -13,6 +13,7 @@ from suites.coverage import LETTERS
 from suites.items import Item, items
 from suites.matrix.environments import ROOT
 from suites.matrix.numbers import CODES, NOT_RUN, Numbers, codes_of
+from suites.matrix.subjects import differences, pairs
 
 PAGE = ROOT / "docs" / "matrix.md"
 _PASS, _KNOWN, _FAIL, _SKIP = (CODES[name] for name in ("pass", "xfail", "fail", "skip"))
@@ -25,6 +26,10 @@ or runs nothing is an error, never a pass.
 ABOUT_FAILURES = """
 *Known* failures have an entry in `suites/expected_failures.toml`; the others have none yet. The versions are the first
 and the last ones with the failure, among the cells that ran.
+"""
+ABOUT_SUBJECTS = """
+Items that fail with one package, under the strategies of these letters, and pass with the other one. Compared:
+{compared}.
 """
 ABOUT_ITEMS = """
 A column is a cell that ran: TensorFlow above, Keras below. `✓` all tests of the item pass, `x` expected failure, `F`
@@ -68,6 +73,8 @@ def page(numbers: Numbers) -> str:
             ("test", "under", "kind", "TensorFlow", "Keras", "cells", "passes in", "why", "shown by"),
             (_failure_row(row, cells) for row in sorted(numbers["failures"], key=lambda row: row["kind"])),
         ),
+        "## Keras 3 and tf_keras",
+        _subjects(numbers, ran),
         "## Changed",
         _changed(numbers, names),
         "## Items",
@@ -157,6 +164,16 @@ def _span(versions: Iterable[str]) -> str:
     """Return the first and the last of some versions."""
     found = sorted(set(versions), key=Version)
     return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+def _subjects(numbers: Numbers, ran: Sequence[Numbers]) -> str:
+    compared = [" and ".join(ran[position]["name"] for position in pair) for pair in pairs(ran)]
+    if not compared:
+        return "No cell of tf_keras ran beside one of Keras 3 with the same TensorFlow."
+    introduction = ABOUT_SUBJECTS.format(compared="; ".join(compared)).strip()
+    rows = [(f"`{one.item}`", *one.texts) for one in differences(numbers)]
+    header = ("item", "fails with Keras 3 only", "fails with tf_keras only")
+    return f"{introduction}\n\n{_table(header, rows)}" if rows else f"{introduction} No item differs."
 
 
 def _changed(numbers: Numbers, names: dict[str, str]) -> str:

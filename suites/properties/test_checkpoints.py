@@ -39,8 +39,9 @@ def test_what_was_saved_is_loaded(spec, saved_by, loaded_by, tmp_path_factory):
 
 def save(model: ModelSpec, optimizer: OptimizerSpec, folder: str) -> Values:
     """Train with a different loss on each replica, and save on every rank; only the chief's file is read later."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     strategy = current_strategy()
     built, updater = made(strategy, model, optimizer, seed=1)
@@ -80,7 +81,7 @@ def load(model: ModelSpec, optimizer: OptimizerSpec, folder: str) -> Values:
 
 
 def made(strategy: Any, model: ModelSpec, optimizer: OptimizerSpec, seed: int) -> tuple[Any, Any]:
-    import keras
+    from suites.subject import keras
 
     keras.utils.set_random_seed(seed)
     with strategy.scope():

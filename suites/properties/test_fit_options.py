@@ -72,8 +72,9 @@ def test_the_last_examples_are_for_validation(ddl_strategy):
 @pytest.mark.ddl_item("fit.fit.shuffle", shows="parity")
 def test_examples_are_shuffled_as_on_one_device(ddl_strategy):
     """The losses of the batches and the weights depend on the order. It is not that of the data."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     found = []
     for strategy in (ddl_strategy, tf.distribute.OneDeviceStrategy("CPU:0")):
@@ -160,10 +161,12 @@ def own_step(keras):
     """Return a linear model with steps of its own, which log values of each replica."""
     import tensorflow as tf
 
+    from suites.subject import ops
+
     class Own(keras.Sequential):
         def logs(self, x, y, loss):
-            errors = keras.ops.mean(keras.ops.abs(self(x) - y))
-            rows = keras.ops.cast(keras.ops.shape(x)[0], "float64")
+            errors = ops.mean(ops.abs(self(x) - y))
+            rows = ops.cast(ops.shape(x)[0], "float64")
             return {"own_loss": loss, "errors": errors, "rows": rows}
 
         def train_step(self, batch):
@@ -224,7 +227,7 @@ def test_a_model_says_how_its_logs_are_reduced(method, ddl_strategy):
 @pytest.mark.parametrize("method", ["sum", "first", "auto"])
 def test_a_model_says_how_its_logs_are_reduced_in_tf_keras(method, ddl_strategy):
     """In tf_keras, "auto" is the sum."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     class Rows(keras.Sequential):
         def test_step(self, batch):
@@ -240,7 +243,7 @@ def test_a_model_says_how_its_logs_are_reduced_in_tf_keras(method, ddl_strategy)
 @pytest.mark.ddl_item("fit.two_models", "loop.premade")
 def test_two_models_with_optimizers_of_their_own(ddl_strategy):
     """The second model learns the errors of the first one, which are numbers for it."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     class Pair(keras.Model):
         def __init__(self):
@@ -301,7 +304,7 @@ def test_progress_tells_epochs_and_steps(ddl_strategy):
 @pytest.mark.parametrize("outside", ["model", "optimizer"])
 def test_what_is_made_out_of_the_scope_is_refused(outside, ddl_strategy):
     """The error says that strategies are mixed, or names the scope."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     model, optimizer = one_layer(keras), keras.optimizers.SGD(RATE, momentum=0.5)
     with ddl_strategy.scope():

@@ -28,8 +28,9 @@ class Training:
     """Training by SGD with momentum, whose gradient depends on the weights, the step and the replica."""
 
     def __init__(self, strategy: Any) -> None:
-        import keras
         import tensorflow as tf
+
+        from suites.subject import keras
 
         self.strategy = strategy
         with strategy.scope():

@@ -40,7 +40,7 @@ def tolerance(steps: int) -> float:
 
 
 def build(strategy: Any) -> Any:
-    import keras
+    from suites.subject import keras
 
     with strategy.scope():
         model = keras.Sequential(
@@ -111,7 +111,7 @@ def save(folder: str, suffix: str) -> None:
 
 def load(folder: str, suffix: str) -> None:
     """Compare what was loaded, make one more step, and compare again: it needs the optimizer's velocities."""
-    import keras
+    from suites.subject import keras
 
     strategy = current_strategy()
     path = f"{folder}/chief/model{suffix}"

@@ -20,7 +20,7 @@ COUNTS = (12, 13, 14, 17, 7)
 @pytest.mark.ddl_item("fit.predict")
 def test_predictions_are_in_the_order_of_the_examples(ddl_strategy):
     """There is one row for each example, and none for padding. Structures of several outputs are kept."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     def two_outputs(keras):
         inner = one_layer(keras)

@@ -145,8 +145,9 @@ def check_options(kind: str) -> None:
 @pytest.mark.ddl_item("optimizer.aggregate_flag")
 def test_gradients_that_are_reduced_before(ddl_strategy):
     """An optimizer of Keras sums what it gets. A gradient that is reduced before must be divided by the replicas."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     strategy = ddl_strategy
     with strategy.scope():
