@@ -167,7 +167,7 @@ def _generator(parts: tuple[Any, ...], size: int) -> Iterator[Any]:
 def _pydataset(parts: tuple[Any, ...], size: int) -> Any:
     from suites.subject import keras
 
-    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    class Batches(keras.utils.Sequence):  # type: ignore[misc]
         def __len__(self) -> int:
             return -(-len(parts[0]) // size)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -73,14 +73,30 @@ _SLOTS = {"m": "momentum", "v": "velocity", "vhat": "velocity_hat", "u": "norm"}
 def is_slot(variable: Any, name: str, slot: str) -> bool:
     """Return whether a variable of an optimizer is a slot of the variable with a name. ``slot`` is as in Keras 3."""
     if not hasattr(variable, "path"):
-        own, *_, of = variable.name.partition(":")[0].split("/")
-        return of == name and _SLOTS.get(own, own) == slot
+        parts = variable.name.partition(":")[0].split("/")
+        return parts[-1] == name and _SLOTS.get(parts[0], parts[0]) == slot
     return bool(variable.name.endswith(f"{name}_{slot}"))
+
+
+def first_average(weights: Sequence[Any]) -> list[Any] | None:
+    """Return the averages of weights before the first step; ``None`` if they begin with the weights after it."""
+    return None if name() == KERAS_3 else list(weights)
 
 
 def value_of(variable: Any) -> Any:
     """Return the variable of TensorFlow that is in a variable of the package; in tf_keras it is the same."""
     return variable if callable(variable.value) else variable.value
+
+
+def variable(values: Any, dtype: str) -> Any:
+    """Return a variable of the package, which an optimizer takes."""
+    package = importlib.import_module("keras" if name() == KERAS_3 else "tensorflow")
+    return package.Variable(values, dtype=dtype)
+
+
+def export(model: Any, path: str) -> None:
+    """Write what a model serves."""
+    model.export(path, **({"verbose": False} if name() == KERAS_3 else {}))
 
 
 def aggregation(kind: str) -> Any:

@@ -142,11 +142,10 @@ def test_decay_is_applied_once_and_leaves_out_what_is_excluded(optimizer, how, d
 @pytest.mark.parametrize("how", HOW)
 def test_average_of_weights_replaces_them_at_the_end(how, ddl_strategy):
     steps = Steps(ddl_strategy, lambda: sgd(use_ema=True, ema_momentum=0.75), how)
-    weights, averages = list(WEIGHTS), None
+    weights, averages = list(WEIGHTS), subject.first_average(WEIGHTS)
     for step in range(3):
         steps.apply(steps.gradients(step))
         weights = [one - RATE * gradient for one, gradient in zip(weights, total(steps.gradients(step)), strict=True)]
-        # The first average is the weights after the first step.
         averages = [0.75 * a + 0.25 * w for a, w in zip(averages, weights, strict=True)] if averages else weights
         steps.check_weights(weights)
         for name, average in zip(NAMES, averages, strict=True):
@@ -161,7 +160,7 @@ def test_average_of_weights_replaces_them_at_the_end(how, ddl_strategy):
 @pytest.mark.parametrize("how", ["function"])
 def test_average_of_weights_replaces_them_every_second_step(how, ddl_strategy):
     steps = Steps(ddl_strategy, lambda: sgd(use_ema=True, ema_momentum=0.75, ema_overwrite_frequency=2), how)
-    weights, averages = list(WEIGHTS), None
+    weights, averages = list(WEIGHTS), subject.first_average(WEIGHTS)
     for step in range(4):
         steps.apply(steps.gradients(step))
         weights = [one - RATE * gradient for one, gradient in zip(weights, total(steps.gradients(step)), strict=True)]
@@ -243,7 +242,7 @@ def test_schedule_counts_global_steps(how, ddl_strategy):
     steps = Steps(ddl_strategy, lambda: keras.optimizers.SGD(schedule([0, 1, 2], rates)), how)
     weights = list(WEIGHTS)
     for step, rate in enumerate(rates):
-        assert float(steps.optimizer.learning_rate) == rate
+        assert float(steps.optimizer.learning_rate.numpy()) == rate
         steps.apply(steps.gradients(step))
         weights = [one - rate * gradient for one, gradient in zip(weights, total(steps.gradients(step)), strict=True)]
         steps.check_weights(weights)

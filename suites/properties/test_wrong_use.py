@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl import current_strategy
+from suites import subject
 from suites.properties.test_strategies import expected_total, total
 from suites.properties.test_values import called, distributed, everyone
 from suites.properties.variables import has_one_copy, local_replicas
@@ -151,7 +152,7 @@ def test_gradients_that_are_reduced_before(ddl_strategy):
 
     strategy = ddl_strategy
     with strategy.scope():
-        weights = keras.Variable([8.0, -4.0], dtype="float64")
+        weights = subject.variable([8.0, -4.0], "float64")
         optimizer = keras.optimizers.SGD(0.5)
         optimizer.build([weights])
     own = distributed(strategy, lambda replica: [6.0 * replica + 6, 12.0 * replica])
@@ -167,7 +168,7 @@ def test_gradients_that_are_reduced_before(ddl_strategy):
 
     step(own)
     whole = np.sum(everyone(strategy, lambda replica: [6.0 * replica + 6, 12.0 * replica]), axis=0)
-    for part in strategy.experimental_local_results(weights.value):
+    for part in strategy.experimental_local_results(subject.value_of(weights)):
         np.testing.assert_array_equal(part.read_value(), np.array([8.0, -4.0]) - 0.5 * whole)
     for name in ("skip_gradients_aggregation", "experimental_aggregate_gradients"):
         with pytest.raises(TypeError, match=name):
