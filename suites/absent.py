@@ -75,6 +75,11 @@ def entries() -> tuple[Absent, ...]:
 
 def has(api: str) -> bool:
     """Return whether the package that is tested in this process has something, as the file says."""
+    return not any(entry.api == api and not entry.behavior and entry.is_absent(subject.name()) for entry in entries())
+
+
+def is_usable(api: str) -> bool:
+    """Return whether it is there, and has no entry because it differs."""
     return not any(entry.api == api and entry.is_absent(subject.name()) for entry in entries())
 
 

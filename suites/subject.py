@@ -74,13 +74,20 @@ def is_slot(variable: Any, name: str, slot: str) -> bool:
     """Return whether a variable of an optimizer is a slot of the variable with a name. ``slot`` is as in Keras 3."""
     if not hasattr(variable, "path"):
         parts = variable.name.partition(":")[0].split("/")
-        return parts[-1] == name and _SLOTS.get(parts[0], parts[0]) == slot
+        return parts[-1] == name and slot in [_SLOTS.get(part, part) for part in parts[:-1]]
     return bool(variable.name.endswith(f"{name}_{slot}"))
 
 
 def first_average(weights: Sequence[Any]) -> list[Any] | None:
     """Return the averages of weights before the first step; ``None`` if they begin with the weights after it."""
     return None if name() == KERAS_3 else list(weights)
+
+
+def next_rate(optimizer: Any) -> float:
+    """Return the learning rate of the next step, if it follows a schedule."""
+    # The property of tf_keras is the rate of the last step.
+    rate = optimizer.learning_rate if name() == KERAS_3 else optimizer._learning_rate(optimizer.iterations)
+    return float(rate.numpy())
 
 
 def value_of(variable: Any) -> Any:
@@ -137,6 +144,21 @@ def loss_scaled(optimizer: Any, **arguments: Any) -> Any:
 
     made.apply_gradients = unscale_and_apply
     return made
+
+
+def adds_up_logs() -> bool:
+    """Return whether what steps of a model return is added up over replicas, and not averaged."""
+    return name() == TF_KERAS
+
+
+def merges_results() -> bool:
+    """Return whether the result of a metric on one replica is that of all, as tf_keras documents it."""
+    return name() == TF_KERAS
+
+
+def counts_steps_without_update() -> bool:
+    """Return whether a step that a loss scale stops counts, as in tf_keras, which says so in its source."""
+    return name() == TF_KERAS
 
 
 def loss_scale_of(optimizer: Any) -> Any:

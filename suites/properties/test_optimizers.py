@@ -227,7 +227,7 @@ def test_infinite_gradient_of_one_replica_stops_all(replica, how, ddl_strategy):
     steps.apply(gradients)
     steps.check_weights(WEIGHTS)
     steps.check(subject.loss_scale_of(steps.optimizer), 4)
-    steps.check(steps.optimizer.iterations, 0)
+    steps.check(steps.optimizer.iterations, int(subject.counts_steps_without_update()))
 
 
 @pytest.mark.ddl(strategies=STRATEGIES)
@@ -242,7 +242,7 @@ def test_schedule_counts_global_steps(how, ddl_strategy):
     steps = Steps(ddl_strategy, lambda: keras.optimizers.SGD(schedule([0, 1, 2], rates)), how)
     weights = list(WEIGHTS)
     for step, rate in enumerate(rates):
-        assert float(steps.optimizer.learning_rate.numpy()) == rate
+        assert subject.next_rate(steps.optimizer) == rate
         steps.apply(steps.gradients(step))
         weights = [one - rate * gradient for one, gradient in zip(weights, total(steps.gradients(step)), strict=True)]
         steps.check_weights(weights)
