@@ -247,6 +247,9 @@ def test_two_models_with_optimizers_of_their_own(ddl_strategy):
     """The second model learns the errors of the first one, which are numbers for it."""
     from suites.subject import keras
 
+    reduction = subject.reduction_in_a_loop()
+    divisor = BATCH if reduction == "sum" else 1
+
     class Pair(keras.Model):
         def __init__(self):
             super().__init__()
@@ -254,7 +257,7 @@ def test_two_models_with_optimizers_of_their_own(ddl_strategy):
             self.optimizers = [keras.optimizers.SGD(RATE), keras.optimizers.SGD(RATE / 2)]
             for model, optimizer in zip(self.pair, self.optimizers, strict=True):
                 optimizer.build(model.trainable_variables)
-            self.error = keras.losses.MeanSquaredError()
+            self.error = keras.losses.MeanSquaredError(reduction=reduction)
             self.built = True
 
         def train_step(self, batch):
@@ -265,7 +268,7 @@ def test_two_models_with_optimizers_of_their_own(ddl_strategy):
             for model in self.pair:
                 with tf.GradientTape() as tape:
                     predicted = model(x)
-                    loss = self.error(target, predicted)
+                    loss = self.error(target, predicted) / divisor
                 variables = model.trainable_variables
                 found.append(tape.gradient(loss, variables))
                 target = tf.stop_gradient(predicted - y)
@@ -312,6 +315,11 @@ def test_what_is_made_out_of_the_scope_is_refused(outside, ddl_strategy):
     with ddl_strategy.scope():
         model = one_layer(keras) if outside == "optimizer" else model
         optimizer = keras.optimizers.SGD(RATE, momentum=0.5) if outside == "model" else optimizer
-        model.compile(optimizer, "mse", jit_compile=False)
-    with pytest.raises((ValueError, RuntimeError), match=r"[Ss]trategy|[Ss]cope"):
+
+    def compile_and_fit():
+        with ddl_strategy.scope():
+            model.compile(optimizer, "mse", jit_compile=False)
         model.fit(TRAIN.x, TRAIN.y, **GIVEN)
+
+    with pytest.raises((ValueError, RuntimeError), match=r"[Ss]trategy|[Ss]cope"):
+        compile_and_fit()

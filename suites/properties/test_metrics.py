@@ -33,6 +33,15 @@ def updates_of(case: Case, strategy: Any, how: str, *, weighted: bool) -> Update
     return Updates(strategy, make, DATA[case.data], how, weighted=weighted)
 
 
+def updating(metric: Any) -> Any:
+    """Return a function of padded parts that updates a metric."""
+
+    def update(*arrays: Any) -> None:
+        metric.update_state(*arrays)  # returns an operation in tf_keras
+
+    return unpadded(update)
+
+
 @pytest.mark.ddl(strategies=SYNCHRONOUS)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("case", parameters(CASES))
@@ -111,7 +120,7 @@ def test_custom_metric_of_uneven_parts_is_metric_of_the_whole(how, ddl_strategy)
 
     with ddl_strategy.scope():
         metric = Moments()
-    step = each(ddl_strategy, unpadded(metric.update_state), how)
+    step = each(ddl_strategy, updating(metric), how)
     seen = []
     for sizes in SIZES:
         sizes = sizes[: replicas_of(ddl_strategy)]
@@ -164,11 +173,7 @@ def test_metric_made_out_of_the_scope_counts_every_replica(ddl_strategy):
     metric = keras.metrics.Mean()
     sizes = SIZES[0]
     (values,) = DATA["values"](sum(sizes))
-
-    def update(values):
-        metric.update_state(values)  # returns an operation in tf_keras
-
-    each(ddl_strategy, unpadded(update), "function")(padded(split((values,), sizes)))
+    each(ddl_strategy, updating(metric), "function")(padded(split((values,), sizes)))
     np.testing.assert_allclose(metric.result(), values.mean(), rtol=1e-12)
 
 
