@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.items.selection import KERAS, parse_mark
 
@@ -29,7 +30,8 @@ def name() -> str:
 def follow(config: pytest.Config) -> None:
     """Let this process test what the ranks test, until the end of the run."""
     settings = config.stash[SETTINGS]
-    if settings.origin("keras") != "default":
+    # A rank begins with the package of its test's marker, or else with that of the option.
+    if settings.origin("keras") != "default" and current_rank() is None:
         patch = pytest.MonkeyPatch()
         patch.setenv(VARIABLE, "1" if settings["keras"] == TF_KERAS else "0")
         config.add_cleanup(patch.undo)

@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from suites.coverage import LETTERS
 from suites.items import Item, items
+from suites.matrix.cells import SUBJECTS
 from suites.matrix.environments import ROOT
 from suites.matrix.numbers import CODES, NOT_RUN, Numbers, codes_of
 from suites.matrix.subjects import differences, pairs
@@ -138,7 +139,7 @@ def _not_run(cells: Sequence[Numbers]) -> list[str]:
 
 def _failure_row(row: Numbers, cells: Sequence[Numbers]) -> Sequence[Any]:
     bad = [cell for cell in cells if cell["id"] in row["bad"]]
-    spans = (_span([cell[name] for cell in bad]) for name in ("tensorflow", "keras"))
+    spans = _span([cell["tensorflow"] for cell in bad]), _packages(bad)
     place = row["place"]
     if place.startswith("http"):
         place = f"<{place}>"
@@ -174,6 +175,13 @@ def _subjects(numbers: Numbers, ran: Sequence[Numbers]) -> str:
     rows = [(f"`{one.item}`", *one.texts) for one in differences(numbers)]
     header = ("item", "fails with Keras 3 only", "fails with tf_keras only")
     return f"{introduction}\n\n{_table(header, rows)}" if rows else f"{introduction} No item differs."
+
+
+def _packages(cells: Sequence[Numbers]) -> str:
+    """Return the first and the last Keras 3 of some cells, and tf_keras if it is tested in one of them."""
+    keras = [cell["keras"] for cell in cells if cell["subject"] == SUBJECTS[0]]
+    others = sorted({cell["subject"] for cell in cells} - {SUBJECTS[0]})
+    return ", ".join([*([_span(keras)] if keras else []), *others])
 
 
 def _changed(numbers: Numbers, names: dict[str, str]) -> str:

@@ -118,6 +118,12 @@ def test_custom_metric_of_uneven_parts_is_metric_of_the_whole(how, ddl_strategy)
         def result(self):
             return self.squares / self.rows
 
+        if not absent.is_usable("metrics.Metric.reset_state"):
+
+            def reset_state(self):
+                for variable in self.variables:
+                    variable.assign(0 * variable)
+
     with ddl_strategy.scope():
         metric = Moments()
     step = each(ddl_strategy, updating(metric), how)

@@ -143,14 +143,12 @@ def check_options(kind: str) -> None:
         experimental.CommunicationOptions(bytes_per_pack=-1)
 
 
-@pytest.mark.ddl_item("optimizer.aggregate_flag")
-def test_gradients_that_are_reduced_before(ddl_strategy):
-    """An optimizer of Keras sums what it gets. A gradient that is reduced before must be divided by the replicas."""
+def applied_after_a_reduction(strategy: Any, parts: int, **flags: bool) -> None:
+    """Reduce gradients on the replicas, apply a part of the sum on each, and compare with one step of SGD."""
     import tensorflow as tf
 
     from suites.subject import keras
 
-    strategy = ddl_strategy
     with strategy.scope():
         weights = subject.variable([8.0, -4.0], "float64")
         optimizer = keras.optimizers.SGD(0.5)
@@ -161,8 +159,8 @@ def test_gradients_that_are_reduced_before(ddl_strategy):
     def step(gradients: Any) -> None:
         def replica_function(gradient: Any) -> None:
             context = tf.distribute.get_replica_context()
-            mean = context.all_reduce("SUM", tf.identity(gradient)) / strategy.num_replicas_in_sync
-            optimizer.apply_gradients([(mean, weights)])
+            whole = context.all_reduce("SUM", tf.identity(gradient))
+            optimizer.apply_gradients([(whole / parts, weights)], **flags)
 
         strategy.run(replica_function, args=(gradients,))
 
@@ -170,9 +168,34 @@ def test_gradients_that_are_reduced_before(ddl_strategy):
     whole = np.sum(everyone(strategy, lambda replica: [6.0 * replica + 6, 12.0 * replica]), axis=0)
     for part in strategy.experimental_local_results(subject.value_of(weights)):
         np.testing.assert_array_equal(part.read_value(), np.array([8.0, -4.0]) - 0.5 * whole)
-    for name in ("skip_gradients_aggregation", "experimental_aggregate_gradients"):
-        with pytest.raises(TypeError, match=name):
-            optimizer.apply_gradients([(tf.zeros([2], tf.float64), weights)], **{name: True})
+
+
+@pytest.mark.ddl_item("optimizer.aggregate_flag")
+def test_gradients_that_are_reduced_before(ddl_strategy):
+    """An optimizer of Keras sums what it gets. A gradient that is reduced before must be divided by the replicas."""
+    applied_after_a_reduction(ddl_strategy, ddl_strategy.num_replicas_in_sync)
+
+
+@pytest.mark.ddl_item("optimizer.aggregate_flag")
+@pytest.mark.parametrize(
+    ("flag", "value"), [("skip_gradients_aggregation", True), ("experimental_aggregate_gradients", False)]
+)
+def test_gradients_that_are_not_reduced_again(flag, value, ddl_strategy):
+    applied_after_a_reduction(ddl_strategy, 1, **{flag: value})
+
+
+@pytest.mark.ddl_item("optimizer.aggregate_flag", shows="behavior")
+@pytest.mark.parametrize("flag", ["skip_gradients_aggregation", "experimental_aggregate_gradients"])
+def test_flags_for_the_reduction_are_refused(flag, ddl_strategy):
+    """Keras 3 does not have them, and must not ignore them."""
+    from suites.subject import keras
+
+    with ddl_strategy.scope():
+        weights = subject.variable([8.0, -4.0], "float64")
+        optimizer = keras.optimizers.SGD(0.5)
+        optimizer.build([weights])
+    with pytest.raises(TypeError, match=flag):
+        optimizer.apply_gradients([(np.zeros(2), weights)], **{flag: True})
 
 
 @pytest.mark.ddl(strategies=["multi_worker_mirrored", "multi_worker_mirrored[workers=3]"])

@@ -420,3 +420,15 @@ def test_the_page_shows_items_that_only_one_package_fails(outcomes, row):
 def test_packages_are_compared_on_one_version_of_tensorflow_only():
     text = page.page(of_both(new="fail fail", other="pass pass"))
     assert "No cell of tf_keras ran beside one of Keras 3 with the same TensorFlow." in text
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "shown"),
+    [
+        ({"new": "fail pass", "tf_keras": "pass pass"}, "3.15.1"),
+        ({"old": "fail pass", "new": "fail pass", "tf_keras": "fail pass"}, "3.14.1 to 3.15.1, tf_keras"),
+        ({"new": "pass pass", "tf_keras": "fail pass"}, "tf_keras"),
+    ],
+)
+def test_a_failure_names_the_package_that_has_it(outcomes, shown):
+    assert f"| **unknown** | 2.21.0 | {shown} |" in page.page(of_both(**outcomes))
