@@ -12,9 +12,9 @@ from pytest_ddl import DivergenceError
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.items.selection import SPEC_FIXTURE
 from pytest_ddl.session import harness_of
-from suites import coverage, expecting, items, tiers
+from suites import absent, coverage, expecting, items, subject, tiers
 from suites.items import missing
-from suites.known_failures import FILE, installed
+from suites.known_failures import FILE, tested
 
 # The examples are fixed, because a test that fails for one commit must not pass for the next with other examples.
 # The health check about function-scoped fixtures is off, because ddl_equivalence keeps no state between examples.
@@ -44,7 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)  # after the plugin has read its options
 def pytest_configure(config: pytest.Config) -> None:
+    subject.follow(config)
     call = f"{items.MARKER}(*ids, shows='values', under=(), tensorflow='', keras='')"
     text = f"{call}: entries of {items.FILE.name} that a test is about, and versions that it needs"
     config.addinivalue_line("markers", text)
@@ -63,8 +65,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     registry = harness_of(config).registry
     for item in chosen:
         coverage.attach(item, registry)
-        if lacking := missing(item, installed()):
+        if lacking := missing(item, tested(subject.of_test(item))):
             item.add_marker(pytest.mark.skip(reason=lacking))
+        absent.skip(item)
     config.stash[expecting.EXPECTED].apply(chosen, whole=not left_out)
 
 
@@ -99,7 +102,7 @@ def ddl_equivalence(ddl_equivalence: Callable[..., Any], request: pytest.Fixture
             if not causes <= set(known.causes) or not expecting.shows(known, error):
                 raise
             pytest.xfail(f"{', '.join(sorted(causes))}: {known.explanation}")
-        versions = ", ".join(f"{name} {number}" for name, number in installed().items())
+        versions = ", ".join(f"{name} {number}" for name, number in tested(subject.of_test(request.node)).items())
         pytest.fail(
             f"{known.file.name}: {known} passes with {versions}: take the entry out, or narrow its versions",
             pytrace=False,

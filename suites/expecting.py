@@ -11,7 +11,8 @@ import pytest
 
 from pytest_ddl import DivergenceError, RankError
 from pytest_ddl.items.selection import SPEC_FIXTURE
-from suites.known_failures import FILE, KnownFailure, entry_to_paste, known_failures, load, of_installed
+from suites import subject
+from suites.known_failures import FILE, KnownFailure, entry_to_paste, installed, known_failures, load, of_installed
 
 KNOWN = pytest.StashKey[KnownFailure]()
 """Entry of a test."""
@@ -71,14 +72,14 @@ class Expected:
     def apply(self, tests: Sequence[pytest.Item], whole: bool) -> None:
         """Attach the entries to the tests, and warn of those without a test if ``tests`` is the whole suite."""
         strategies = set()
-        unmatched = set(self._entries)
+        unmatched = {entry for entry in self._entries if entry.applies(installed(), subject.name())}
         for test in tests:
             strategy = strategy_of(test)
             if strategy is None:
                 continue
             strategies.add(strategy)
             for entry in self._entries:
-                if entry.matches(test.nodeid, strategy):
+                if entry.matches(test.nodeid, strategy) and entry.applies(installed(), subject.of_test(test)):
                     unmatched.discard(entry)
                     test.stash[KNOWN] = entry
             known = test.stash.get(KNOWN, None)
@@ -124,7 +125,9 @@ class Expected:
         if call.when == "call" and report.failed and own and call.excinfo is not None:
             title = f"entry for {OPTION}, if TensorFlow or Keras is wrong"
             of_ranks = [text for name, text in report.sections if name.startswith(title)]
-            text = (of_ranks or [entry_to_paste(item.nodeid, str(strategy), call.excinfo.value)])[0]
+            text = (
+                of_ranks or [entry_to_paste(item.nodeid, str(strategy), call.excinfo.value, subject.of_test(item))]
+            )[0]
             others = [section for section in report.sections if not section[0].startswith(title)]
             report.sections = [*others, (title, text)]
         return report

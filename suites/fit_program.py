@@ -93,7 +93,7 @@ def _examples(case: Case, count: int) -> tuple[Any, Any, Any]:
 
 
 def _model(name: str, penalty: str) -> Any:
-    import keras
+    from suites.subject import keras
 
     layers = keras.layers
     regularizer = keras.regularizers.L2(0.01) if penalty == "weights" else None
@@ -110,7 +110,7 @@ def _model(name: str, penalty: str) -> Any:
 
 
 def _subclass() -> Any:
-    import keras
+    from suites.subject import keras
 
     class Network(keras.Model):  # type: ignore[misc]
         def __init__(self, last: Any) -> None:
@@ -124,19 +124,19 @@ def _subclass() -> Any:
 
 
 def _loss(name: str) -> Any:
-    import keras
+    from suites.subject import keras, ops
 
     losses: Mapping[str, Callable[[], Any]] = {
         "sparse": lambda: keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "string": lambda: "mse",
         "sum": lambda: keras.losses.MeanAbsoluteError(reduction="sum"),
-        "function": lambda: lambda y, p: keras.ops.sum(keras.ops.square(y - p), axis=-1),
+        "function": lambda: lambda y, p: ops.sum(ops.square(y - p), axis=-1),
     }
     return losses[name]()
 
 
 def _optimizer(case: Case) -> Any:
-    import keras
+    from suites.subject import keras
 
     rate: Any = 0.05
     if case["rate"] == "schedule":
@@ -165,9 +165,9 @@ def _generator(parts: tuple[Any, ...], size: int) -> Iterator[Any]:
 
 
 def _pydataset(parts: tuple[Any, ...], size: int) -> Any:
-    import keras
+    from suites.subject import keras
 
-    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+    class Batches(keras.utils.Sequence):  # type: ignore[misc]
         def __len__(self) -> int:
             return -(-len(parts[0]) // size)
 

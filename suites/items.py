@@ -92,9 +92,12 @@ def items() -> Mapping[str, Item]:
 
 
 def lacking(ranges: Mapping[str, str], versions: Mapping[str, str]) -> str:
-    """Return the first range that the versions do not fulfil, with the version, or an empty text."""
+    """Return the first range that the versions do not fulfil, with the version, or an empty text.
+
+    A range of a package without a version does not count: tf_keras is not held to versions of Keras 3.
+    """
     for package, wanted in ranges.items():
-        if not SpecifierSet(wanted).contains(versions[package], prereleases=True):
+        if package in versions and not SpecifierSet(wanted).contains(versions[package], prereleases=True):
             return f"{package}{wanted}, and this is {versions[package]}"
     return ""
 

@@ -1,4 +1,4 @@
-"""Read ``expected_failures.toml``, which lists the known failures by test, cause, strategy and versions."""
+"""Read ``expected_failures.toml``, which lists the known failures by test, cause, strategy, subject and versions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.known.catalogue import KNOWN
+from suites.subject import KERAS, KERAS_3
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,6 +44,7 @@ class KnownFailure:
     strategies: tuple[str, ...] = ()
     tensorflow: str = ""
     keras: str = ""
+    tf_keras: str = ""
     file: Path = FILE
     """File with the entry; the programs are in the folder ``repros`` beside it."""
     message: str = ""
@@ -60,10 +62,17 @@ class KnownFailure:
         shown = f"{folder}/{self.repro}.py" if self.repro else "not reported yet"
         return f"{self.reason} ({self.link or shown})"
 
-    def applies(self, versions: Mapping[str, str]) -> bool:
-        """Return whether the entry is for these versions."""
-        ranges = {"tensorflow": self.tensorflow, "keras": self.keras}
-        return all(SpecifierSet(ranges[name]).contains(versions[name], prereleases=True) for name in ranges)
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Packages of Keras that the entry is for: those with a range, and all if it has ranges of TensorFlow only."""
+        return tuple(name for name in KERAS if getattr(self, name)) or KERAS
+
+    def applies(self, versions: Mapping[str, str], subject: str = KERAS_3) -> bool:
+        """Return whether the entry is for a package of Keras, and for these versions of it and of TensorFlow."""
+        ranges = {"tensorflow": self.tensorflow, subject: getattr(self, subject)}
+        return subject in self.subjects and all(
+            SpecifierSet(ranges[name]).contains(versions[name], prereleases=True) for name in ranges
+        )
 
     def matches(self, nodeid: str, strategy: str) -> bool:
         """Return whether the entry is for this test under this strategy."""
@@ -122,8 +131,13 @@ _DISTRIBUTIONS = {
 
 @cache
 def installed() -> Mapping[str, str]:
-    """Return the installed versions of TensorFlow and Keras, without importing TensorFlow."""
-    return {name: _version(name) for name in ("tensorflow", "keras")}
+    """Return the installed versions of TensorFlow, Keras and tf_keras, without importing TensorFlow."""
+    return {name: _version(name) for name in ("tensorflow", *KERAS)}
+
+
+def tested(subject: str) -> Mapping[str, str]:
+    """Return the installed versions of TensorFlow and of the package of Keras that is tested."""
+    return {name: installed()[name] for name in ("tensorflow", subject)}
 
 
 def _version(name: str) -> str:
@@ -137,16 +151,16 @@ def _version(name: str) -> str:
 
 @cache
 def known_failures() -> tuple[KnownFailure, ...]:
-    """Return the entries for the installed versions."""
+    """Return the entries for the installed versions, of both packages of Keras."""
     return of_installed(load(FILE.read_text(encoding="utf-8")))
 
 
 def of_installed(entries: Iterable[KnownFailure]) -> tuple[KnownFailure, ...]:
-    """Return those of some entries that are for the installed versions."""
-    return tuple(entry for entry in entries if entry.applies(installed()))
+    """Return those of some entries that are for the installed versions, of both packages of Keras."""
+    return tuple(entry for entry in entries if any(entry.applies(installed(), subject) for subject in KERAS))
 
 
-def entry_to_paste(nodeid: str, strategy: str, error: BaseException) -> str:
+def entry_to_paste(nodeid: str, strategy: str, error: BaseException, subject: str) -> str:
     """Return an entry for a test that failed with this exception. The reason and a proof are left to its author."""
     file, _, name = nodeid.partition("::")
     test = rf"{re.escape(Path(file).name)}::{name.partition('[')[0]}"
@@ -159,7 +173,7 @@ def entry_to_paste(nodeid: str, strategy: str, error: BaseException) -> str:
         f"test = '{test}'",
         f'strategies = ["{strategy}"]',
         f"causes = {json.dumps(list(dict.fromkeys(causes)) or (['worker-raised'] if raised else ['?']))}",
-        *(f'{name} = "=={number}"' for name, number in installed().items()),
+        *(f'{name} = "=={number}"' for name, number in tested(subject).items()),
         *([f"message = {json.dumps(re.escape(told[:80]))}"] if raised else []),
         'reason = "?"',
         'link = "?"  # or: repro = "name of a program in repros/"',

@@ -18,7 +18,7 @@ COPY_WARNING = "ignore:__array__ implementation:DeprecationWarning"
 @contextmanager
 def in_float64() -> Iterator[None]:
     """Build models in float64, because its rounding errors are far smaller than the effect of any defect."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     # These names are the same in Keras 3 and in tf_keras.
     floatx, policy = keras.backend.floatx(), keras.mixed_precision.global_policy()
@@ -43,7 +43,7 @@ def linear(
     :param optimizer: builds the optimizer in place of SGD, in the scope too.
     :param compiled: arguments of ``compile``; without them: the mean squared error, and no XLA.
     """
-    from tensorflow import keras
+    from suites.subject import keras
 
     with strategy.scope():
         model = (make or one_layer)(keras)

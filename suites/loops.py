@@ -14,8 +14,9 @@ def train_in_a_loop(run: Any, workload: Workload, examples: Examples, built: boo
     :param built: build the optimizer before the first step. With ``False`` it makes its variables in the first step,
         as in the guide's own examples.
     """
-    import keras
     import tensorflow as tf
+
+    from suites.subject import ops
 
     with run.strategy.scope():
         model = workload.build_model()
@@ -32,7 +33,7 @@ def train_in_a_loop(run: Any, workload: Workload, examples: Examples, built: boo
             inputs, labels = batch
             with tf.GradientTape() as tape:
                 logits = model(inputs, training=True)
-                losses = keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+                losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
                 loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
             variables = model.trainable_variables
             optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
@@ -46,8 +47,9 @@ def train_in_a_loop(run: Any, workload: Workload, examples: Examples, built: boo
 
 def train_with_fit(run: Any, workload: Workload, examples: Examples) -> None:
     """Train and evaluate with ``Model.fit`` and ``Model.evaluate``."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     with run.strategy.scope():
         model = workload.build_model()

@@ -81,11 +81,6 @@ class Steps:
         for variable, values in zip(self.variables, expected, strict=True):
             self.check(variable, values, rtol)
 
-    def slot(self, name: str, slot: str) -> Any:
-        """Return a slot of the variable with a name."""
-        (found,) = (one for one in self.optimizer.variables if one.name.endswith(f"{name}_{slot}"))
-        return found
-
 
 class Model(Protocol):
     """Model of the update that an optimizer should make with gradients."""

@@ -6,6 +6,7 @@ Keras code that is equivalent to ``build()``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+
+def import_of_keras() -> str:
+    """Return the line that imports the Keras of ``tf.keras`` by its own name."""
+    return "import tf_keras as keras" if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else "import keras"
 
 
 class Pasteable:
@@ -79,8 +85,8 @@ class ModelSpec(Pasteable):
         return self.widths[-2] if len(self.widths) > 1 else self._features()
 
     def build(self) -> Any:
-        """Create the model with Keras; call this in ``strategy.scope()``, after seeding."""
-        import keras
+        """Create the model with the Keras of ``tf.keras``; call this in ``strategy.scope()``, after seeding."""
+        from tensorflow import keras
 
         values = inputs = keras.Input((self.inputs,), dtype=None if self.vocabulary is None else "int64")
         if self.vocabulary is not None:
@@ -96,7 +102,7 @@ class ModelSpec(Pasteable):
     def program(self) -> str:
         """Return the Keras code of :meth:`build`, to paste into a bug report."""
         dtype = "" if self.vocabulary is None else ", dtype='int64'"
-        lines = ["import keras", "", f"values = inputs = keras.Input(({self.inputs},){dtype})"]
+        lines = [import_of_keras(), "", f"values = inputs = keras.Input(({self.inputs},){dtype})"]
         if self.vocabulary is not None:
             lines.append(f"values = keras.layers.Embedding({self.vocabulary}, {self.embedding_width})(values)")
             lines.append("values = keras.layers.Flatten()(values)")
@@ -145,8 +151,8 @@ class OptimizerSpec(Pasteable):
         return hash((self.name, self.learning_rate, tuple(sorted(self.settings.items()))))
 
     def build(self) -> Any:
-        """Create the optimizer with Keras; call this in ``strategy.scope()``."""
-        import keras
+        """Create the optimizer with the Keras of ``tf.keras``; call this in ``strategy.scope()``."""
+        from tensorflow import keras
 
         if not hasattr(keras.optimizers, self.name):
             raise ValueError(f"name={self.name!r} is not a class of keras.optimizers")
@@ -156,4 +162,4 @@ class OptimizerSpec(Pasteable):
         """Return the Keras code of :meth:`build`, to paste into a bug report."""
         settings = "".join(f", {name}={value!r}" for name, value in self.settings.items())
         call = f"keras.optimizers.{self.name}(learning_rate={self.learning_rate!r}{settings})"
-        return f"import keras\n\noptimizer = {call}\n"
+        return f"{import_of_keras()}\n\noptimizer = {call}\n"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_ddl.generators.arguments import at_least
 from pytest_ddl.generators.models import OPTIMIZERS, models, optimizers
 from pytest_ddl.generators.shapes import BATCH_KINDS, global_batch_sizes
-from pytest_ddl.generators.specs import ModelSpec, OptimizerSpec, Pasteable
+from pytest_ddl.generators.specs import ModelSpec, OptimizerSpec, Pasteable, import_of_keras
 
 if TYPE_CHECKING:
     from pytest_ddl.training.run import Run
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PROGRAM = '''\
 """Found by a property test: {title}"""
 
-import keras
+{keras}
 import numpy as np
 import tensorflow as tf
 
@@ -113,6 +113,7 @@ class TrainingSpec(Pasteable):
         """
         return _PROGRAM.format(
             title=repr(self),
+            keras=import_of_keras(),
             examples=_indented(self.model.examples_program(self.batch), 4),
             model=_indented(_without_import(self.model.program()), 8),
             optimizer=_indented(_without_import(self.optimizer.program()), 8),
@@ -150,7 +151,7 @@ def trainings(
 
 
 def _without_import(program: str) -> str:
-    return program.replace("import keras\n\n", "", 1)
+    return program.replace(f"{import_of_keras()}\n\n", "", 1)
 
 
 def _indented(text: str, spaces: int) -> str:

@@ -44,7 +44,14 @@ def numbers(results: Sequence[Result], before: Sequence[Result] = (), cells: Seq
 
 
 def _cell(cell: Cell, result: Result | None) -> Numbers:
-    told: Numbers = {"id": cell.id, "name": str(cell), "tensorflow": cell.tensorflow, "keras": cell.keras}
+    told: Numbers = {
+        "id": cell.id,
+        "name": str(cell),
+        "tensorflow": cell.tensorflow,
+        "keras": cell.keras,
+        "subject": cell.subject,
+        "oldest": cell.oldest,
+    }
     if result is None:
         return {**told, "outcome": "not run"}
     return {

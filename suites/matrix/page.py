@@ -11,8 +11,10 @@ from packaging.version import Version
 
 from suites.coverage import LETTERS
 from suites.items import Item, items
+from suites.matrix.cells import SUBJECTS
 from suites.matrix.environments import ROOT
 from suites.matrix.numbers import CODES, NOT_RUN, Numbers, codes_of
+from suites.matrix.subjects import differences, pairs
 
 PAGE = ROOT / "docs" / "matrix.md"
 _COUNTS = {"pass": "pass", "xfail": "known failures", "fail": "fail", "skip": "skipped", "not run": "not run"}
@@ -27,6 +29,10 @@ or runs nothing is an error, never a pass.
 ABOUT_FAILURES = """
 *Known* failures have an entry in `suites/expected_failures.toml`; the others have none yet. The versions are the first
 and the last ones with the failure, among the cells that ran.
+"""
+ABOUT_SUBJECTS = """
+Items that fail with one package, under the strategies of these letters, and pass with the other one. Compared:
+{compared}.
 """
 ABOUT_ITEMS = """
 A column is a cell that ran tests of the area: TensorFlow above, Keras below. `✓` all tests of the item pass, `x` known
@@ -59,6 +65,8 @@ def page(numbers: Numbers) -> str:
             ("test", "under", "kind", "versions", "why"),
             (_failure_row(row, cells) for row in sorted(numbers["failures"], key=lambda row: row["kind"])),
         ),
+        "## Keras 3 and tf_keras",
+        _subjects(numbers, ran),
         "## Changed",
         _changed(numbers, names),
         "## Items",
@@ -131,7 +139,7 @@ def _not_run(cells: Sequence[Numbers]) -> list[str]:
 
 def _failure_row(row: Numbers, cells: Sequence[Numbers]) -> Sequence[Any]:
     bad = [cell for cell in cells if cell["id"] in row["bad"]]
-    tensorflow, keras = (_span([cell[name] for cell in bad]) for name in ("tensorflow", "keras"))
+    tensorflow = _span([cell["tensorflow"] for cell in bad])
     place = row["place"]
     if place.startswith("http"):
         place = f"<{place}>"
@@ -141,7 +149,7 @@ def _failure_row(row: Numbers, cells: Sequence[Numbers]) -> Sequence[Any]:
     name = f"`{row['test'].removeprefix('suites/')}`"
     known = row["kind"] == "xfail"
     kind, reason = ("known", row["reason"]) if known else ("**unknown**", _literal(row["reason"]))
-    versions = f"TF {tensorflow}, Keras {keras}: {len(bad)} of {ran} cells; passes in {len(row['good'])}"
+    versions = f"TF {tensorflow}, {_packages(bad)}: {len(bad)} of {ran} cells; passes in {len(row['good'])}"
     return name, row["strategies"], kind, versions, f"{reason} ({place})" if place else reason
 
 
@@ -158,6 +166,23 @@ def _span(versions: Iterable[str]) -> str:
     """Return the first and the last of some versions."""
     found = sorted(set(versions), key=Version)
     return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+def _subjects(numbers: Numbers, ran: Sequence[Numbers]) -> str:
+    compared = [" and ".join(ran[position]["name"] for position in pair) for pair in pairs(ran)]
+    if not compared:
+        return "No cell of tf_keras ran beside one of Keras 3 with the same TensorFlow."
+    introduction = ABOUT_SUBJECTS.format(compared="; ".join(compared)).strip()
+    rows = [(f"`{one.item}`", *one.texts) for one in differences(numbers)]
+    header = ("item", "fails with Keras 3 only", "fails with tf_keras only")
+    return f"{introduction}\n\n{_table(header, rows)}" if rows else f"{introduction} No item differs."
+
+
+def _packages(cells: Sequence[Numbers]) -> str:
+    """Return the first and the last Keras 3 of some cells, and tf_keras if it is tested in one of them."""
+    keras = [cell["keras"] for cell in cells if cell["subject"] == SUBJECTS[0]]
+    others = sorted({cell["subject"] for cell in cells} - {SUBJECTS[0]})
+    return ", ".join([*([f"Keras {_span(keras)}"] if keras else []), *others])
 
 
 def _changed(numbers: Numbers, names: dict[str, str]) -> str:

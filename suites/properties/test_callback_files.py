@@ -53,7 +53,7 @@ def saved_models(epochs):
 
 def checkpoints_hold_the_weights_of_their_step(strategy, kind, folder):
     """Only the chief's folder has files in the end. Without a strategy, they load as what arithmetic gives."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     arguments, name, files = saved_models(EPOCHS)[kind]
     path = str(folder / f"{name}.weights.h5")
@@ -101,7 +101,7 @@ def run_until(folder, save_freq, ends):
 
     :return: the epochs of each training, the number of updates, and the weights.
     """
-    from tensorflow import keras
+    from suites.subject import keras
 
     class End(keras.callbacks.Callback):
         def __init__(self, end):
@@ -166,7 +166,7 @@ def test_training_goes_on_where_it_was_saved_in_tf_keras(case, ddl_cluster, tmp_
 @pytest.mark.ddl_item("callback.SwapEMAWeights")
 def test_averages_are_evaluated_and_weights_are_trained(ddl_strategy):
     """The validation sees the averages, each step the weights. After fit the model keeps the averages."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     def averaging(keras):
         return keras.optimizers.SGD(RATE, use_ema=True, ema_momentum=0.5)
@@ -188,7 +188,7 @@ def test_averages_are_evaluated_and_weights_are_trained(ddl_strategy):
 @pytest.mark.parametrize("method", ["evaluate"])
 def test_a_model_has_its_weights_back(method, ddl_strategy):
     """The averages are in the model only while it is evaluated or predicts."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     model = linear(ddl_strategy, optimizer=lambda keras: keras.optimizers.SGD(RATE, use_ema=True, ema_momentum=0.5))
     for batch in BATCHES[:2]:
@@ -221,7 +221,7 @@ def scalars(folder):
 
 def events_tell_the_logs(strategy, folder):
     """Only the chief writes. The numbers of steps are those of epochs, and of batches for what is told for each."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     pytest.importorskip("tensorboard", reason="the callback needs the package tensorboard")
     trained = expected()

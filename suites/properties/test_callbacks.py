@@ -73,7 +73,7 @@ def expected(rates=(RATE,) * EPOCHS):
 
 def hooks_are_called_once_in_order(strategy):
     """The last batches of evaluate and predict have one example, so that other replicas have none."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     seen = recorder(keras)
     model, _ = fit(strategy, [seen])
@@ -93,7 +93,7 @@ def hooks_are_called_once_in_order(strategy):
 
 def epochs_have_the_logs_of_the_whole(strategy):
     """Every rank gets them: losses and metrics of all replicas, and the weights that arithmetic gives."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     seen = recorder(keras)
     model, history = fit(strategy, [seen], metrics=["mae"])
@@ -120,7 +120,7 @@ def batches_have_the_logs_of_the_whole(seen):
 
 def callback_has_its_effect(case, strategy, folder):
     """Every rank trains as many epochs, with the same rates, and has the same weights in the end."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     model, history = fit(strategy, [case.make(keras, folder)])
     trained = expected(case.rates)
@@ -177,7 +177,7 @@ def test_callback_has_its_effect_in_tf_keras(case, ddl_strategy, tmp_path):
 
 def training_ends_at_a_number_that_is_not_finite(strategy):
     """Only the last example of the second batch, so only the last replica, has a label that is infinite."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     model, seen = linear(strategy), recorder(keras)
     labels = TRAIN.y.copy()

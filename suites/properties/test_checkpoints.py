@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_ddl import current_strategy, generators
 from pytest_ddl.generators import ModelSpec, OptimizerSpec
 from suites.properties.clusters import run_under
+from suites.subject import value_of
 
 SAVED_BY = ("one_device", "mirrored", "mirrored[replicas=3]", "multi_worker_mirrored")
 LOADED_BY = ("one_device", "mirrored[replicas=3]", "multi_worker_mirrored", "central_storage", "mirrored")
@@ -39,8 +40,9 @@ def test_what_was_saved_is_loaded(spec, saved_by, loaded_by, tmp_path_factory):
 
 def save(model: ModelSpec, optimizer: OptimizerSpec, folder: str) -> Values:
     """Train with a different loss on each replica, and save on every rank; only the chief's file is read later."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     strategy = current_strategy()
     built, updater = made(strategy, model, optimizer, seed=1)
@@ -64,7 +66,7 @@ def save(model: ModelSpec, optimizer: OptimizerSpec, folder: str) -> Values:
     is_chief = resolver is None or resolver.task_id in (None, 0)
     path = Path(folder) / ("checkpoint" if is_chief else f"not-the-chief-{resolver.task_id}")
     tf.train.Checkpoint(model=built, optimizer=updater).write(str(path))
-    keras.utils.clear_session()
+    keras.backend.clear_session()
     return values(strategy, built, updater)
 
 
@@ -80,7 +82,7 @@ def load(model: ModelSpec, optimizer: OptimizerSpec, folder: str) -> Values:
 
 
 def made(strategy: Any, model: ModelSpec, optimizer: OptimizerSpec, seed: int) -> tuple[Any, Any]:
-    import keras
+    from suites.subject import keras
 
     keras.utils.set_random_seed(seed)
     with strategy.scope():
@@ -93,7 +95,7 @@ def made(strategy: Any, model: ModelSpec, optimizer: OptimizerSpec, seed: int) -
 def values(strategy: Any, model: Any, optimizer: Any) -> Values:
     import tensorflow as tf
 
-    found = [variable.value for variable in (*model.variables, *optimizer.variables)]
+    found = [value_of(variable) for variable in (*model.variables, *optimizer.variables)]
     # NumPy warns when it copies a variable of TensorFlow itself.
     return [
         [tf.convert_to_tensor(part).numpy() for part in strategy.experimental_local_results(variable)]

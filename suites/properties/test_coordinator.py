@@ -260,8 +260,9 @@ def test_run_and_reduce_in_a_closure(coordinator):
 @here
 def test_training_that_is_joined_after_each_step(coordinator):
     """SGD with momentum follows the textbook formula, and counts each step once."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     inputs = np.arange(12.0).reshape(4, 3) % 5 - 1.5
     targets = np.array([[1.0], [-2.0], [0.5], [3.0]])

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 
+from suites import subject
 from suites.linear import COPY_WARNING, check_weights, linear, numbers, one_layer
 from suites.models.linear import BOUND, FEATURES, OUTPUTS, START, Data, data, gradient, losses, train
 from suites.running import components
@@ -72,8 +73,9 @@ def test_the_last_examples_are_for_validation(ddl_strategy):
 @pytest.mark.ddl_item("fit.fit.shuffle", shows="parity")
 def test_examples_are_shuffled_as_on_one_device(ddl_strategy):
     """The losses of the batches and the weights depend on the order. It is not that of the data."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     found = []
     for strategy in (ddl_strategy, tf.distribute.OneDeviceStrategy("CPU:0")):
@@ -160,10 +162,12 @@ def own_step(keras):
     """Return a linear model with steps of its own, which log values of each replica."""
     import tensorflow as tf
 
+    from suites.subject import ops
+
     class Own(keras.Sequential):
         def logs(self, x, y, loss):
-            errors = keras.ops.mean(keras.ops.abs(self(x) - y))
-            rows = keras.ops.cast(keras.ops.shape(x)[0], "float64")
+            errors = ops.mean(ops.abs(self(x) - y))
+            rows = ops.cast(ops.shape(x)[0], "float64")
             return {"own_loss": loss, "errors": errors, "rows": rows}
 
         def train_step(self, batch):
@@ -187,7 +191,7 @@ def own_step(keras):
 @pytest.mark.ddl(strategies=KERAS_3)
 @pytest.mark.ddl_item("fit.custom_train_step")
 def test_steps_of_the_model_itself(ddl_strategy):
-    """What a step returns is averaged over replicas: the loss of each is its share, so that the sum is the whole."""
+    """What a step returns is averaged over replicas, or added up in tf_keras. The loss of each is its share."""
     replicas = ddl_strategy.num_replicas_in_sync
     model = linear(ddl_strategy, own_step, rate=RATE)
     history = model.fit(TRAIN.x, TRAIN.y, **GIVEN).history
@@ -205,7 +209,8 @@ def test_steps_of_the_model_itself(ddl_strategy):
     ):
         errors = np.abs(part.x @ weights - part.y).mean()
         expected = {"own_loss": losses(weights, part).mean() / replicas, "errors": errors, "rows": len(part) / replicas}
-        assert numbers(got) == pytest.approx(expected, rel=1e-12)
+        factor = replicas if subject.adds_up_logs() else 1
+        assert numbers(got) == pytest.approx({name: factor * value for name, value in expected.items()}, rel=1e-12)
 
 
 @pytest.mark.ddl(strategies=KERAS_3)
@@ -224,7 +229,7 @@ def test_a_model_says_how_its_logs_are_reduced(method, ddl_strategy):
 @pytest.mark.parametrize("method", ["sum", "first", "auto"])
 def test_a_model_says_how_its_logs_are_reduced_in_tf_keras(method, ddl_strategy):
     """In tf_keras, "auto" is the sum."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     class Rows(keras.Sequential):
         def test_step(self, batch):
@@ -240,7 +245,10 @@ def test_a_model_says_how_its_logs_are_reduced_in_tf_keras(method, ddl_strategy)
 @pytest.mark.ddl_item("fit.two_models", "loop.premade")
 def test_two_models_with_optimizers_of_their_own(ddl_strategy):
     """The second model learns the errors of the first one, which are numbers for it."""
-    from tensorflow import keras
+    from suites.subject import keras
+
+    reduction = subject.reduction_in_a_loop()
+    divisor = BATCH if reduction == "sum" else 1
 
     class Pair(keras.Model):
         def __init__(self):
@@ -249,7 +257,7 @@ def test_two_models_with_optimizers_of_their_own(ddl_strategy):
             self.optimizers = [keras.optimizers.SGD(RATE), keras.optimizers.SGD(RATE / 2)]
             for model, optimizer in zip(self.pair, self.optimizers, strict=True):
                 optimizer.build(model.trainable_variables)
-            self.error = keras.losses.MeanSquaredError()
+            self.error = keras.losses.MeanSquaredError(reduction=reduction)
             self.built = True
 
         def train_step(self, batch):
@@ -260,7 +268,7 @@ def test_two_models_with_optimizers_of_their_own(ddl_strategy):
             for model in self.pair:
                 with tf.GradientTape() as tape:
                     predicted = model(x)
-                    loss = self.error(target, predicted)
+                    loss = self.error(target, predicted) / divisor
                 variables = model.trainable_variables
                 found.append(tape.gradient(loss, variables))
                 target = tf.stop_gradient(predicted - y)
@@ -307,12 +315,17 @@ def test_progress_tells_epochs_steps_and_losses(ddl_strategy):
 @pytest.mark.parametrize("outside", ["model", "optimizer"])
 def test_what_is_made_out_of_the_scope_is_refused(outside, ddl_strategy):
     """The error says that strategies are mixed, or names the scope."""
-    from tensorflow import keras
+    from suites.subject import keras
 
     model, optimizer = one_layer(keras), keras.optimizers.SGD(RATE, momentum=0.5)
     with ddl_strategy.scope():
         model = one_layer(keras) if outside == "optimizer" else model
         optimizer = keras.optimizers.SGD(RATE, momentum=0.5) if outside == "model" else optimizer
-        model.compile(optimizer, "mse", jit_compile=False)
-    with pytest.raises((ValueError, RuntimeError), match=r"[Ss]trategy|[Ss]cope"):
+
+    def compile_and_fit():
+        with ddl_strategy.scope():
+            model.compile(optimizer, "mse", jit_compile=False)
         model.fit(TRAIN.x, TRAIN.y, **GIVEN)
+
+    with pytest.raises((ValueError, RuntimeError), match=r"[Ss]trategy|[Ss]cope"):
+        compile_and_fit()

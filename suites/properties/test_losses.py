@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from suites.running import HOW, SIZES, components, each, padded, replicas_of, split, unpadded
+from suites.subject import reduction_in_a_loop, set_mask, value_of
 from suites.tables.losses import DERIVATIVES, OUTPUTS, REDUCTIONS, gradient, labels_for
 
 # Keras multiplies losses by float32(1 / replicas), which is exact for these numbers of replicas; another test has 3.
@@ -40,7 +41,7 @@ def same_sums(rows: int, parts: int) -> Array:
 
 
 def made(loss: str, **arguments: Any) -> Any:
-    import keras
+    from suites.subject import keras
 
     logits = {"from_logits": True} if loss.endswith("Crossentropy") else {}
     return getattr(keras.losses, loss)(**logits, **arguments)
@@ -54,7 +55,7 @@ class Linear:
     """A linear model under a strategy, and its steps in a loop or in ``fit``."""
 
     def __init__(self, strategy: Any) -> None:
-        import keras
+        from suites.subject import keras
 
         self.strategy = strategy
         with strategy.scope():
@@ -100,8 +101,9 @@ def test_loss_object_in_a_loop_gives_the_gradient_of_the_whole(loss, how, ddl_st
     inputs, labels, weights = batch(rows)
     linear = Linear(ddl_strategy)
     parts = split((inputs, labels_for(loss, labels), weights), [2] * replicas_of(ddl_strategy))
-    linear.loop(made(loss), parts, how)
-    linear.check(whole(loss, "sum_over_batch_size", inputs, labels, weights))
+    reduction = reduction_in_a_loop()
+    linear.loop(made(loss, reduction=reduction), parts, how)
+    linear.check(whole(loss, reduction, inputs, labels, weights))
 
 
 @pytest.mark.ddl(strategies=["mirrored[replicas=4]", "multi_worker_mirrored"])
@@ -147,15 +149,15 @@ def test_mean_divides_by_the_weights_of_the_whole(ddl_strategy):
 
 
 def per_example(labels: Any, predicted: Any) -> Any:
-    import keras
+    from suites.subject import ops
 
-    return keras.ops.mean((labels - predicted) ** 2, axis=-1)
+    return ops.mean((labels - predicted) ** 2, axis=-1)
 
 
 def scalar(labels: Any, predicted: Any) -> Any:
-    import keras
+    from suites.subject import ops
 
-    return keras.ops.mean((labels - predicted) ** 2)
+    return ops.mean((labels - predicted) ** 2)
 
 
 @pytest.mark.ddl(strategies=FIT)
@@ -190,20 +192,19 @@ MASKS = {"equal": (3, 3), "unequal": (4, 1)}
 @pytest.mark.parametrize("how", ["function"])
 @pytest.mark.parametrize("valid", MASKS)
 def test_masked_loss_is_that_of_the_examples_that_count(valid, how, ddl_strategy):
-    from keras.src.backend import set_keras_mask
-
     inputs, labels, _ = batch(8)
     mask = np.concatenate([np.arange(4) < number for number in MASKS[valid]])
-    loss = made("MeanSquaredError")
+    reduction = reduction_in_a_loop()
+    loss = made("MeanSquaredError", reduction=reduction)
 
     def masked(labels: Any, predicted: Any, mask: Any) -> Any:
-        set_keras_mask(predicted, mask)
+        set_mask(predicted, mask)
         return loss(labels, predicted)
 
     linear = Linear(ddl_strategy)
     linear.loop(masked, split((inputs, labels, mask), [4, 4]), how)
     # Keras before 3.14 adds 1e-7 to the number of examples that count.
-    expected = whole("MeanSquaredError", "mean", inputs[mask], labels[mask], np.ones(mask.sum()))
+    expected = whole("MeanSquaredError", reduction, inputs[mask], labels[mask], np.ones(mask.sum()))
     linear.check(expected, {"rtol": 1e-7, "atol": 1e-7 * np.abs(expected).max()})
 
 
@@ -271,7 +272,7 @@ def test_regularization_counts_once(how, ddl_strategy):
 
     def loss(labels: Any, predicted: Any) -> Any:
         average = tf.nn.compute_average_loss(tf.reduce_mean((labels - predicted) ** 2, axis=-1))
-        return average + tf.nn.scale_regularization_loss(0.125 * linear.model.trainable_variables[0].value ** 2)
+        return average + tf.nn.scale_regularization_loss(0.125 * value_of(linear.model.trainable_variables[0]) ** 2)
 
     linear.loop(loss, split((inputs, labels), [2] * replicas_of(ddl_strategy)), how)
     linear.check(whole("MeanSquaredError", "mean", inputs, labels, np.ones(len(inputs))) + 0.25 * START)

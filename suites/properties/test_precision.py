@@ -50,8 +50,9 @@ def test_weights_keep_their_precision_in_fit(policy, ddl_strategy):
 @pytest.mark.parametrize("how", ["eager", "function"])
 def test_gradients_are_added_in_the_precision_of_the_variables(how, ddl_strategy):
     """The replicas' gradients are 4096 and 1, whose sum has more digits than 16 bits hold."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     for policy in ("mixed_float16", "mixed_bfloat16"):
         with ddl_strategy.scope():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl import RankError, current_strategy
+from suites import subject
 from suites.properties.test_values import distributed, everyone
 from suites.properties.variables import local_replicas
 
@@ -28,22 +29,23 @@ class Training:
     """Training by SGD with momentum, whose gradient depends on the weights, the step and the replica."""
 
     def __init__(self, strategy: Any) -> None:
-        import keras
         import tensorflow as tf
+
+        from suites.subject import keras
 
         self.strategy = strategy
         with strategy.scope():
-            self.weights = keras.Variable([1.0, -2.0], dtype="float64")
+            self.weights = subject.variable([1.0, -2.0], "float64")
             self.optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
             self.optimizer.build([self.weights])
-        self.checkpoint = tf.train.Checkpoint(weights=self.weights.value, optimizer=self.optimizer)
+        self.checkpoint = tf.train.Checkpoint(weights=subject.value_of(self.weights), optimizer=self.optimizer)
         self._step = tf.function(self._on_all, autograph=False)
 
     def _on_all(self, parts: Any) -> None:
         import tensorflow as tf
 
         def replica_function(part: Any) -> None:
-            gradient = tf.identity(part) + 0.25 * self.weights.value / self.strategy.num_replicas_in_sync
+            gradient = tf.identity(part) + 0.25 * subject.value_of(self.weights) / self.strategy.num_replicas_in_sync
             self.optimizer.apply_gradients([(gradient, self.weights)])
 
         self.strategy.run(replica_function, args=(parts,))
@@ -53,7 +55,8 @@ class Training:
 
     def steps(self) -> int:
         """Return the optimizer's count of steps."""
-        return int(self.strategy.experimental_local_results(self.optimizer.iterations.value)[0].read_value())
+        iterations = subject.value_of(self.optimizer.iterations)
+        return int(self.strategy.experimental_local_results(iterations)[0].read_value())
 
     def check(self, steps: int) -> None:
         """Compare with the formula in NumPy."""
@@ -65,7 +68,7 @@ class Training:
         assert self.steps() == steps
         # About 10 operations in a step, whose errors the next steps make at most twice as large.
         bound = 10 * 2**steps * np.finfo("float64").eps
-        for part in self.strategy.experimental_local_results(self.weights.value):
+        for part in self.strategy.experimental_local_results(subject.value_of(self.weights)):
             np.testing.assert_allclose(part.read_value(), weights, rtol=bound)
 
 

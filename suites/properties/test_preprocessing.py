@@ -38,7 +38,7 @@ def by_part(strategy, layer, parts, how):
 @pytest.mark.parametrize("how", HOW)
 def test_what_was_adapted_in_the_scope_is_used_by_all_replicas(how, ddl_strategy):
     """Vocabularies are in the order of their counts, and 1 stands for what is unknown."""
-    import keras
+    from suites.subject import keras
 
     numbers = np.random.default_rng(3).normal(2, 3, size=(20, 2))
     counted = np.repeat(WORDS, [4, 3, 2, 1])
@@ -73,7 +73,7 @@ def test_what_was_adapted_in_the_scope_is_used_by_all_replicas(how, ddl_strategy
 @pytest.mark.ddl_item("layer.StringLookup_under_PS")
 def test_workers_of_a_coordinator_look_up_words(ddl_strategy):
     """The vocabulary is made in the scope. Each worker finds the codes of its own part."""
-    import keras
+    from suites.subject import keras
 
     with ddl_strategy.scope():
         lookup = keras.layers.StringLookup(vocabulary=list(WORDS))

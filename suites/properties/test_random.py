@@ -193,7 +193,7 @@ def initial_weights(in_scope):
     """Return the weights of a model that is made with a seed."""
     import contextlib
 
-    import keras
+    from suites.subject import keras
 
     keras.utils.set_random_seed(11)
     with current_strategy().scope() if in_scope else contextlib.nullcontext():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl import current_strategy
+from suites import subject
 from suites.properties.clusters import run_under
 from suites.properties.test_values import distributed, everyone
 from suites.properties.variables import local_replicas
@@ -40,7 +41,7 @@ def tolerance(steps: int) -> float:
 
 
 def build(strategy: Any) -> Any:
-    import keras
+    from suites.subject import keras
 
     with strategy.scope():
         model = keras.Sequential(
@@ -76,7 +77,8 @@ def train(strategy: Any, model: Any, steps: int) -> None:
 def check(strategy: Any, model: Any, steps: int) -> None:
     """Compare each component of the weights and of the optimizer's variables with NumPy."""
     expected = trained(steps)
-    slots = [one for one in model.optimizer.variables if "momentum" in one.path]
+    of = [(name, one) for name in ("kernel", "bias") for one in model.optimizer.variables]
+    slots = [one for name, one in of if subject.is_slot(one, name, "momentum")]
     layer = model.layers[0]
     for variable, value in [
         (layer.kernel, expected["kernel"]),
@@ -84,8 +86,8 @@ def check(strategy: Any, model: Any, steps: int) -> None:
         *zip(slots, expected["velocities"], strict=True),
         (model.optimizer.iterations, steps),
     ]:
-        for part in strategy.experimental_local_results(variable.value):
-            np.testing.assert_allclose(part.read_value(), value, rtol=tolerance(steps), err_msg=variable.path)
+        for part in strategy.experimental_local_results(subject.value_of(variable)):
+            np.testing.assert_allclose(part.read_value(), value, rtol=tolerance(steps), err_msg=variable.name)
 
 
 def file_of(strategy: Any, folder: str, suffix: str) -> str:
@@ -102,7 +104,7 @@ def save(folder: str, suffix: str) -> None:
     train(strategy, model, 2)
     path = file_of(strategy, folder, suffix)
     if suffix == "export":
-        model.export(path, verbose=False)
+        subject.export(model, path)
     elif suffix == ".weights.h5":
         model.save_weights(path)
     else:
@@ -111,7 +113,7 @@ def save(folder: str, suffix: str) -> None:
 
 def load(folder: str, suffix: str) -> None:
     """Compare what was loaded, make one more step, and compare again: it needs the optimizer's velocities."""
-    import keras
+    from suites.subject import keras
 
     strategy = current_strategy()
     path = f"{folder}/chief/model{suffix}"

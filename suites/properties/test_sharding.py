@@ -201,8 +201,9 @@ def test_random_initializers_with_a_seed(ddl_strategy, kind):
 @sharded
 def test_an_initializer_of_keras_with_a_seed(ddl_strategy):
     """The values are those of a variable without shards."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     def initial():
         return keras.initializers.RandomNormal(seed=5)([7, 2], "float32")

@@ -17,8 +17,9 @@ from pytest_ddl import generators
 )
 def test_any_split_has_the_gradient_of_the_whole_batch(model, owners, synchronous_strategy, float64):
     """Split by ``owners``, which has the replica of each example; a replica may get no example or all of them."""
-    import keras
     import tensorflow as tf
+
+    from suites.subject import keras
 
     strategy = synchronous_strategy
     inputs, targets = model.examples(len(owners))

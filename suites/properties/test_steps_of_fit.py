@@ -23,7 +23,7 @@ def test_predictions_are_in_the_order_of_the_examples(ddl_strategy):
 
     Keras 3.3 allows no nested outputs.
     """
-    from tensorflow import keras
+    from suites.subject import keras
 
     def two_outputs(keras):
         inner = one_layer(keras)
@@ -85,11 +85,11 @@ def test_evaluation_is_that_of_all_examples_in_tf_keras(ddl_strategy):
 @pytest.mark.ddl_item("fit.on_batch")
 @pytest.mark.parametrize("how", ["eager", "function"])
 def test_methods_for_one_batch(how, ddl_strategy):
-    """Every replica has the whole batch, so that the mean over replicas is that of the batch. Metrics begin anew."""
+    """Replicas have the whole batch, or equal parts of it in tf_keras: their mean is that of the batch."""
     model = linear(ddl_strategy, rate=RATE, metrics=["mae"], run_eagerly=how == "eager")
     weights = START
     for step in range(3):
-        given = data(5, seed=step)
+        given = data(6, seed=step)
         errors = np.abs(given.x @ weights - given.y).mean()
         tested = model.test_on_batch(given.x, given.y, sample_weight=given.weight, return_dict=True)
         expected = {"loss": losses(weights, given).mean(), "mae": errors}

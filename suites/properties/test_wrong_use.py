@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl import current_strategy
+from suites import subject
 from suites.properties.test_strategies import expected_total, total
 from suites.properties.test_values import called, distributed, everyone
 from suites.properties.variables import has_one_copy, local_replicas
@@ -144,15 +145,14 @@ def check_options(kind: str) -> None:
         experimental.CommunicationOptions(bytes_per_pack=-1)
 
 
-@pytest.mark.ddl_item("optimizer.aggregate_flag")
-def test_gradients_that_are_reduced_before(ddl_strategy):
-    """An optimizer of Keras sums what it gets. A gradient that is reduced before must be divided by the replicas."""
-    import keras
+def applied_after_a_reduction(strategy: Any, parts: int, **flags: bool) -> None:
+    """Reduce gradients on the replicas, apply a part of the sum on each, and compare with one step of SGD."""
     import tensorflow as tf
 
-    strategy = ddl_strategy
+    from suites.subject import keras
+
     with strategy.scope():
-        weights = keras.Variable([8.0, -4.0], dtype="float64")
+        weights = subject.variable([8.0, -4.0], "float64")
         optimizer = keras.optimizers.SGD(0.5)
         optimizer.build([weights])
     own = distributed(strategy, lambda replica: [6.0 * replica + 6, 12.0 * replica])
@@ -161,18 +161,43 @@ def test_gradients_that_are_reduced_before(ddl_strategy):
     def step(gradients: Any) -> None:
         def replica_function(gradient: Any) -> None:
             context = tf.distribute.get_replica_context()
-            mean = context.all_reduce("SUM", tf.identity(gradient)) / strategy.num_replicas_in_sync
-            optimizer.apply_gradients([(mean, weights)])
+            whole = context.all_reduce("SUM", tf.identity(gradient))
+            optimizer.apply_gradients([(whole / parts, weights)], **flags)
 
         strategy.run(replica_function, args=(gradients,))
 
     step(own)
     whole = np.sum(everyone(strategy, lambda replica: [6.0 * replica + 6, 12.0 * replica]), axis=0)
-    for part in strategy.experimental_local_results(weights.value):
+    for part in strategy.experimental_local_results(subject.value_of(weights)):
         np.testing.assert_array_equal(part.read_value(), np.array([8.0, -4.0]) - 0.5 * whole)
-    for name in ("skip_gradients_aggregation", "experimental_aggregate_gradients"):
-        with pytest.raises(TypeError, match=name):
-            optimizer.apply_gradients([(tf.zeros([2], tf.float64), weights)], **{name: True})
+
+
+@pytest.mark.ddl_item("optimizer.aggregate_flag")
+def test_gradients_that_are_reduced_before(ddl_strategy):
+    """An optimizer of Keras sums what it gets. A gradient that is reduced before must be divided by the replicas."""
+    applied_after_a_reduction(ddl_strategy, ddl_strategy.num_replicas_in_sync)
+
+
+@pytest.mark.ddl_item("optimizer.aggregate_flag")
+@pytest.mark.parametrize(
+    ("flag", "value"), [("skip_gradients_aggregation", True), ("experimental_aggregate_gradients", False)]
+)
+def test_gradients_that_are_not_reduced_again(flag, value, ddl_strategy):
+    applied_after_a_reduction(ddl_strategy, 1, **{flag: value})
+
+
+@pytest.mark.ddl_item("optimizer.aggregate_flag", shows="behavior")
+@pytest.mark.parametrize("flag", ["skip_gradients_aggregation", "experimental_aggregate_gradients"])
+def test_flags_for_the_reduction_are_refused(flag, ddl_strategy):
+    """Keras 3 does not have them, and must not ignore them."""
+    from suites.subject import keras
+
+    with ddl_strategy.scope():
+        weights = subject.variable([8.0, -4.0], "float64")
+        optimizer = keras.optimizers.SGD(0.5)
+        optimizer.build([weights])
+    with pytest.raises(TypeError, match=flag):
+        optimizer.apply_gradients([(np.zeros(2), weights)], **{flag: True})
 
 
 @pytest.mark.ddl(strategies=["multi_worker_mirrored", "multi_worker_mirrored[workers=3]"])

@@ -210,6 +210,13 @@ MEANS = (
     Case("MeanSquaredError", _REGRESSION, "real", mean_of(_mse)),
     Case("RootMeanSquaredError", _REGRESSION, "real", lambda *a: np.sqrt(mean_of(_mse)(*a))),
     Case("MeanAbsoluteError", _REGRESSION, "real", mean_of(lambda t, p: np.abs(t - p))),
+    Case(
+        "MeanRelativeError",
+        _REGRESSION,
+        "real",
+        mean_of(lambda t, p: (np.abs(t - p) / [0.5, 2.0, 4.0]).mean(axis=1)),
+        {"normalizer": [0.5, 2.0, 4.0]},
+    ),
     Case("MeanAbsolutePercentageError", _REGRESSION, "positive", mean_of(lambda t, p: 100 * np.abs(t - p) / t)),
     Case("MeanSquaredLogarithmicError", _REGRESSION, "positive", mean_of(lambda t, p: np.log((1 + t) / (1 + p)) ** 2)),
     Case("LogCoshError", _REGRESSION, "real", mean_of(lambda t, p: np.log(np.cosh(p - t))), rtol=SINGLE),

@@ -9,7 +9,7 @@ from suites.workloads.workload import Workload
 
 
 def build_model() -> Any:
-    import keras
+    from suites.subject import keras
 
     return keras.Sequential(
         [
@@ -24,7 +24,7 @@ def build_model() -> Any:
 
 
 def build_optimizer() -> Any:
-    import keras
+    from suites.subject import keras
 
     return keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
 

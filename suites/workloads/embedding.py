@@ -12,7 +12,7 @@ from suites.workloads.workload import Workload
 
 
 def build_model() -> Any:
-    import keras
+    from suites.subject import keras
 
     return keras.Sequential(
         [
@@ -25,7 +25,7 @@ def build_model() -> Any:
 
 
 def build_optimizer() -> Any:
-    import keras
+    from suites.subject import keras
 
     return keras.optimizers.SGD(0.5)
 

@@ -9,7 +9,7 @@ from suites.workloads.workload import Workload
 
 
 def build_model() -> Any:
-    import keras
+    from suites.subject import keras
 
     return keras.Sequential(
         [
@@ -22,7 +22,7 @@ def build_model() -> Any:
 
 
 def build_optimizer() -> Any:
-    import keras
+    from suites.subject import keras
 
     return keras.optimizers.SGD(0.1, momentum=0.9)
 

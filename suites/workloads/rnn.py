@@ -9,13 +9,13 @@ from suites.workloads.workload import Workload
 
 
 def build_model() -> Any:
-    import keras
+    from suites.subject import keras
 
     return keras.Sequential([keras.Input((8, 8)), keras.layers.LSTM(4), keras.layers.Dense(10)])
 
 
 def build_optimizer() -> Any:
-    import keras
+    from suites.subject import keras
 
     return keras.optimizers.Adam(0.01)
 

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from suites.known_failures import REPROS, load
+from suites.subject import KERAS
 
 ENTRY = """
 [[failure]]
@@ -35,6 +36,27 @@ def test_an_entry_is_about_a_test_under_a_strategy(nodeid, strategy, expected):
 def test_an_entry_is_about_versions(keras, expected):
     (entry,) = load(ENTRY)
     assert entry.applies({"keras": keras, "tensorflow": "2.21.0"}) is expected
+
+
+TENSORFLOW = 'tensorflow = ">=2.21,<2.22"'
+RANGE = 'keras = ">=3.15,<3.16"'
+
+
+@pytest.mark.parametrize(
+    ("ranges", "subjects"),
+    [
+        (TENSORFLOW, {"keras", "tf_keras"}),
+        (RANGE, {"keras"}),
+        ('tf_keras = ">=2.21,<2.22"', {"tf_keras"}),
+        ('tf_keras = "<2.20"', set()),
+        (f'{RANGE}\ntf_keras = ">=2.21,<2.22"', {"keras", "tf_keras"}),
+        (f'{TENSORFLOW}\nkeras = "<3.15"', set()),
+    ],
+)
+def test_an_entry_is_about_the_packages_of_its_ranges(ranges, subjects):
+    (entry,) = load(ENTRY.replace(RANGE, ranges))
+    versions = {"keras": "3.15.1", "tensorflow": "2.21.0", "tf_keras": "2.21.0"}
+    assert {subject for subject in KERAS if entry.applies(versions, subject)} == subjects
 
 
 def test_an_entry_says_where_it_is_tracked_or_shown():
@@ -161,6 +183,48 @@ def test_a_failure_shows_the_entry_that_makes_it_an_expected_one(run_suite, pyte
     )
     result = run_suite(ONE, "--ddl-strategy=mirrored", "--ddl-expected-failures=mine.toml", failures="")
     result.assert_outcomes(xfailed=2)
+
+
+SUBJECTS = """
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.ddl_item("metric.Mean")
+
+@pytest.mark.parametrize("of", ["keras", "tf_keras"])
+def test_value(ddl_strategy, of):
+    np.testing.assert_array_equal([1], [2])
+
+@pytest.mark.ddl(strategies=["mirrored"], keras="tf_keras")
+@pytest.mark.parametrize("of", ["tf_keras"])
+def test_marked(ddl_strategy, of):
+    np.testing.assert_array_equal([1], [2])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "other"), [KERAS, KERAS[::-1]])
+def test_an_entry_of_one_package_excuses_no_failure_of_the_other(run_suite, package, other):
+    entries = [
+        ENTRY.replace(r"test_training\.py::test_fit\[.*uneven", rf"-{name}\]").replace("keras =", f"{name} =")
+        for name in KERAS
+    ]
+    failures = "\n".join(entries).replace(">=3.15,<3.16", ">0")
+    result = run_suite(SUBJECTS, "-rA", "--ddl-strategy=mirrored", f"--ddl-keras={package}", failures=failures)
+    outcomes = {
+        line.split("::")[1].split(" ")[0]: line.split()[0]
+        for line in result.stdout.lines
+        if line.startswith(("XFAIL", "FAILED"))
+    }
+    assert outcomes == {
+        f"test_value[mirrored-{package}]": "XFAIL",
+        f"test_value[mirrored-{other}]": "FAILED",
+        "test_marked[mirrored-tf_keras]": "XFAIL",
+    }, result.stdout.str()
+    assert not [line for line in result.stdout.lines if "matches no test" in line]
+    (entry,) = (text.partition("reason")[0] for text in result.stdout.str().split("[[failure]]\n")[1:])
+    assert f'\n{package} = "==' in entry
+    assert f'\n{other} = "==' not in entry
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_outcomes_are_written(recorded, arguments):
         pytest.importorskip("xdist")
     lines = recorded(SUITE, *arguments)
     assert {"collected": 5} in lines
-    assert (lines[-1]["exit"], set(lines[-1]["versions"])) == (1, {"tensorflow", "keras"})
+    assert (lines[-1]["exit"], set(lines[-1]["versions"])) == (1, {"tensorflow", "keras", "tf_keras"})
     found = {test.test.partition("::")[2]: (test.outcome, test.reason) for test in results.merged(lines[1:-1])}
     assert found == {
         "test_passes": ("pass", ""),
@@ -434,3 +434,59 @@ def test_the_command_lists_cells_and_refuses_others(capsys):
 def test_a_page_needs_results(tmp_path, capsys):
     assert command.main(["page", "--folder", str(tmp_path)]) == 2
     assert "has no results" in capsys.readouterr().err
+
+
+def of_both(**outcomes: str) -> numbers.Numbers:
+    """Return numbers of cells with two items each, from ``name of the cell`` -> outcomes under two strategies."""
+    cells = {
+        "old": Cell("2.21.0", "3.14.1"),
+        "new": NEW,
+        "tf_keras": Cell("2.21.0", "newest", "tf_keras"),
+        "other": Cell("2.18.1", "newest", "tf_keras"),
+    }
+    versions = {"keras": "3.15.1"}
+    found = []
+    for name, given in outcomes.items():
+        pairs = zip(("mirrored", "multi_worker_mirrored"), given.split(), strict=True)
+        lines = [line(strategy=strategy, outcome=outcome) for strategy, outcome in pairs]
+        run = [{"collected": len(lines)}, *lines, {"exit": 0}]
+        found.append(results.judged(cells[name], "core", run, versions={} if name == "old" else versions))
+    return numbers.numbers(sorted(found, key=lambda one: one.cell.order))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "row"),
+    [
+        ({"new": "pass xfail", "tf_keras": "pass pass"}, "| `layer.Dense` | TF 2.21.0 + Keras 3.15.1: W |  |"),
+        ({"new": "pass pass", "tf_keras": "fail pass"}, "| `layer.Dense` |  | TF 2.21.0 + tf_keras 2.21: M |"),
+        (
+            {"new": "fail pass", "tf_keras": "pass xfail"},
+            "| `layer.Dense` | TF 2.21.0 + Keras 3.15.1: M | TF 2.21.0 + tf_keras 2.21: W |",
+        ),
+        ({"old": "fail fail", "new": "pass pass", "tf_keras": "pass pass"}, ""),
+        ({"new": "xfail fail", "tf_keras": "fail xfail"}, ""),
+        ({"new": "pass xfail", "tf_keras": "skip skip"}, ""),
+    ],
+)
+def test_the_page_shows_items_that_only_one_package_fails(outcomes, row):
+    text = page.page(of_both(**outcomes)).partition("## Keras 3 and tf_keras")[2].partition("## Changed")[0]
+    assert "TF 2.21.0 + Keras 3.15.1 and TF 2.21.0 + tf_keras 2.21." in text
+    assert [one for one in text.splitlines() if one.startswith("| `")] == ([row] if row else [])
+    assert ("No item differs." in text) is (not row)
+
+
+def test_packages_are_compared_on_one_version_of_tensorflow_only():
+    text = page.page(of_both(new="fail fail", other="pass pass"))
+    assert "No cell of tf_keras ran beside one of Keras 3 with the same TensorFlow." in text
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "shown"),
+    [
+        ({"new": "fail pass", "tf_keras": "pass pass"}, "3.15.1"),
+        ({"old": "fail pass", "new": "fail pass", "tf_keras": "fail pass"}, "3.14.1 to 3.15.1, tf_keras"),
+        ({"new": "pass pass", "tf_keras": "fail pass"}, "tf_keras"),
+    ],
+)
+def test_a_failure_names_the_package_that_has_it(outcomes, shown):
+    assert f"| **unknown** | 2.21.0 | {shown} |" in page.page(of_both(**outcomes))
