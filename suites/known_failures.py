@@ -125,6 +125,7 @@ def _of_catalogue(name: str, file: Path) -> dict[str, Any]:
 _DISTRIBUTIONS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
     "keras": ("keras", "keras-nightly"),
+    "tf_keras": ("tf_keras", "tf_keras-nightly"),
 }
 """Package that is imported -> names under which it is installed."""
 
