@@ -62,7 +62,7 @@ def page(numbers: Numbers) -> str:
         "## Failing tests",
         ABOUT_FAILURES,
         _table(
-            ("test", "under", "kind", "versions", "why"),
+            ("test", "under", "versions", "why"),
             (_failure_row(row, cells) for row in sorted(numbers["failures"], key=lambda row: row["kind"])),
         ),
         "## Keras 3 and tf_keras",
@@ -149,8 +149,8 @@ def _failure_row(row: Numbers, cells: Sequence[Numbers]) -> Sequence[Any]:
     name = f"`{row['test'].removeprefix('suites/')}`"
     known = row["kind"] == "xfail"
     kind, reason = ("known", row["reason"]) if known else ("**unknown**", _literal(row["reason"]))
-    versions = f"TF {tensorflow}, {_packages(bad)}: {len(bad)} of {ran} cells; passes in {len(row['good'])}"
-    return name, row["strategies"], kind, versions, f"{reason} ({place})" if place else reason
+    versions = f"{kind}: TF {tensorflow}, {_packages(bad)}; {len(bad)} of {ran} cells, passes in {len(row['good'])}"
+    return name, row["strategies"], versions, f"{reason} ({place})" if place else reason
 
 
 def _literal(text: str) -> str:
