@@ -230,7 +230,7 @@ def cross_device_operations_swap_sum_and_mean() -> None:
         return reduce
 
     def sent_twice(original: Any) -> Any:
-        return lambda self, tensor, destinations: original(self, tensor * 2, destinations)
+        return lambda self, tensor, destinations: original(self, _scaled(tensor, 2.0), destinations)
 
     replace(operations.CrossDeviceOps, "broadcast", sent_twice)
     for kind in (operations.ReductionToOneDevice, operations.AllReduceCrossDeviceOps, operations.CollectiveAllReduce):

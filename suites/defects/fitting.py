@@ -113,3 +113,29 @@ def progress_is_one_step_ahead() -> None:
         return lambda self, current, *args, **kwargs: original(self, current + 1, *args, **kwargs)
 
     replace(keras.utils.Progbar, "update", make)
+
+
+@defect(r"test_steps_of_fit\.py::test_predictions")
+def predictions_in_reverse() -> None:
+    """Model.predict returns the rows in reverse order."""
+    import tensorflow as tf
+    from tensorflow import keras
+
+    def make(original: Any) -> Any:
+        def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return tf.nest.map_structure(lambda rows: rows[::-1], original(self, *args, **kwargs))
+
+        return predict
+
+    replace(keras.Model, "predict", make)
+
+
+@defect(r"test_steps_of_fit\.py::test_evaluation.*in_tf_keras")
+def evaluations_are_doubled() -> None:
+    """Model.evaluate returns twice the loss and the metrics."""
+    from tensorflow import keras
+
+    def make(original: Any) -> Any:
+        return lambda self, *args, **kwargs: _doubled(original(self, *args, **kwargs))
+
+    replace(keras.Model, "evaluate", make)

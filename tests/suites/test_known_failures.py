@@ -75,6 +75,11 @@ def test_an_entry_of_the_catalogue_has_its_causes_versions_and_link():
     assert not entry.applies({"keras": "3.16.0", "tensorflow": "2.21.0"})
 
 
+def test_an_entry_of_the_catalogue_may_have_a_message():
+    (entry,) = load("[[failure]]\ntest = 'x'\nknown = 'dtensor-tensor-lists'\nmessage = 'TensorList'\n")
+    assert entry.message == "TensorList"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
