@@ -14,7 +14,7 @@ from pytest_ddl.items.selection import SPEC_FIXTURE
 from pytest_ddl.session import harness_of
 from suites import absent, coverage, expecting, items, subject, tiers
 from suites.items import missing
-from suites.known_failures import FILE, tested
+from suites.known_failures import FILE, versions_of
 
 # The examples are fixed, because a test that fails for one commit must not pass for the next with other examples.
 # The health check about function-scoped fixtures is off, because ddl_equivalence keeps no state between examples.
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     registry = harness_of(config).registry
     for item in chosen:
         coverage.attach(item, registry)
-        if lacking := missing(item, tested(subject.of_test(item))):
+        if lacking := missing(item, versions_of(subject.of_test(item))):
             item.add_marker(pytest.mark.skip(reason=lacking))
         absent.skip(item)
     config.stash[expecting.EXPECTED].apply(chosen, whole=not left_out)
@@ -102,7 +102,7 @@ def ddl_equivalence(ddl_equivalence: Callable[..., Any], request: pytest.Fixture
             if not causes <= set(known.causes) or not expecting.shows(known, error):
                 raise
             pytest.xfail(f"{', '.join(sorted(causes))}: {known.explanation}")
-        versions = ", ".join(f"{name} {number}" for name, number in tested(subject.of_test(request.node)).items())
+        versions = ", ".join(f"{name} {number}" for name, number in versions_of(subject.of_test(request.node)).items())
         pytest.fail(
             f"{known.file.name}: {known} passes with {versions}: take the entry out, or narrow its versions",
             pytrace=False,

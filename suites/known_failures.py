@@ -136,7 +136,7 @@ def installed() -> Mapping[str, str]:
     return {name: _version(name) for name in ("tensorflow", *KERAS)}
 
 
-def tested(subject: str) -> Mapping[str, str]:
+def versions_of(subject: str) -> Mapping[str, str]:
     """Return the installed versions of TensorFlow and of the package of Keras that is tested."""
     return {name: installed()[name] for name in ("tensorflow", subject)}
 
@@ -174,7 +174,7 @@ def entry_to_paste(nodeid: str, strategy: str, error: BaseException, subject: st
         f"test = '{test}'",
         f'strategies = ["{strategy}"]',
         f"causes = {json.dumps(list(dict.fromkeys(causes)) or (['worker-raised'] if raised else ['?']))}",
-        *(f'{name} = "=={number}"' for name, number in tested(subject).items()),
+        *(f'{name} = "=={number}"' for name, number in versions_of(subject).items()),
         *([f"message = {json.dumps(re.escape(told[:80]))}"] if raised else []),
         'reason = "?"',
         'link = "?"  # or: repro = "name of a program in repros/"',

@@ -12,7 +12,7 @@ from pytest_ddl.conformance.data import weights as weights_of_examples
 from pytest_ddl.conformance.metrics import Updates, after_reset, uneven_parts
 from suites import absent, subject
 from suites.items import lacking
-from suites.known_failures import tested
+from suites.known_failures import versions_of
 from suites.running import HOW, SIZES, components, each, padded, replicas_of, split, unpadded
 from suites.tables.metrics import CASES, DATA, Case
 
@@ -239,6 +239,6 @@ def test_every_class_of_keras_has_a_case(ddl_strategy):
         if isinstance(one, type) and issubclass(one, keras.metrics.Metric) and one is not keras.metrics.Metric
     }
     # A test of its own has the class that gets no parts of examples.
-    versions = tested(subject.name())
+    versions = versions_of(subject.name())
     cases = {case.metric for case in CASES if not lacking({"keras": case.keras}, versions)} | {"MeanTensor"}
     assert classes == {name for name in cases if absent.has(f"metrics.{name}")}

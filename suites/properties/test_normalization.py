@@ -7,7 +7,7 @@ import pytest
 
 from suites import absent, subject
 from suites.items import lacking
-from suites.known_failures import tested
+from suites.known_failures import versions_of
 from suites.linear import COPY_WARNING
 from suites.properties.layers import BOUND, STRATEGIES, by_replica, check, rows
 from suites.running import SIZES, components, replicas_of
@@ -133,7 +133,7 @@ PER_EXAMPLE = {
     "UnitNormalization": ({}, lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)),
 }
 """Layer -> its arguments, and its result on the whole."""
-if lacking({"keras": ">=3.9"}, tested(subject.name())):
+if lacking({"keras": ">=3.9"}, versions_of(subject.name())):
     del PER_EXAMPLE["RMSNormalization"]
 
 

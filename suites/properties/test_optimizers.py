@@ -10,7 +10,7 @@ import pytest
 
 from suites import absent, subject
 from suites.items import items
-from suites.known_failures import tested
+from suites.known_failures import versions_of
 from suites.running import HOW
 from suites.steps import NAMES, WEIGHTS, Steps, follow, total
 from suites.tables.optimizers import CASES, RATE, Array, Case
@@ -19,7 +19,7 @@ STRATEGIES = ["one_device", "mirrored[replicas=3]", "multi_worker_mirrored", "ce
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-HERE = tuple(case for case in CASES if items()[case.item].exists(tested(subject.name())))
+HERE = tuple(case for case in CASES if items()[case.item].exists(versions_of(subject.name())))
 """The cases that the installed Keras has."""
 
 
