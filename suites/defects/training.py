@@ -222,3 +222,49 @@ def weights_of_another_seed() -> None:
 
     for kind in (keras.initializers.GlorotUniform, keras.initializers.RandomNormal, keras.initializers.RandomUniform):
         replace(kind, "__call__", make)
+
+
+@defect("test_loops")
+def metrics_in_loops_count_twice() -> None:
+    """Strategy.run calls its function twice, and so does each step of fit."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            original(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
+
+        return run
+
+    for kind in (tf.distribute.Strategy, tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.OneDeviceStrategy):
+        if "run" in vars(kind) or kind is tf.distribute.Strategy:
+            replace(kind, "run", make)
+
+
+@defect("test_loops and a_distribution")
+def distributions_of_keras_train_other_weights() -> None:
+    """In a distribution of Keras, layers begin with weights of their own."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def set_weights(self: Any, weights: Any) -> Any:
+            inside = keras.distribution.distribution() is not None
+            return original(self, [weight * 2 if inside else weight for weight in weights])
+
+        return set_weights
+
+    replace(keras.Model, "set_weights", make)
+
+
+@defect("test_tf_keras")
+def losses_and_statistics_of_tf_keras_are_doubled() -> None:
+    """Errors of tf_keras are twice as large, and moving averages keep nothing."""
+    import tf_keras
+    from tf_keras.src.layers.normalization import batch_normalization
+
+    replace(tf_keras.Sequential, "call", lambda o: lambda self, *args, **kwargs: o(self, *args, **kwargs) * 2)
+
+    def make(original: Any) -> Any:
+        return lambda self, variable, value, momentum, size: original(self, variable, value, 0.0, size)
+
+    replace(batch_normalization.BatchNormalizationBase, "_assign_moving_average", make)
