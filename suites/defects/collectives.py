@@ -245,3 +245,85 @@ def each_worker_saves() -> None:
     from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
     put(CollectiveAllReduceExtended, "should_checkpoint", property(lambda self: True))
+
+
+@defect(r"test_contexts\.py::\S*(creators|current_strategy)")
+def scope_makes_variables_that_average() -> None:
+    """The scope of MirroredStrategy makes variables that average what they should add up."""
+    import tensorflow as tf
+    from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+
+    def make(original: Any) -> Any:
+        def create(self: Any, next_creator: Any, **arguments: Any) -> Any:
+            del arguments["aggregation"]
+            return original(self, next_creator, aggregation=tf.VariableAggregation.MEAN, **arguments)
+
+        return create
+
+    replace(MirroredExtended, "_create_variable", make)
+
+
+@defect(r"test_(limits|contexts|cross_device)\.py")
+def run_returns_the_results_in_reverse() -> None:
+    """Strategy.run returns the results of the replicas in reverse order, and doubles those of one device."""
+    import tensorflow as tf
+    from tensorflow.python.distribute.distribute_lib import StrategyBase
+
+    def make(original: Any) -> Any:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(self, *args, **kwargs)
+            if hasattr(found, "values"):
+                return _reversed(found)
+            return found * 2 if isinstance(found, tf.Tensor) else found
+
+        return run
+
+    replace(StrategyBase, "run", make)
+
+
+@defect(r"test_limits\.py::\S*(time_limit|two_threads|does_not_come)|test_contexts\.py::\S*asks_for")
+def all_reduce_waits_for_nobody() -> None:
+    """A reduction by a replica returns twice its own value at once."""
+    import tensorflow as tf
+
+    replace(
+        tf.distribute.ReplicaContext, "all_reduce", lambda original: lambda self, op, value, options=None: value * 2
+    )
+
+
+@defect(r"test_limits\.py::\S*(server_offers|clients_of_one_mesh)")
+def remote_numbers_are_doubled() -> None:
+    """A client of a server gets numbers twice as large, and so does a client of a mesh."""
+    import tensorflow as tf
+    from tensorflow.experimental import dtensor
+    from tensorflow.python.distribute.experimental.rpc import rpc_ops
+
+    def make(original: Any) -> Any:
+        return lambda *args, **kwargs: tf.nest.map_structure(lambda one: one * 2, original(*args, **kwargs))
+
+    replace(rpc_ops.StatusOrResult, "get_value", make)
+    replace(dtensor, "unpack", make)
+
+
+@defect(r"test_limits\.py::\S*tensorflow_1")
+def metrics_without_weights() -> None:
+    """Metrics of TensorFlow 1 do not weight their values."""
+    import tensorflow as tf
+
+    for name in ("mean", "accuracy", "mean_squared_error"):
+        replace(tf.compat.v1.metrics, name, lambda original: lambda *args, **kwargs: original(*args[:-1], **kwargs))
+
+
+@defect(r"test_cross_device\.py::\S*nccl")
+def reduction_to_one_device_doubles() -> None:
+    """A reduction on one device gives twice the sum."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def reduce(self: Any, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+            found = original(self, reduce_op, value, destinations, options)
+            return type(found)(tuple(_scaled(one, 2) for one in found.values)) if hasattr(found, "values") else found
+
+        return reduce
+
+    replace(tf.distribute.ReductionToOneDevice, "reduce_implementation", make)

@@ -323,3 +323,49 @@ def keras_has_another_metric() -> None:
     import keras
 
     put(keras.metrics, "Unknown", type("Unknown", (keras.metrics.Mean,), {}))
+
+
+@defect(r"test_loops\.py")
+def metrics_in_loops_count_twice() -> None:
+    """Strategy.run calls its function twice, and so does each step of fit."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            original(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
+
+        return run
+
+    for kind in (tf.distribute.Strategy, tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.OneDeviceStrategy):
+        if "run" in vars(kind) or kind is tf.distribute.Strategy:
+            replace(kind, "run", make)
+
+
+@defect(r"test_loops\.py::\S*a_distribution")
+def distributions_of_keras_train_other_weights() -> None:
+    """In a distribution of Keras, layers begin with weights of their own."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def set_weights(self: Any, weights: Any) -> Any:
+            inside = keras.distribution.distribution() is not None
+            return original(self, [weight * 2 if inside else weight for weight in weights])
+
+        return set_weights
+
+    replace(keras.Model, "set_weights", make)
+
+
+@defect(r"test_tf_keras\.py")
+def losses_and_statistics_of_tf_keras_are_doubled() -> None:
+    """Errors of tf_keras are twice as large, and moving averages keep nothing."""
+    import tf_keras
+    from tf_keras.src.layers.normalization import batch_normalization
+
+    replace(tf_keras.Sequential, "call", lambda o: lambda self, *args, **kwargs: o(self, *args, **kwargs) * 2)
+
+    def make(original: Any) -> Any:
+        return lambda self, variable, value, momentum, size: original(self, variable, value, 0.0, size)
+
+    replace(batch_normalization.BatchNormalizationBase, "_assign_moving_average", make)

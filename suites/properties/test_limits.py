@@ -1,4 +1,4 @@
-"""Test collectives with time limits, threads and checks of health, and what serves programs of other processes."""
+"""Test collectives with time limits and threads, metrics of TensorFlow 1, and programs of several processes."""
 
 from __future__ import annotations
 
@@ -110,51 +110,6 @@ def test_collectives_of_two_threads_do_not_mix(order, ddl_strategy, monkeypatch)
     for (number_, step), parts in found.items():
         assert parts == [whole * (step + 1000.0 * number_)] * replicas
     assert begun.is_set()
-
-
-def checked_often():
-    """Let the thread that checks the other workers do so all the time, and count in ``Context.checks``."""
-    from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
-    from tensorflow.python.eager.context import Context
-
-    CollectiveAllReduceExtended._check_health_interval = 0.05
-    checks, original = threading.Semaphore(0), Context.check_collective_ops_peer_health
-
-    def check(*args, **kwargs):
-        original(*args, **kwargs)
-        checks.release()
-
-    Context.check_collective_ops_peer_health, Context.checks = check, checks
-    return {}
-
-
-@pytest.mark.ddl(
-    strategies=["multi_worker_mirrored"], arguments={"multi_worker_mirrored": checked_often}, isolation="fresh"
-)
-@pytest.mark.ddl_item("strategy.mwms.check_health")
-def test_a_long_step_is_no_dead_worker(ddl_strategy):
-    """The step of the second worker ends only after it has been checked many times."""
-    import tensorflow as tf
-    from tensorflow.python.eager.context import Context
-
-    if not getattr(ddl_strategy.extended, "_check_health_thread", None):
-        pytest.skip("the coordination service checks the workers")
-
-    def wait():
-        for _ in range(20):
-            Context.checks.acquire()
-        return 1.0
-
-    def replica_function(value):
-        slow = local_replicas(ddl_strategy) == [1]
-        factor = tf.py_function(wait, [], tf.float64) if slow else tf.constant(1.0, tf.float64)
-        return tf.distribute.get_replica_context().all_reduce("SUM", value * factor)
-
-    own = distributed(ddl_strategy, lambda replica: 3.0**replica)
-    step = tf.function(lambda value: ddl_strategy.run(replica_function, args=(value,)), autograph=False)
-    for _ in range(2):
-        found = ddl_strategy.experimental_local_results(step(own))
-        assert [float(part) for part in found] == [sum(everyone(ddl_strategy, lambda replica: 3.0**replica))]
 
 
 @pytest.mark.ddl(strategies="one_device", isolation="fresh", timeout=60)
