@@ -83,6 +83,33 @@ def as_autograph_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def is_traced_by_strategy(function: Any) -> bool:
+    """Return True if a replica function is a ``tf.function`` that a strategy traces with all replicas in one graph.
+
+    Only so may it reduce. One for XLA stays apart, because what observes a graph cannot be compiled.
+    ``Function._jit_compile`` (TF 2.4 to 2.21) has no public getter.
+    """
+    import tensorflow as tf
+
+    kinds = tf.types.experimental.PolymorphicFunction
+    return isinstance(function, kinds) and not getattr(function, "_jit_compile", None)
+
+
+def with_body(function: Any, body: Callable[..., Any]) -> Any:
+    """Return a ``tf.function`` with the options of another one, which traces ``body``.
+
+    ``_autograph`` and ``_reduce_retracing`` (TF 2.13 to 2.21) have no public getters.
+    """
+    import tensorflow as tf
+
+    return tf.function(
+        body,
+        input_signature=function.input_signature,
+        autograph=getattr(function, "_autograph", True),
+        reduce_retracing=getattr(function, "_reduce_retracing", False),
+    )
+
+
 @contextmanager
 def unseeded_data_apart(rank: int, seed: int) -> Iterator[None]:
     """Make datasets without a seed draw different numbers on each rank, while TensorFlow's global seed is ``seed``.

@@ -8,6 +8,7 @@ whole step of a small model.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,22 +24,37 @@ def observed(strategy: Any, consumption: Consumption, observers: Sequence[Observ
     """Observe every ``strategy.run`` while the context is open."""
     original = strategy.run
 
-    def before() -> None:
+    def before(traced: bool) -> None:
         for observer in observers:
-            observer.before_dispatch()
+            observer.before_dispatch(traced)
 
     def after() -> None:
         for observer in observers:
             observer.after_dispatch()
 
     before, after = _unconverted(before), _unconverted(after)
+    functions: dict[Any, Any] = {}
+
+    def traced_function(fn: Any) -> Any:
+        """Return a ``tf.function`` in place of one of the program: always the same one, or each step would trace."""
+        if fn not in functions:
+
+            def body(*args: Any, **kwargs: Any) -> Any:
+                return wrap(fn.python_function, consumption, observers)(*args, **kwargs)
+
+            body = named_like(original, body)
+            body.__signature__ = inspect.signature(fn.python_function)  # type: ignore[attr-defined]
+            functions[fn] = adapter.with_body(fn, body)
+        return functions[fn]
 
     def run(fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         if adapter.is_of_strategy(fn):
             return original(fn, args=args, kwargs=kwargs, options=options)
-        before()
+        traced = adapter.is_traced_by_strategy(fn)
+        before(traced)
         try:
-            result = original(wrap(fn, consumption, observers), args=args, kwargs=kwargs, options=options)
+            function = traced_function(fn) if traced else wrap(fn, consumption, observers)
+            result = original(function, args=args, kwargs=kwargs, options=options)
         finally:
             after()
         return result

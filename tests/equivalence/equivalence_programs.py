@@ -60,6 +60,38 @@ def loss_not_divided_by_the_global_batch(run):
     _train(run, loss_of=tf.reduce_mean)
 
 
+def _train_without_a_graph_of_all(run, loss_of=None):
+    """Give the strategy a ``tf.function`` of one replica. The strategy traces it with all replicas in one graph."""
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def replica_step(x, y):
+        with tf.GradientTape() as tape:
+            losses = tf.square(model(x) - y)[:, 0]
+            if tf.reduce_sum(losses) < 0:  # only AutoGraph understands this
+                losses = -losses
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+            loss = loss if loss_of is None else loss_of(losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    for batch in run.batches(_data(run)):
+        run.record(loss=run.strategy.reduce("SUM", run.strategy.run(replica_step, args=batch), axis=None))
+
+
+def right_function_of_a_replica(run):
+    _train_without_a_graph_of_all(run)
+
+
+def function_of_a_replica_with_an_undivided_loss(run):
+    _train_without_a_graph_of_all(run, loss_of=tf.reduce_mean)
+
+
 def mean_of_replica_means(run):
     _train(run, loss_of=lambda losses: tf.reduce_mean(losses) / run.num_replicas)
 

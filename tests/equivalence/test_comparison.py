@@ -40,6 +40,19 @@ def test_a_loss_that_is_not_divided_is_named(strategy):
     assert finding.exact
 
 
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored", "central_storage"])
+def test_a_function_of_one_replica_is_traced_by_the_strategy(strategy):
+    report = check_training(programs.right_function_of_a_replica, strategy, **GIVEN)
+    assert report.passed, str(report)
+    (graph,) = report.distributed.ranks[0].graphs
+    assert graph.step == 1
+
+
+def test_a_mistake_in_a_function_of_one_replica_is_named():
+    report = check_training(programs.function_of_a_replica_with_an_undivided_loss, "mirrored", **GIVEN)
+    assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
+
+
 @pytest.mark.slow
 def test_a_phase_that_the_limit_of_steps_leaves_out_is_no_pass():
     report = check_training(programs.second_phase_is_wrong, "mirrored", **GIVEN)

@@ -47,8 +47,11 @@ class Observer:
         """Stay open while the training function runs; replace methods at the start and restore them at the end."""
         yield
 
-    def before_dispatch(self) -> None:
-        """Run before the program's ``strategy.run`` starts, in cross-replica context."""
+    def before_dispatch(self, traced: bool) -> None:
+        """Run before the program's ``strategy.run`` starts, in cross-replica context.
+
+        :param traced: whether the replica function is a ``tf.function`` that the strategy traces for all replicas.
+        """
 
     def after_dispatch(self) -> None:
         """Run after the program's ``strategy.run`` returned or raised, in the same graph (or eagerly)."""

@@ -29,7 +29,7 @@ class Casts(Observer):
                 replaced.put(module, name, self._noting(getattr(module, name)))
             yield
 
-    def before_dispatch(self) -> None:
+    def before_dispatch(self, traced: bool) -> None:
         self._running += 1
 
     def after_dispatch(self) -> None:

@@ -27,17 +27,20 @@ class GraphObserver(Observer):
         yield
         self._traced.clear()
 
-    def before_dispatch(self) -> None:
+    def before_dispatch(self, traced: bool) -> None:
         import tensorflow as tf
 
-        graph = adapter.outermost_graph()
-        if graph is not None:
+        if adapter.outermost_graph() is not None or traced:
             self._eager = self._eager or False
-            if not any(graph is known for known in self._traced):
-                self._traced.append(graph)
+            self.before_replica()
         elif not tf.config.functions_run_eagerly() and frames.called_by_program():
             # Not if Keras is the caller: it calls strategy.run eagerly only if the program chose run_eagerly=True.
             self._eager = True
+
+    def before_replica(self) -> None:
+        graph = adapter.outermost_graph()
+        if graph is not None and not any(graph is known for known in self._traced):
+            self._traced.append(graph)
 
     def asked(self, items: list[CollectiveRecord]) -> None:
         """Record the collectives that the program requests in one call, while a graph is traced."""

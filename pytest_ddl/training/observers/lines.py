@@ -38,7 +38,7 @@ class LineObserver(Observer):
                 replaced.put(tf.distribute.ReplicaContext, "merge_call", _merging(merge))
             yield
 
-    def before_dispatch(self) -> None:
+    def before_dispatch(self, traced: bool) -> None:
         self._converted = frames.converted_lines()
 
     def before_replica(self) -> None:

@@ -45,7 +45,7 @@ class Setup(Observer):
         with Replacements().put(tf.distribute.Strategy, "__init__", made), self._watched_coordinator():
             yield
 
-    def before_dispatch(self) -> None:
+    def before_dispatch(self, traced: bool) -> None:
         self._dispatched = True
 
     def before_reading(self) -> None:
