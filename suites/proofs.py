@@ -110,6 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = {*chosen.names} - {*DEFECTS}
     if unknown:
         parser.error(f"no defect {', '.join(sorted(unknown))}; valid: {', '.join(DEFECTS)}")
+    lost = [name for name in chosen.tests if not (_FOLDER.parent / name).is_file()]
+    if lost:
+        parser.error(f"--tests={' '.join(lost)}: no such file in {_FOLDER.parent}; for example suites/test_training.py")
     names = [] if chosen.known else chosen.names or [*DEFECTS]
     if not (chosen.missing or chosen.known):
         save(without(load(), names))
@@ -125,7 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "no:cacheprovider",
     ]
     files = chosen.tests or ["suites/properties", "suites/test_training.py"]
-    subprocess.run([*command, *files, *others], cwd=_FOLDER.parent, check=False)
+    status = subprocess.run([*command, *files, *others], cwd=_FOLDER.parent, check=False).returncode
+    if status > 1:
+        sys.stderr.write(f"pytest ended with status {status}: the other defects are not judged\n")
+        return status
     found = {name for of_test in load().values() for name in of_test}
     unseen = [name for name in names if name not in found]
     if unseen:

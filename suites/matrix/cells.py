@@ -106,10 +106,11 @@ def plan() -> Plan:
 
 
 def newest() -> dict[str, str]:
-    """Return the newest versions of TensorFlow and Keras in the file."""
+    """Return the newest versions of TensorFlow, Keras and tf_keras in the file."""
     cells = plan().cells
     keras = (cell.keras for cell in cells if cell.keras != NEWEST)
-    return {"tensorflow": max((cell.tensorflow for cell in cells), key=Version), "keras": max(keras, key=Version)}
+    tensorflow = max((cell.tensorflow for cell in cells), key=Version)
+    return {"tensorflow": tensorflow, "keras": max(keras, key=Version), "tf_keras": tensorflow}
 
 
 def chosen(cells: Sequence[Cell], words: Sequence[str]) -> list[Cell]:

@@ -20,6 +20,7 @@ def run_suite(pytester):
         if name.suffix in (".py", ".toml") and not name.name.startswith("test_"):
             shutil.copy(name, target)
     shutil.copytree(source / "repros", target / "repros")  # entries of known failures name them
+    shutil.copytree(source / "matrix", target / "matrix")  # has a plugin of pytest
 
     def run(tests, *arguments, failures=None):
         (target / "test_one.py").write_text(tests)

@@ -81,7 +81,8 @@ def test_a_test_without_an_item_ends_the_collection(run_suite, marker, told):
 def test_the_table_shows_what_a_test_covers(run_suite):
     text = TEST.format(marker="@pytest.mark.ddl_item('metric.Mean')\n")
     result = run_suite(text, *COLLECT, "--ddl-coverage", "--ddl-strategy=mirrored[replicas=3]")
-    result.stdout.fnmatch_lines(["metric.Mean * M  *M *M *parity*", "*with a test * 1 of 337*272 of 337"])
+    number = sum(not item.struck for item in items().values())
+    result.stdout.fnmatch_lines(["metric.Mean * M  *M *M *parity*", f"*with a test * 1 of {number}*of {number}"])
 
 
 @pytest.mark.parametrize(

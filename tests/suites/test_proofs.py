@@ -126,3 +126,9 @@ def test_a_planted_defect_makes_tests_fail(tmp_path):
     assert json.loads(file.read_text(encoding="utf-8")) == {
         "properties/test_collectives.py::test_all_reduce_sum_equals_numpy": ["all_reduce_of_own_value"]
     }
+
+
+def test_a_file_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--missing", "--tests", "test_nothing.py"])
+    assert "--tests=test_nothing.py: no such file in" in capsys.readouterr().err
