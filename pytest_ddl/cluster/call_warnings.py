@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import cloudpickle
-
+from pytest_ddl.cluster import pickling
 from pytest_ddl.cluster.protocol import RankWarning
 
 
 def current_filters() -> bytes | None:
     """Return the filters that pytest has set for the running test, or ``None`` if they cannot be sent."""
     try:
-        return bytes(cloudpickle.dumps(list(warnings.filters), protocol=5))
+        return pickling.dumps(list(warnings.filters))
     except Exception:  # a category of a filter belongs to something that cannot be pickled
         return None
 

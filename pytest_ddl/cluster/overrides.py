@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
+from pytest_ddl.cluster import pickling
 from pytest_ddl.cluster.installed import InstalledModules
 from pytest_ddl.cluster.libraries import FRAMEWORKS, Libraries
 from pytest_ddl.cluster.reach import Reach
@@ -119,7 +118,7 @@ def _pickled(memo: Remembered, used: bool, name: str) -> bytes | None:
     if not used and size > MAX_UNUSED_BYTES:
         return None
     try:
-        return bytes(cloudpickle.dumps(memo.value, protocol=5))
+        return pickling.dumps(memo.value)
     except Exception as error:
         if not used:
             return None

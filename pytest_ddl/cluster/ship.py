@@ -2,7 +2,7 @@
 
 A function is sent by name if its module can be imported. A test module is made importable in the worker under the name
 that it has here, in every import mode of pytest. Closures, lambdas and functions of ``__main__`` are sent by value
-(cloudpickle).
+(:mod:`~pytest_ddl.cluster.pickling`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle
 
-from pytest_ddl.cluster import overrides
+from pytest_ddl.cluster import overrides, pickling
 from pytest_ddl.cluster.call_warnings import caught
 from pytest_ddl.cluster.overrides import ShippingError as ShippingError
 from pytest_ddl.cluster.protocol import RankWarning
@@ -203,7 +203,7 @@ class _Parents:
 
 def _dumps(value: Any, what: str) -> bytes:
     try:
-        return bytes(cloudpickle.dumps(value, protocol=5))
+        return pickling.dumps(value)
     except Exception as error:
         raise ShippingError(
             f"{what} cannot be sent between processes: {type(error).__name__}: {error}. "

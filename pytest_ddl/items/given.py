@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import hypothesis
 import pytest
 
+from pytest_ddl.cluster import pickling
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
 from pytest_ddl.cluster.explain import RankError, explain, name_ranks
 from pytest_ddl.cluster.protocol import ExampleResult, Kind
@@ -136,7 +136,7 @@ def _patience(body: ExampleResult) -> float | None:
 
 def _pickle(drawn: dict[str, Any]) -> bytes:
     try:
-        data: bytes = cloudpickle.dumps(drawn, protocol=5)
+        data = pickling.dumps(drawn)
         pickle.loads(data)
     except Exception as error:
         raise ShippingError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import pickle
 import subprocess
 import sys
@@ -54,6 +55,17 @@ def test_a_function_of_a_module_whose_package_is_no_file_travels(
         monkeypatch.setitem(sys.modules, name, module if name == spec.name else ModuleType(name))
     spec.loader.exec_module(module)
     assert elsewhere(ship.pack(module.number), tmp_path) == 3
+
+
+def test_the_source_of_a_closure_is_found_where_it_arrives(tmp_path: Path) -> None:
+    # AutoGraph converts a function from its source, and messages name lines of it. cloudpickle 3.1.3 drops the file.
+    def outer() -> str:
+        def inner() -> str:
+            return inspect.getsource(inner)
+
+        return inner()
+
+    assert elsewhere(ship.pack(outer), tmp_path).lstrip().startswith("def inner() -> str:")
 
 
 def test_a_closure_and_a_lambda_travel(tmp_path: Path) -> None:
