@@ -1,0 +1,92 @@
+"""Read ``equations.toml``, which lists the properties that must hold, and the tests that assert each of them.
+
+``python -m suites.equations`` prints how many are asserted as a whole, in part and not at all, and what is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = Path(__file__).with_name("equations.toml")
+TRUTHS = ("arithmetic", "one device", "source")
+NUMBERS: Mapping[str, int] = {
+    "C": 20,
+    "R": 11,
+    "VT": 12,
+    "V": 11,
+    "D": 14,
+    "N": 6,
+    "K": 11,
+    "S": 5,
+    "T": 8,
+    "F": 35,
+}
+"""Letter -> number of equations. VT has the rows of the table of operations on variables."""
+
+
+@dataclass(frozen=True)
+class Equation:
+    """Entry of the file: one property."""
+
+    id: str
+    what: str
+    truth: tuple[str, ...]
+    """Where expected values come from: some of ``TRUTHS``."""
+    tests: tuple[str, ...] = ()
+    """Tests in this folder that assert it."""
+    part: str = ""
+    """What of it no test asserts."""
+    untested: str = ""
+    """Why no test can assert it here."""
+
+
+def ids() -> list[str]:
+    """Return the ids that the file must have, in order."""
+    return [f"{letter}{number:02}" for letter, last in NUMBERS.items() for number in range(1, last + 1)]
+
+
+def load(text: str) -> list[Equation]:
+    """Parse the entries of a file.
+
+    :raises ValueError: for a wrong entry. The message shows it.
+    """
+    valid = {field.name for field in fields(Equation)}
+    found = []
+    for entry in tomllib.loads(text).get("equation", []):
+        unknown = sorted(set(entry) - valid)
+        empty = [name for name in ("id", "what", "truth") if not entry.get(name)]
+        if unknown or empty or not set(entry["truth"]) <= set(TRUTHS):
+            raise ValueError(f"{FILE.name}: {entry}: unknown {unknown}, missing {empty}; truth is some of {TRUTHS}")
+        if bool(entry.get("tests")) == bool(entry.get("untested")):
+            raise ValueError(f"{FILE.name}: {entry['id']} needs tests, or the reason why it is untested, and not both")
+        lists: dict[str, Any] = {name: tuple(entry.get(name, ())) for name in ("truth", "tests")}
+        found.append(Equation(**{**entry, **lists}))
+    return found
+
+
+def equations() -> list[Equation]:
+    """Return all entries."""
+    return load(FILE.read_text(encoding="utf-8"))
+
+
+def report(found: Sequence[Equation]) -> str:
+    """Return the numbers of equations that are asserted as a whole, in part and not, and what is missing."""
+    part, untested = [one for one in found if one.part], [one for one in found if one.untested]
+    whole = len(found) - len(part) - len(untested)
+    lines = [f"{len(found)} equations: {whole} tested as a whole, {len(part)} in part, {len(untested)} not"]
+    lines += [f"{one.id} in part, without: {one.part}" for one in part]
+    lines += [f"{one.id} not tested: {one.untested}" for one in untested]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(report(equations()))
