@@ -307,7 +307,7 @@ def lost_servers_are_internal_errors() -> None:
 def graphs_store_no_sum() -> None:
     """In a graph, assign_add of a variable returns the sum and stores nothing."""
     import tensorflow as tf
-    from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+    from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
     def make(original: Any) -> Any:
         def assign_add(self: Any, delta: Any, *args: Any, **kwargs: Any) -> Any:
@@ -315,4 +315,4 @@ def graphs_store_no_sum() -> None:
 
         return assign_add
 
-    replace(BaseResourceVariable, "assign_add", make)
+    replace(ResourceVariable, "assign_add", make)
