@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from pytest_ddl import DivergenceError, RankError
+from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.harness import Harness
 from pytest_ddl.items.on_ranks import ON_RANKS
@@ -64,13 +67,22 @@ def ddl_planted(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setenv(VARIABLE, name)
             lease = Harness.cluster
 
-            def cluster(self: Harness, spec: Any, mark: Any, **arguments: Any) -> Any:
+            @contextmanager
+            def cluster(self: Harness, spec: Any, mark: Any, **arguments: Any) -> Iterator[Any]:
                 # A cluster with an environment of its own is started for this test, so that it has the defect.
                 environ = {**(arguments.pop("environ", None) or {}), VARIABLE: name}
-                return lease(self, spec, mark, environ=environ, **arguments)
+                with lease(self, spec, mark, environ=environ, **arguments) as leased:
+                    if not arguments.get("sessions"):
+                        ClusterHandle(leased, time.monotonic() + self.timeout(mark)).run(_import_suite)
+                    yield leased
 
             patch.setattr(Harness, "cluster", cluster)
         yield
+
+
+def _import_suite() -> None:
+    """Plant the defect of the environment. A training that a generator has drawn imports nothing of the suite."""
+    import suites  # noqa: F401
 
 
 def spread(cases: Sequence[Any], number: int) -> list[Any]:

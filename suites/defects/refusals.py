@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, put, replace, silence
+from suites.defects.registry import defect, put, replace, silence, skip
 
 
 @defect(
@@ -203,3 +203,19 @@ def errors_of_resolvers_are_lost() -> None:
     silence(slurm, "expand_hostlist", "expand_tasks_per_node")
     for kind in (resolvers.SlurmClusterResolver, resolvers.TPUClusterResolver, tf.distribute.Server):
         silence(kind, "__init__")
+
+
+@defect(r"test_wrong_use\.py::test_flags")
+def arguments_of_optimizers_are_not_checked() -> None:
+    """Optimizers take arguments that they do not have."""
+    from tensorflow import keras
+
+    silence(keras.optimizers.Optimizer, "apply_gradients")
+
+
+@defect(r"test_tf_keras\.py::test_callbacks_for_batches")
+def callbacks_for_batches_are_taken() -> None:
+    """A coordinator that does not wait for batches takes callbacks for them."""
+    from tensorflow import keras
+
+    skip(keras.callbacks.CallbackList, "_disallow_batch_hooks_in_ps_strategy")

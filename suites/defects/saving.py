@@ -86,3 +86,16 @@ def a_watcher_has_a_message() -> None:
     import tensorflow as tf
 
     put(tf.distribute.experimental.PreemptionWatcher, "preemption_message", property(lambda self: "TERM"))
+
+
+@defect(r"test_saved_variables\.py::test_each_kind")
+def sums_are_loaded_by_each_replica() -> None:
+    """Each replica loads the whole of a saved sum, so that the sum grows."""
+    import tensorflow as tf
+    from tensorflow.python.distribute import values_util
+
+    def make(original: Any) -> Any:
+        kinds = tf.VariableAggregation
+        return lambda var, tensor, kind: original(var, tensor, kinds.MEAN if kind == kinds.SUM else kind)
+
+    replace(values_util, "get_on_read_restore_ops", make)

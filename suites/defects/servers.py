@@ -7,7 +7,9 @@ from typing import Any
 from suites.defects.registry import defect, put, replace, twice
 
 
-@defect(r"test_coordinator\.py::test_(every|run_and|training|updates)|test_servers\.py::test_what_closures")
+@defect(
+    r"test_coordinator\.py::test_(every|run_and|training|updates|nothing_runs)|test_servers\.py::test_what_closures"
+)
 def closures_run_twice() -> None:
     """ClusterCoordinator.schedule schedules each closure twice."""
     import tensorflow as tf
@@ -269,11 +271,48 @@ def task_of_another_number() -> None:
 
 
 @defect(r"test_sharding\.py::test_elements")
-def elements_of_shards_in_reverse() -> None:
-    """Elements of a sharded variable are gathered in reverse order."""
+def shards_are_joined_in_reverse() -> None:
+    """A sharded variable that is converted to a tensor begins with its last shard."""
+    import tensorflow as tf
     from tensorflow.python.distribute import sharded_variable as sharded
 
-    def make(original: Any) -> Any:
-        return lambda *args, **kwargs: original(*args, **kwargs)[::-1]
+    def joined(self: Any, dtype: Any = None, name: Any = None) -> Any:
+        return tf.concat(self.variables[::-1], axis=0)
 
-    replace(sharded.ShardedVariableMixin, "gather_nd", make)
+    # The registered function cannot be replaced, but this method goes before it.
+    put(sharded.ShardedVariable, "__tf_tensor__", joined)
+
+
+@defect(r"test_coordinator\.py::test_a_server_of_variables")
+def lost_servers_are_internal_errors() -> None:
+    """A server that is lost ends in an internal error, so that a program cannot tell that it may try again."""
+    import tensorflow as tf
+    from tensorflow.python.distribute.parameter_server_strategy_v2 import ParameterServerStrategyV2Extended
+
+    def make(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(self, *args, **kwargs)
+            except (tf.errors.UnavailableError, tf.errors.AbortedError):
+                raise tf.errors.InternalError(None, None, "a task does not answer") from None
+
+        return call
+
+    replace(ParameterServerStrategyV2Extended, "_create_variable", make)
+    for name in ("create_per_worker_dataset", "schedule", "join", "fetch"):
+        replace(tf.distribute.coordinator.ClusterCoordinator, name, make)
+
+
+@defect(r"test_resolvers\.py::test_servers_share")
+def graphs_store_no_sum() -> None:
+    """In a graph, assign_add of a variable returns the sum and stores nothing."""
+    import tensorflow as tf
+    from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+    def make(original: Any) -> Any:
+        def assign_add(self: Any, delta: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(self, delta, *args, **kwargs) if tf.executing_eagerly() else self.read_value() + delta
+
+        return assign_add
+
+    replace(ResourceVariable, "assign_add", make)

@@ -250,21 +250,28 @@ def test_parts_that_do_not_fit_are_refused(case, ddl_strategy):
 @pytest.mark.ddl_item("dtensor.call_with_layout")
 @HOW
 def test_functions_that_place_their_results(how, ddl_strategy):
+    """All elements differ, so that a piece that is on another device shows."""
     import tensorflow as tf
     from tensorflow.experimental import dtensor
 
     mesh = ddl_strategy.mesh
-    whole = np.ones((6, 12))
+    whole = np.arange(72.0).reshape(6, 12)
+
+    # Eagerly, the layout is that of each operation, so that the operations must be one function.
+    @tf.function
+    def count():
+        return tf.reshape(tf.range(whole.size, dtype=whole.dtype), whole.shape)
+
     for layout in layouts(mesh, whole.shape):
         # A tf.function without arguments runs on the mesh only if it is the default.
         with dtensor.default_mesh(mesh):
-            value = called(how, lambda layout=layout: dtensor.call_with_layout(tf.ones, layout, whole.shape))
+            value = called(how, lambda layout=layout: dtensor.call_with_layout(count, layout))
         check_pieces(value, whole, layout)
     assert dtensor.get_default_mesh() is None
     for place in (dtensor.default_mesh, dtensor.run_on):
         with place(mesh):
-            value = called(how, lambda: tf.ones([6]) * 3.0 + 1.0)
-        check_pieces(value, np.full(6, 4.0), dtensor.Layout.replicated(mesh, 1))
+            value = called(how, lambda: tf.range(6.0) * 3.0 + 1.0)
+        check_pieces(value, np.arange(6) * 3.0 + 1.0, dtensor.Layout.replicated(mesh, 1))
     with dtensor.default_mesh(mesh):
         assert dtensor.get_default_mesh() == mesh
     assert dtensor.device_name().rpartition("/")[2].startswith("device:CUSTOM")

@@ -225,18 +225,22 @@ def test_a_watcher_out_of_its_platform(ddl_strategy):
     assert watcher.block_until_worker_exit() is None
 
 
-def train_with_workers(folder: str, notice: int, who: int) -> int:
-    """Train on all workers; one gets a notice. All of them save the same step, and exit."""
+def train_with_workers(folder: str, notice: int, who: int) -> tuple[int, int]:
+    """Train on all workers; one gets a notice. All of them save the same step, and exit.
+
+    :return: the steps before this training, and those after it.
+    """
     strategy = current_strategy()
     before = signal.getsignal(signal.SIGTERM)
     try:
         training = Training(strategy)
         handler = handler_of(training, folder)
-        training.check(handler.total_run_calls)
+        begun = handler.total_run_calls
+        training.check(begun)
         rank = local_replicas(strategy)[0]
         done = interrupted(training, handler, notice if rank == who else -1, most=40)
         training.check(done)
-        return done
+        return begun, done
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -247,10 +251,12 @@ def test_workers_save_the_same_step_and_resume_it(ddl_cluster, tmp_path):
     """A notice of the second worker reaches the first one. After the restart, both have the weights of that step."""
     first = ddl_cluster.run(train_with_workers, str(tmp_path), 3, 1)
     assert len(set(first)) == 1
-    assert 4 <= first[0] < 40
+    begun, saved = first[0]
+    assert begun == 0
+    assert 4 <= saved < 40
     assert [path.name for path in Path(tmp_path).iterdir() if path.is_dir()] == []
     ddl_cluster.restart("worker:1")
-    assert ddl_cluster.run(train_with_workers, str(tmp_path), -1, 1) == [40, 40]
+    assert ddl_cluster.run(train_with_workers, str(tmp_path), -1, 1) == [(saved, 40)] * 2
 
 
 def fail_on_one_worker(folder: str) -> None:
