@@ -19,19 +19,22 @@ HOW = pytest.mark.parametrize("how", ["eager", "function"])
 @pytest.mark.ddl_item("strategy.context.getters", "strategy.scope.enter", shows="behavior")
 @HOW
 def test_truth_table_of_contexts(how, ddl_strategy):
-    """Ask out of the scope, in it, on replicas, in a merge_call and in a dataset's function."""
+    """Ask out of the scope, in it, on replicas, in a merge_call, in an update and in a dataset's function."""
     import tensorflow as tf
 
     strategy, seen = ddl_strategy, {}
+    with strategy.scope():
+        one = tf.Variable(1.0)
 
     def look(place: str) -> None:
         own = tf.distribute.get_replica_context()
-        seen[place] = (
+        answer = (
             tf.distribute.has_strategy(),
             tf.distribute.get_strategy() is strategy,
             own is not None,
             tf.distribute.in_cross_replica_context(),
         )
+        seen.setdefault(place, set()).add(answer)
 
     def merged(_: Any) -> None:
         look("merge_call")
@@ -40,20 +43,32 @@ def test_truth_table_of_contexts(how, ddl_strategy):
         look("replica")
         tf.distribute.get_replica_context().merge_call(merged)
 
+    def updated(part: Any) -> Any:
+        look("update")
+        return part.assign_add(1.0)
+
+    def of_dataset(example: Any) -> Any:
+        look("dataset")
+        return example
+
     def everywhere() -> None:
         look("outside")
         with strategy.scope():
             look("scope")
+            strategy.extended.update(one, updated)
+            tf.data.Dataset.range(2).map(of_dataset)
         strategy.run(replica_function)
         look("after")
 
     called(how, everywhere)
     assert seen == {
-        "outside": (False, False, True, False),
-        "scope": (True, True, False, True),
-        "replica": (True, True, True, False),
-        "merge_call": (True, True, False, True),
-        "after": (False, False, True, False),
+        "outside": {(False, False, True, False)},
+        "scope": {(True, True, False, True)},
+        "replica": {(True, True, True, False)},
+        "merge_call": {(True, True, False, True)},
+        "update": {(True, True, False, True)},
+        "dataset": {(True, True, False, True)},
+        "after": {(False, False, True, False)},
     }
 
 
@@ -258,3 +273,35 @@ def test_options_for_other_hardware_change_nothing(how, ddl_strategy):
     found = called(how, lambda: ddl_strategy.run(lambda value: value * 5, args=(own,), options=options))
     parts = [part.numpy().tolist() for part in ddl_strategy.experimental_local_results(found)]
     assert parts == [[5 * 3.0**replica] for replica in local_replicas(ddl_strategy)]
+
+
+@pytest.mark.ddl_item("variables.ema")
+@pytest.mark.ddl(strategies=["mirrored[replicas=3]", "multi_worker_mirrored"], timeout=40)
+@HOW
+def test_moving_average_of_components_that_differ(how, ddl_strategy):
+    """Each replica has a value of its own. All components of the average move by the mean of these values."""
+    import tensorflow as tf
+
+    strategy, decay = ddl_strategy, 0.75
+    reads, mean = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.MEAN
+    with strategy.scope():
+        average = tf.train.ExponentialMovingAverage(decay)
+        one = tf.Variable(tf.zeros((2,), "float64"), trainable=False, synchronization=reads, aggregation=mean)
+        average.apply([one])
+
+    def step(number):
+        def replica_function():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            one.assign(tf.cast([replica * replica + number, 2 * replica - number], "float64"))
+            average.apply([one])
+
+        strategy.run(replica_function)
+
+    expected = np.zeros(2)
+    for number in (1, 2, 3):
+        called(how, step, number)
+        values = everyone(strategy, lambda replica, n=number: [replica * replica + n, 2 * replica - n])
+        expected = decay * expected + (1 - decay) * np.mean(values, axis=0)
+    for part in strategy.experimental_local_results(average.average(one)):
+        # Three steps with three operations each, and a mean over three replicas, of numbers below 8.
+        np.testing.assert_allclose(part.read_value(), expected, rtol=0, atol=160 * np.finfo("float64").eps)

@@ -87,10 +87,11 @@ def test_reduce_along_an_axis_counts_every_example(lengths, axis, op, how, ddl_s
 @pytest.mark.ddl_item("strategy.reduce.axis", shows="behavior")
 @HOW
 @pytest.mark.parametrize("axis", [2, -3])
-def test_reduce_along_an_axis_that_does_not_exist(axis, how, ddl_strategy):
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+def test_reduce_along_an_axis_that_does_not_exist(op, axis, how, ddl_strategy):
     given_value = distributed(ddl_strategy, lambda replica: examples(replica, (2,)))
     with pytest.raises(ValueError, match=r"out of range|Invalid reduction dimension"):
-        called(how, lambda: ddl_strategy.reduce("MEAN", given_value, axis=axis))
+        called(how, lambda: ddl_strategy.reduce(op, given_value, axis=axis))
 
 
 @pytest.mark.ddl_item("strategy.reduce.none")
@@ -108,6 +109,13 @@ def test_reduce_of_plain_values(how, ddl_strategy):
             called(how, lambda: strategy.reduce("SUM", 3.0, axis=None))
     with pytest.raises((ValueError, AttributeError)):
         strategy.reduce("PRODUCT", by_replica, axis=None)
+
+
+@pytest.mark.ddl_item("strategy.reduce.none")
+@HOW
+@pytest.mark.parametrize("zero", [np.float64(0), 0.0], ids=["NumPy", "Python"])
+def test_the_sum_of_zero_is_zero(zero, how, ddl_strategy):
+    assert float(called(how, lambda: ddl_strategy.reduce("SUM", zero, axis=None))) == 0
 
 
 @pytest.mark.ddl_item("strategy.gather.axes", "strategy.gather.uneven")
@@ -252,6 +260,38 @@ def test_run_gives_each_replica_its_own_arguments(inner, how, ddl_strategy):
     parts = [np.array(part).tolist() for part in strategy.experimental_local_results(found["nest"][0])]
     assert parts == [[replica + 1.0, 2.0 * replica + 1] for replica in local_replicas(strategy)]
     assert strategy.run(lambda: None) is None
+
+
+@pytest.mark.ddl_item("strategy.run.eager_vs_function")
+@pytest.mark.parametrize("function", ["outer", "inner", "both"])
+def test_functions_that_run_eagerly(function, ddl_strategy):
+    """A program that is debugged this way adds the same numbers, and its functions see values and no symbols."""
+    import tensorflow as tf
+
+    strategy, seen = ddl_strategy, []
+    with strategy.scope():
+        total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
+    own = distributed(strategy, lambda replica: 3.0**replica, "float32")
+
+    def replica_function(value):
+        seen.append(float(value))
+        total.assign_add(value)
+        return tf.distribute.get_replica_context().all_reduce("SUM", value * 2.0)
+
+    inner = tf.function(replica_function) if function != "outer" else replica_function
+
+    def step(value):
+        return strategy.run(inner, args=(value,))
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        found = (tf.function(step) if function != "inner" else step)(own)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    whole = sum(everyone(strategy, lambda replica: 3.0**replica))
+    assert sorted(seen) == [3.0**replica for replica in local_replicas(strategy)]
+    assert {float(part) for part in strategy.experimental_local_results(found)} == {2 * whole}
+    assert {float(part.read_value()) for part in strategy.experimental_local_results(total)} == {1 + whole}
 
 
 @pytest.mark.ddl_item("strategy.run.values")
