@@ -119,6 +119,34 @@ def test_join_raises_once_and_clears(coordinator, failing):
     coordinator.join()
 
 
+@pytest.mark.ddl_item("coordinator.join")
+@here
+def test_nothing_runs_after_join_has_raised(coordinator, failing):
+    """Closures that were waiting are cancelled. The next one adds its number to what they have left."""
+    import tensorflow as tf
+
+    with coordinator.strategy.scope():
+        total = tf.Variable(0, dtype="int64")
+
+    @tf.function
+    def add(number):
+        total.assign_add(number)
+
+    def add_many():
+        for number in range(200):
+            coordinator.schedule(add, args=(tf.constant(number + 1, tf.int64),))
+        coordinator.join()
+
+    for _ in range(3):
+        coordinator.schedule(failing, args=(tf.constant(-1.0),))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="no root"):
+            add_many()
+        before = int(total.numpy())
+        coordinator.schedule(add, args=(tf.constant(100_000, tf.int64),))
+        coordinator.join()
+        assert int(total.numpy()) == before + 100_000
+
+
 @pytest.mark.ddl_item("coordinator.done")
 @here
 def test_nothing_runs_after_done(coordinator):
@@ -369,3 +397,45 @@ def test_a_server_of_variables_that_is_lost(ddl_cluster):
     # The message begins with the exception. What follows quotes the source, which may name other ones.
     with pytest.raises(RankError, match=r"^\S*(Unavailable|Aborted)Error on the rank"):
         ddl_cluster.run(count, 2)
+
+
+def prepare():
+    """Run a closure on a variable, and keep both with the strategy. The server of the variable is lost after this."""
+    import tensorflow as tf
+
+    strategy = current_strategy()
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        total = tf.Variable(0, dtype="int64")
+    closure = tf.function(lambda number: total.assign_add(number))
+    coordinator.schedule(closure, args=(tf.constant(3, tf.int64),))
+    coordinator.join()
+    # A function is sent to the rank by value, with global variables of its own.
+    strategy.kept = coordinator, total, closure
+    return int(total.numpy())
+
+
+def call_until_it_raises(name):
+    """Schedule a closure that needs the server, call a method until it raises, and return the name of the error."""
+    import tensorflow as tf
+
+    coordinator, _, closure = current_strategy().kept
+    one = tf.constant(1, tf.int64)
+    calls = {"schedule": lambda: coordinator.schedule(closure, args=(one,)), "join": coordinator.join}
+    call = calls.get(name, coordinator.done)
+    try:
+        coordinator.schedule(closure, args=(one,))
+        while True:
+            call()
+    except tf.errors.OpError as error:
+        return type(error).__name__
+
+
+@pytest.mark.ddl_item("coordinator.ps_failure", shows="behavior")
+@pytest.mark.ddl(strategies=SEPARATE, timeout=100)
+@pytest.mark.parametrize("name", ["schedule", "join", "done"])
+def test_each_call_tells_that_a_server_is_lost(ddl_cluster, name):
+    """The time limit of the test ends the loop, and ends a call that waits for ever."""
+    assert ddl_cluster.run(prepare) == [3]
+    ddl_cluster.kill("ps:0")
+    assert ddl_cluster.run(call_until_it_raises, name)[0] in ("UnavailableError", "AbortedError")

@@ -11,6 +11,8 @@ from suites.properties.layers import BOUND, STRATEGIES
 from suites.running import HOW, SIZES, each, replicas_of
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(COPY_WARNING)]
+# Keras warns at the end of each generator.
+ENDS = pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 
 ALL = ["one_device", *STRATEGIES]
 WORDS = np.array(["ant", "bee", "cat", "dog"])
@@ -118,22 +120,64 @@ def test_words_are_trained(kind, ddl_strategy):
     np.testing.assert_allclose(found, given.x @ weights, **BOUND)
 
 
+@ENDS
 @pytest.mark.ddl(strategies=["one_device", "mirrored"])
-@pytest.mark.ddl_item("fit.fit.numpy")
-@pytest.mark.parametrize("kind", ["distributed", "tensor"])
+@pytest.mark.ddl_item("fit.fit.numpy", "fit.fit.pydataset")
+@pytest.mark.parametrize("kind", ["distributed", "tensor", "from_function", "generator", "pydataset"])
 def test_every_batch_is_trained_once(kind, ddl_strategy):
     import tensorflow as tf
 
+    from suites.subject import keras
+
     given = data(24).unweighted
     batches = list(given.batches(6))
-
     dataset = tf.data.Dataset.from_tensor_slices((given.x, given.y)).batch(6)
+
+    class Batches(keras.utils.Sequence):
+        def __len__(self):
+            return len(batches)
+
+        def __getitem__(self, index):
+            return batches[index].x, batches[index].y
+
+    def of_pipeline(context):
+        size = context.get_per_replica_batch_size(6)
+        return tf.data.Dataset.from_tensor_slices((given.x, given.y)).batch(size)
+
     model = linear(ddl_strategy, rate=0.125)
+    arguments = {"steps_per_epoch": len(batches)} if kind in ("distributed", "from_function") else {}
     if kind == "tensor":
         history = model.fit(tf.constant(given.x), tf.constant(given.y), batch_size=6, shuffle=False, verbose=0)
     else:
-        distributed = ddl_strategy.experimental_distribute_dataset(dataset)
-        history = model.fit(distributed, steps_per_epoch=len(batches), shuffle=False, verbose=0)
+        source = {
+            "distributed": lambda: ddl_strategy.experimental_distribute_dataset(dataset),
+            "from_function": lambda: ddl_strategy.distribute_datasets_from_function(of_pipeline),
+            "generator": lambda: ((batch.x, batch.y) for batch in batches),
+            "pydataset": Batches,
+        }[kind]()
+        history = model.fit(source, shuffle=False, verbose=0, **arguments)
     trained = train(batches, [0.125])
     np.testing.assert_allclose(history.history["loss"], trained.loss, rtol=1e-12)
     check_weights(ddl_strategy, model, trained.weights)
+
+
+@ENDS
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("fit.fit.numpy", "fit.fit.steps_per_epoch")
+def test_a_generator_goes_on_in_the_next_epoch(ddl_strategy):
+    """An epoch takes two of the four batches. The second one has the other two: none is lost, and none comes twice."""
+    given = data(24).unweighted
+    batches, taken = list(given.batches(6)), []
+
+    def generate():
+        for number, batch in enumerate(batches):
+            taken.append(number)
+            yield batch.x, batch.y
+
+    model = linear(ddl_strategy, rate=0.125)
+    history = model.fit(generate(), epochs=2, steps_per_epoch=2, shuffle=False, verbose=0).history
+    first = train(batches[:2], [0.125])
+    second = train(batches[2:], [0.125], start=first.weights)
+    assert taken == list(range(4))
+    np.testing.assert_allclose(history["loss"], first.loss + second.loss, rtol=1e-12)
+    check_weights(ddl_strategy, model, second.weights)
