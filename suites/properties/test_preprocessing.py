@@ -138,7 +138,8 @@ def test_every_batch_is_trained_once(kind, ddl_strategy):
             return len(batches)
 
         def __getitem__(self, index):
-            return batches[index].x, batches[index].y
+            # A copy, because of what test_arrays_of_the_user_keep_their_values shows.
+            return batches[index].x.copy(), batches[index].y.copy()
 
     def of_pipeline(context):
         size = context.get_per_replica_batch_size(6)
@@ -152,7 +153,7 @@ def test_every_batch_is_trained_once(kind, ddl_strategy):
         source = {
             "distributed": lambda: ddl_strategy.experimental_distribute_dataset(dataset),
             "from_function": lambda: ddl_strategy.distribute_datasets_from_function(of_pipeline),
-            "generator": lambda: ((batch.x, batch.y) for batch in batches),
+            "generator": lambda: ((batch.x.copy(), batch.y.copy()) for batch in batches),
             "pydataset": Batches,
         }[kind]()
         history = model.fit(source, shuffle=False, verbose=0, **arguments)
@@ -172,7 +173,7 @@ def test_a_generator_goes_on_in_the_next_epoch(ddl_strategy):
     def generate():
         for number, batch in enumerate(batches):
             taken.append(number)
-            yield batch.x, batch.y
+            yield batch.x.copy(), batch.y.copy()
 
     model = linear(ddl_strategy, rate=0.125)
     history = model.fit(generate(), epochs=2, steps_per_epoch=2, shuffle=False, verbose=0).history
@@ -181,3 +182,45 @@ def test_a_generator_goes_on_in_the_next_epoch(ddl_strategy):
     assert taken == list(range(4))
     np.testing.assert_allclose(history["loss"], first.loss + second.loss, rtol=1e-12)
     check_weights(ddl_strategy, model, second.weights)
+
+
+def aligned(array):
+    """Return a copy at an address that 64 divides, as arrays of large size often have. TensorFlow takes it as it is."""
+    memory = np.zeros(array.nbytes + 64, "uint8")
+    found = memory[-memory.ctypes.data % 64 :][: array.nbytes].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
+
+
+@ENDS
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("fit.fit.numpy", "fit.fit.pydataset")
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "generator", "pydataset"])
+def test_arrays_of_the_user_keep_their_values(kind, ddl_strategy):
+    """Training reads inputs and labels, and writes nothing into them."""
+    import tensorflow as tf
+
+    from suites.subject import keras
+
+    given = data(8).unweighted
+    x, y = aligned(given.x), aligned(given.y)
+
+    class Batches(keras.utils.Sequence):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return x, y
+
+    model = linear(ddl_strategy, rate=0.125)
+    if kind == "arrays":
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    else:
+        source = {
+            "dataset": lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(8),
+            "generator": lambda: ((x, y) for _ in range(9)),
+            "pydataset": Batches,
+        }[kind]()
+        model.fit(source, steps_per_epoch=1, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(x, given.x)
+    np.testing.assert_array_equal(y, given.y)
