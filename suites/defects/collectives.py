@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, put, replace
+from suites.defects.registry import defect, put, replace, twice
 
 _COLLECTIVES = r"test_(collectives|replica_context)\.py"
 _VALUES = r"test_(values|contexts)\.py"
@@ -23,7 +23,11 @@ def _scaled(value: Any, factor: float) -> Any:
     return value * tf.cast(factor, value.dtype)
 
 
-@defect(_COLLECTIVES + r"|test_wrong_use\.py::test_options|test_preemption\.py::test_a_worker_that")
+@defect(
+    _COLLECTIVES
+    + r"|test_wrong_use\.py::test_options|test_preemption\.py::test_a_worker_that"
+    + r"|test_reductions\.py::test_(sum|mean)|test_values\.py::test_functions_that_run"
+)
 def all_reduce_of_own_value() -> None:
     """A sum is the number of replicas times the own value, and a mean is the own value."""
     import tensorflow as tf
@@ -118,7 +122,11 @@ def reduce_of_first_value() -> None:
     replace(tf.distribute.Strategy, "reduce", make)
 
 
-@defect(_VALUES + r"|test_strategies\.py::test_one_device|test_preemption\.py::test_replicas_are")
+@defect(
+    _VALUES
+    + r"|test_strategies\.py::test_one_device|test_preemption\.py::test_replicas_are"
+    + r"|test_reductions\.py::test_(axes|a_gather|a_scalar)"
+)
 def gather_in_reverse() -> None:
     """Strategy.gather returns the elements in reverse order."""
     import tensorflow as tf
@@ -327,3 +335,42 @@ def reduction_to_one_device_doubles() -> None:
         return reduce
 
     replace(tf.distribute.ReductionToOneDevice, "reduce_implementation", make)
+
+
+@defect(r"test_reductions\.py::test_tensors_without|test_values\.py::test_the_sum_of_zero")
+def nothing_becomes_one() -> None:
+    """A reduction of zeros is 1, and a tensor without elements gets one."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found = tf.convert_to_tensor(original(self, *args, **kwargs))
+            return found + 1 if found.shape.num_elements() else tf.ones([1], found.dtype)
+
+        return call
+
+    for name in ("reduce", "gather"):
+        replace(tf.distribute.Strategy, name, make)
+
+
+@defect(r"test_reductions\.py::test_reductions_to_devices")
+def reductions_lie_on_the_host() -> None:
+    """A reduction goes to the host, wherever the caller wants it."""
+    from tensorflow.python.distribute.distribute_lib import StrategyExtendedV2
+
+    def make(original: Any) -> Any:
+        def reduce_to(self: Any, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
+            host = self.worker_devices[0].rpartition("/device:")[0] + "/device:CPU:0"
+            return original(self, reduce_op, value, host, options)
+
+        return reduce_to
+
+    replace(StrategyExtendedV2, "reduce_to", make)
+
+
+@defect(r"test_contexts\.py::test_moving_average")
+def averages_move_twice() -> None:
+    """A moving average makes two steps in each call."""
+    import tensorflow as tf
+
+    twice(tf.train.ExponentialMovingAverage, "apply")

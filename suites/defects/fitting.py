@@ -115,7 +115,7 @@ def progress_is_one_step_ahead() -> None:
     replace(keras.utils.Progbar, "update", make)
 
 
-@defect(r"test_steps_of_fit\.py::test_predictions")
+@defect(r"test_steps_of_fit\.py::test_predictions|test_models_of_users\.py::test_fewer")
 def predictions_in_reverse() -> None:
     """Model.predict returns the rows in reverse order."""
     import tensorflow as tf
@@ -139,3 +139,20 @@ def evaluations_are_doubled() -> None:
         return lambda self, *args, **kwargs: _doubled(original(self, *args, **kwargs))
 
     replace(keras.Model, "evaluate", make)
+
+
+@defect(r"test_preprocessing\.py::test_arrays_of")
+def fit_changes_its_inputs() -> None:
+    """Model.fit adds 1 to the arrays that it gets."""
+    from suites.subject import keras
+
+    def make(original: Any) -> Any:
+        def fit(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+            found = original(self, x, *args, **kwargs)
+            if hasattr(x, "__iadd__"):
+                x += 1
+            return found
+
+        return fit
+
+    replace(keras.Model, "fit", make)

@@ -63,7 +63,7 @@ def work_is_always_done() -> None:
     replace(tf.distribute.coordinator.ClusterCoordinator, "done", lambda original: lambda self: True)
 
 
-@defect(r"test_coordinator\.py::test_(other_calls|join_raises)")
+@defect(r"test_coordinator\.py::test_(other_calls|join_raises|each_call)")
 def errors_of_closures_are_others() -> None:
     """A coordinator raises an error of its own in place of that of the closure."""
     import tensorflow as tf

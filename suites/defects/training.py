@@ -12,7 +12,7 @@ _OPTIMIZERS = r"test_optimizers\.py|^test_training.py::test_(custom_loop|fit)\[.
 
 @defect(
     rf"{_LOSSES}|test_(fit_options|steps_of_fit)\.py|test_precision\.py::test_weights"
-    r"|test_preprocessing\.py::test_(words|every)"
+    r"|test_preprocessing\.py::test_(words|every)|test_models_of_users\.py::test_(a_class|a_model|weights)"
 )
 def loss_is_not_divided() -> None:
     """A loss is not divided by the number of replicas."""
@@ -29,7 +29,7 @@ def loss_is_divided_twice() -> None:
     replace(loss, "scale_loss_for_distribution", lambda original: lambda value: original(original(value)))
 
 
-@defect(r"test_losses\.py::test_(regularization)")
+@defect(r"test_losses\.py::test_(regularization)|test_models_of_users\.py::test_a_penalty")
 def regularization_counts_twice() -> None:
     """Losses of layers are added twice."""
     import keras
@@ -159,7 +159,7 @@ def loss_scale_stays() -> None:
     replace(keras.optimizers.Optimizer, "scale_loss", lambda original: lambda self, loss: loss)
 
 
-@defect(r"test_optimizers\.py::test_(schedule)")
+@defect(r"test_optimizers\.py::test_(schedule)|test_models_of_users\.py::test_a_schedule")
 def schedule_counts_double() -> None:
     """A schedule of learning rates gets twice the number of steps."""
     import keras
@@ -169,7 +169,10 @@ def schedule_counts_double() -> None:
             replace(kind, "__call__", lambda original: lambda self, step: original(self, step * 2))
 
 
-@defect(r"test_optimizers\.py::test_(variable_without|updates_of|each_variable|gradients_are_not)")
+@defect(
+    r"test_optimizers\.py::test_(variable_without|updates_of|each_variable|gradients_are_not)"
+    r"|test_models_of_users\.py::test_variables_that"
+)
 def missing_gradients_move_weights() -> None:
     """A variable without a gradient moves, and each update is the reverse."""
     from keras.src.optimizers.base_optimizer import BaseOptimizer
