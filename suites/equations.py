@@ -40,13 +40,13 @@ class Equation:
     id: str
     what: str
     truth: tuple[str, ...]
-    """Where expected values come from: some of ``TRUTHS``."""
+    """Sources of the expected values: some of ``TRUTHS``."""
     tests: tuple[str, ...] = ()
     """Tests in this folder that assert it."""
     part: str = ""
-    """What of it no test asserts."""
+    """The part that no test asserts."""
     untested: str = ""
-    """Why no test can assert it here."""
+    """The reason if no test can assert it here."""
 
 
 def ids() -> list[str]:

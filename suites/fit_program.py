@@ -158,10 +158,15 @@ def _dataset(parts: tuple[Any, ...], size: int) -> Any:
     return tf.data.Dataset.from_tensor_slices(parts).batch(size)
 
 
+def _batch(parts: tuple[Any, ...], first: int, size: int) -> tuple[Any, ...]:
+    # TensorFlow may write into an array of a batch (the known failure labels_overwritten), which must not be a view.
+    return tuple(part[first : first + size].copy() for part in parts)
+
+
 def _generator(parts: tuple[Any, ...], size: int) -> Iterator[Any]:
     while True:
         for first in range(0, len(parts[0]), size):
-            yield tuple(part[first : first + size] for part in parts)
+            yield _batch(parts, first, size)
 
 
 def _pydataset(parts: tuple[Any, ...], size: int) -> Any:
@@ -172,7 +177,7 @@ def _pydataset(parts: tuple[Any, ...], size: int) -> Any:
             return -(-len(parts[0]) // size)
 
         def __getitem__(self, index: int) -> Any:
-            return tuple(part[index * size : (index + 1) * size] for part in parts)
+            return _batch(parts, index * size, size)
 
     return Batches()
 

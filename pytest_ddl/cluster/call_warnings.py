@@ -24,7 +24,7 @@ def current_filters() -> bytes | None:
 def caught(filters: bytes | None) -> Iterator[list[RankWarning]]:
     """Apply filters of another process. Yield a list that is filled with the recorded warnings when the context ends.
 
-    A filter ``error`` raises the warning where it occurs, as it does in the other process.
+    A filter ``error`` raises the warning at once, as it does in the other process.
 
     :param filters: ``None`` to leave the filters of this process as they are and to record nothing.
     """

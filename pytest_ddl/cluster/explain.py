@@ -84,9 +84,12 @@ def name_ranks(ranks: Sequence[int], total: int) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {numbers} of {total}"
 
 
-def summarize(answers: Sequence[Answer]) -> str:
-    """Return one line with the first cause and the ranks that have it."""
-    total = len(answers)
+def summarize(answers: Sequence[Answer], num_ranks: int | None = None) -> str:
+    """Return one line with the first cause and the ranks that have it.
+
+    :param num_ranks: number of ranks of the cluster, if not all of them were asked.
+    """
+    total = num_ranks or len(answers)
     failed = [answer for answer in answers if answer.failure is not None]
     if failed:
         same = [answer.rank for answer in failed if _key(answer) == _key(failed[0])]
@@ -101,11 +104,14 @@ def summarize(answers: Sequence[Answer]) -> str:
     return f"deadline exceeded: no answer from {name_ranks(silent, total)}"
 
 
-def explain(answers: Sequence[Answer]) -> str:
-    """Return the summary, followed by every rank that did not succeed, with traceback, stacks and output."""
-    summary = summarize(answers)
+def explain(answers: Sequence[Answer], num_ranks: int | None = None) -> str:
+    """Return the summary, followed by every rank that did not succeed, with traceback, stacks and output.
+
+    :param num_ranks: number of ranks of the cluster, if not all of them were asked.
+    """
+    summary = summarize(answers, num_ranks)
     # If a rank ended without output, its section has only a title, which may repeat the summary.
-    shown = [(title, text) for title, text in sections(answers) if text or title != summary]
+    shown = [(title, text) for title, text in sections(answers, num_ranks) if text or title != summary]
     return "\n".join([summary, *(f"\n{title}\n{text}".rstrip() for title, text in shown)])
 
 
@@ -125,9 +131,12 @@ def explain_start(spec: str, answers: Sequence[Answer]) -> tuple[str, bool]:
     return f"{text}\n{traces}".rstrip(), False
 
 
-def sections(answers: Sequence[Answer]) -> list[tuple[str, str]]:
-    """Return ``(title, text)`` for each different failure, and for each rank that did not reply."""
-    total = len(answers)
+def sections(answers: Sequence[Answer], num_ranks: int | None = None) -> list[tuple[str, str]]:
+    """Return ``(title, text)`` for each different failure, and for each rank that did not reply.
+
+    :param num_ranks: number of ranks of the cluster, if not all of them were asked.
+    """
+    total = num_ranks or len(answers)
     found: list[tuple[str, str]] = []
     groups: dict[tuple[str, str], list[Answer]] = {}
     for answer in answers:

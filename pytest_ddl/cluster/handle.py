@@ -57,7 +57,7 @@ class ClusterHandle:
         job = replace(ship.pack(fn, args, kwargs), filters=current_filters())
         answers = self._cluster.ask(Kind.CALL, job, deadline=self._deadline, ranks=ranks)
         if not all(answer.ok for answer in answers):
-            raise RankError(explain(answers), answers)
+            raise RankError(explain(answers, self._cluster.num_ranks), answers)
         warn_again(warning for answer in answers for warning in answer.body.warnings)
         return [ship.unpack(answer.body) for answer in answers]
 

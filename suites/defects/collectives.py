@@ -249,7 +249,7 @@ def cross_device_operations_swap_sum_and_mean() -> None:
 
 @defect(r"test_wrong_use\.py::test_what_a_strategy_of_several")
 def each_worker_saves() -> None:
-    """Each worker is told to save checkpoints, as the chief is."""
+    """Each worker saves checkpoints, not the chief only."""
     from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
     put(CollectiveAllReduceExtended, "should_checkpoint", property(lambda self: True))

@@ -32,7 +32,7 @@ def logs_are_doubled() -> None:
 
 @defect(r"test_callbacks\.py::test_hooks")
 def tests_do_not_begin() -> None:
-    """Callbacks are not told that a test begins."""
+    """Callbacks do not learn that a test begins."""
     from tensorflow import keras
 
     skip(keras.callbacks.CallbackList, "on_test_begin")
@@ -76,7 +76,7 @@ def training_begins_anew() -> None:
 
 @defect(r"test_callback_files\.py::test_(averages|a_model_has)")
 def averages_are_not_swapped() -> None:
-    """SwapEMAWeights leaves weights and averages where they are."""
+    """SwapEMAWeights does not swap weights and averages."""
     from tensorflow import keras
 
     skip(keras.callbacks.SwapEMAWeights, "_swap_variables")
@@ -95,7 +95,7 @@ def fit_does_not_shuffle() -> None:
 
 @defect(r"test_fit_options\.py::test_a_model_says_how.*(in_tf_keras|sum)")
 def logs_of_the_first_replica() -> None:
-    """What steps return is that of the first replica."""
+    """A step returns the logs of the first replica."""
     import tf_keras.src.engine.training as training
 
     def make(original: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Defects of wrong use that is not refused: functions return where they must raise."""
+"""Defects of wrong use that is not refused: functions return although they must raise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suites.defects.registry import defect, put, replace, silence, skip
     r"|test_wrong_use\.py::test_(replicas_with|gathers)"
 )
 def errors_of_reductions_are_lost() -> None:
-    """Strategy.reduce and Strategy.gather return nothing where they must raise."""
+    """Strategy.reduce and Strategy.gather return nothing although they must raise."""
     import tensorflow as tf
 
     silence(tf.distribute.Strategy, "reduce", "gather")
@@ -175,7 +175,7 @@ def checkpoints_take_each_object() -> None:
 
 @defect(r"test_replica_context\.py::test_(all_gather_refuses|merge_call_in)|test_reductions\.py::test_replicas_with")
 def errors_of_replica_contexts_are_lost() -> None:
-    """Collectives and merge_call return nothing where they must raise."""
+    """Collectives and merge_call return nothing although they must raise."""
     import tensorflow as tf
 
     silence(tf.distribute.ReplicaContext, "all_gather", "merge_call")

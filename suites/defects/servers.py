@@ -285,7 +285,7 @@ def shards_are_joined_in_reverse() -> None:
 
 @defect(r"test_coordinator\.py::test_a_server_of_variables")
 def lost_servers_are_internal_errors() -> None:
-    """A server that is lost ends in an internal error, so that a program cannot tell that it may try again."""
+    """A lost server raises an internal error, so that a program does not know that it may try again."""
     import tensorflow as tf
     from tensorflow.python.distribute.parameter_server_strategy_v2 import ParameterServerStrategyV2Extended
 

@@ -104,7 +104,7 @@ def test_a_mesh_that_the_devices_do_not_fill_is_refused(case, ddl_strategy):
 
 @pytest.mark.ddl_item("dtensor.mesh", shows="behavior")
 def test_axes_have_names_of_their_own(ddl_strategy):
-    """Two axes of one name are refused. A layout could not tell which one it means."""
+    """Two axes of one name are refused, because a layout names its axes."""
     from tensorflow.experimental import dtensor
 
     try:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests import polling
+
 pytestmark = pytest.mark.slow
 
 
@@ -43,7 +45,7 @@ def _at_rest(clusters: Any, harness: Any) -> Any:
     """The traces once what an earlier test left to the kernel is gone: several readings in a row are equal."""
     deadline, equal, last = time.monotonic() + 20, 0, clusters.traces(harness)
     while equal < 10 and time.monotonic() < deadline:
-        time.sleep(0.02)
+        polling.pause()
         now = clusters.traces(harness)
         equal, last = (equal + 1, now) if now == last else (0, now)
     return last

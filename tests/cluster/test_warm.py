@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +24,7 @@ from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.registry import StrategyRegistry
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
+from tests.polling import wait_until
 
 
 def runs(pid: int) -> bool:
@@ -127,7 +121,7 @@ def test_server_is_stale_when_a_file_changes(tmp_path: Path) -> None:
     file.write_text("a = 2")
     # Tools such as uv and git can set the time of the last change. They cannot set the ctime.
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    wait_for(lambda: file.write_text("a = 2") and server.misfit({}), "the file has the old ctime")
+    wait_until(lambda: file.write_text("a = 2") and server.misfit({}), "the file has the old ctime")
     assert server.misfit({}) == f"{file} was changed"
     file.unlink()
     assert server.misfit({}) == f"{file} was changed"
@@ -146,7 +140,7 @@ def test_changed_file_starts_another_server(home: Path) -> None:
     assert str(module) in first.files
     module.write_text("changed = 1")
     warm.start(key, environ)
-    wait_for(lambda: (found := warm.find(key)) is not None and found.pid != first.pid, "no new server")
+    wait_until(lambda: (found := warm.find(key)) is not None and found.pid != first.pid, "no new server")
     assert not runs(first.pid)
 
 
@@ -159,7 +153,7 @@ def test_failed_import_is_reported_and_not_tried_again(home: Path) -> None:
     warm.start(key, environ)
     with pytest.raises(warm.WarmError, match="RuntimeError: broken on purpose"):
         warm.wait_until_ready(key)
-    wait_for(lambda: not (home / f"{key}.socket").exists(), "the server left its socket")
+    wait_until(lambda: not (home / f"{key}.socket").exists(), "the server left its socket")
     warm.start(key, environ)
     assert not (home / f"{key}.socket").exists()
 
@@ -212,7 +206,7 @@ def test_a_question_about_its_use_does_not_prolong_the_life_of_a_server(server: 
         now = warm.use_of(server[0])
         return now is not None and now["left"] < first["left"] - 0.05
 
-    wait_for(has_less_left, "each question begins the server's time anew")
+    wait_until(has_less_left, "each question begins the server's time anew")
 
 
 def test_workers_get_what_the_run_has(
@@ -281,8 +275,8 @@ def test_zygote_ends_with_a_killed_owner(server: tuple[warm.Server, str], tmp_pa
         running = runs(int(pid))
         owner.kill()
     assert (kind, running) == ("WarmZygote", True)
-    wait_for(lambda: not runs(int(pid)), "the zygote outlives its owner")
-    wait_for(lambda: not (tmp_path / "session").exists(), "the folder of the zygote is left")
+    wait_until(lambda: not runs(int(pid)), "the zygote outlives its owner")
+    wait_until(lambda: not (tmp_path / "session").exists(), "the folder of the zygote is left")
 
 
 def test_killed_server_leaves_its_zygotes(home: Path, tmp_path: Path) -> None:
@@ -292,7 +286,7 @@ def test_killed_server_leaves_its_zygotes(home: Path, tmp_path: Path) -> None:
     launcher = LocalLauncher(os.environ, tmp_path / "session", warm=True)
     zygote = launcher._process
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not runs(pid), "the server runs")
+    wait_until(lambda: not runs(pid), "the server runs")
     assert zygote is not None
     assert runs(zygote.pid)
     launcher.poll()
@@ -311,7 +305,7 @@ def test_server_ends_when_idle(home: Path) -> None:
     key = warm.key_of(os.environ)
     warm.start(key, os.environ, idle_minutes=0.001)
     pid = warm.wait_until_ready(key).pid
-    wait_for(lambda: not runs(pid), "the server does not end")
+    wait_until(lambda: not runs(pid), "the server does not end")
     assert [path.name for path in home.iterdir() if path.suffix in (".socket", ".json")] == []
 
 

@@ -47,6 +47,12 @@ def test_equal_exceptions_are_told_once_and_different_ones_all() -> None:
     assert "Traceback two" in text
 
 
+def test_ranks_that_were_not_asked_count_too() -> None:
+    text = explain([raised(0, "here"), raised(2, "here")], 3)
+    assert text.startswith("ValueError on ranks 0, 2 of 3: here")
+    assert "ranks 0, 2 of 3 raised ValueError" in text
+
+
 def test_a_rank_without_last_words_is_told_once() -> None:
     answers = [Answer(0, "worker:0", Fate.REPLIED), Answer(1, "worker:1", Fate.DIED, exit_status=0)]
     assert explain(answers) == "rank 1 of 2 (worker:1) exited with status 0 before it had finished"

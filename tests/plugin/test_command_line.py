@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -126,14 +126,6 @@ def test_last_failed_and_keywords(project: Any, tmp_path: Path) -> None:
     assert "1 failed" in again.stdout
     assert "passed" not in again.stdout
     assert clean(again)
-
-
-def wait_until(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 90
-    while not (value := what()):
-        assert time.monotonic() < deadline
-        psutil.wait_procs([psutil.Process()], timeout=0.1)
-    return value
 
 
 @pytest.mark.parametrize(

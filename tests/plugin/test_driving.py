@@ -82,6 +82,8 @@ CLUSTER = """
     def test_kill_and_restart(ddl_cluster):
         ddl_cluster.kill("worker:1")
         assert ddl_cluster.run(lambda: current_rank().rank) == [0]
+        with pytest.raises(RankError, match="ZeroDivisionError on rank 0 of 2"):
+            ddl_cluster.run(lambda: 1 / current_rank().rank)
         ddl_cluster.kill(0)
         with pytest.raises(RankError, match="all ranks .* were killed"):
             ddl_cluster.run(by_rank, 1)
