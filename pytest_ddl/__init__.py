@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
     from pytest_ddl.equivalence.report import DivergenceError, Report
     from pytest_ddl.equivalence.roles import Role
-    from pytest_ddl.equivalence.runs.comparer import Equivalence, check_training
+    from pytest_ddl.faults.api import Equivalence, check_training
+    from pytest_ddl.faults.report import FaultReport, RecoveryError
+    from pytest_ddl.faults.sweep import Sweep
     from pytest_ddl.records import TrainingRecord
+    from pytest_ddl.training.faults import Fault
     from pytest_ddl.training.run import Run
 
 __version__ = "0.1.0"
@@ -32,17 +35,21 @@ _HOMES = {
     "ClusterError": "pytest_ddl.cluster.cluster",
     "ClusterHandle": "pytest_ddl.cluster.handle",
     "DivergenceError": "pytest_ddl.equivalence.report",
-    "Equivalence": "pytest_ddl.equivalence.runs.comparer",
+    "Equivalence": "pytest_ddl.faults.api",
+    "Fault": "pytest_ddl.training.faults",
+    "FaultReport": "pytest_ddl.faults.report",
     "Finding": "pytest_ddl.equivalence.findings",
     "Outcome": "pytest_ddl.equivalence.findings",
     "RankError": "pytest_ddl.cluster.explain",
+    "RecoveryError": "pytest_ddl.faults.report",
     "Report": "pytest_ddl.equivalence.report",
     "Role": "pytest_ddl.equivalence.roles",
     "Run": "pytest_ddl.training.run",
     "ShippingError": "pytest_ddl.cluster.ship",
+    "Sweep": "pytest_ddl.faults.sweep",
     "Tolerance": "pytest_ddl.equivalence.evidence.tolerance",
     "TrainingRecord": "pytest_ddl.records",
-    "check_training": "pytest_ddl.equivalence.runs.comparer",
+    "check_training": "pytest_ddl.faults.api",
     "current_rank": "pytest_ddl.cluster.worker",
     "current_strategy": "pytest_ddl.cluster.worker",
 }
@@ -54,13 +61,17 @@ __all__ = [
     "ClusterHandle",
     "DivergenceError",
     "Equivalence",
+    "Fault",
+    "FaultReport",
     "Finding",
     "Outcome",
     "RankError",
+    "RecoveryError",
     "Report",
     "Role",
     "Run",
     "ShippingError",
+    "Sweep",
     "Tolerance",
     "TrainingRecord",
     "check_training",

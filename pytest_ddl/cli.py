@@ -35,6 +35,12 @@ COMMANDS: tuple[Command, ...] = (
         passes_on=True,
     ),
     Command(
+        "faults",
+        "Kill a training function at any point, start it again, and say what was lost.",
+        "pytest_ddl.checking.faults_command",
+        passes_on=True,
+    ),
+    Command(
         "try",
         "Run an unmodified training script under each strategy, and compare it with one device.",
         "pytest_ddl.trying.command",

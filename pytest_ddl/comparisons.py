@@ -13,6 +13,8 @@ from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_w
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.faults.report import FaultReport
+    from pytest_ddl.faults.sweep import Faults
     from pytest_ddl.harness import Harness
     from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
@@ -42,8 +44,20 @@ def registered_checks(config: pytest.Config) -> list[Check]:
 
 
 def assert_equivalence(
-    harness: Harness, item: pytest.Item, spec: StrategySpec, mark: DdlMark, train: Any, **arguments: Any
-) -> Report:
+    harness: Harness,
+    item: pytest.Item,
+    spec: StrategySpec,
+    mark: DdlMark,
+    train: Any,
+    *,
+    faults: Faults | None = None,
+    exact: bool = False,
+    max_lost_steps: int | None = None,
+    detected_within: float | None = None,
+    always_loadable: bool = False,
+    restart_on: str | None = None,
+    **arguments: Any,
+) -> Report | FaultReport:
     """Compare a training function with one device and turn the verdict into an outcome of the test.
 
     A known behavior of a framework makes the test an expected failure, unless the test is marked as one itself.
@@ -51,19 +65,24 @@ def assert_equivalence(
     :raises DivergenceError: if the comparison fails. It is also raised for an inconclusive comparison in strict mode,
         or if the program is the reason. That is so if the program fails on one device too, records nothing, is not
         finite on one device, or draws other data in each run.
+    :raises RecoveryError: if the program does not recover from a fault of ``faults=`` as it must.
     """
     __tracebackhide__ = True
     from pytest_ddl.equivalence.report import DivergenceError
     from pytest_ddl.equivalence.runs.comparer import Comparer
+    from pytest_ddl.faults.api import refuse_limits, with_faults
+    from pytest_ddl.faults.report import Limits, RecoveryError
     from pytest_ddl.pages.watch import compared, failed
 
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
+    limits = Limits(exact, max_lost_steps, detected_within, always_loadable)
+    if faults is None:
+        refuse_limits(limits, restart_on)
     strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
+    test = _without_strategy(item, spec, harness)
     with status_line(item.config) as harness.show:
-        report: Report = item.config.stash[_COMPARER].compare(
-            train, spec, mark, strict=strict, test=_without_strategy(item, spec, harness), **arguments
-        )
+        report: Report = item.config.stash[_COMPARER].compare(train, spec, mark, strict=strict, test=test, **arguments)
     report = report.worded(words_of(item.config))
     compared(item, report)
     for finding in report.approximations:
@@ -86,7 +105,23 @@ def assert_equivalence(
         raise DivergenceError(report)
     if not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
-    return report
+    if faults is None:
+        return report
+    with status_line(item.config) as harness.show:
+        recovery = with_faults(
+            item.config.stash[_COMPARER],
+            train,
+            spec,
+            mark,
+            report,
+            faults,
+            limits,
+            restart_on,
+            {**arguments, "strict": strict, "test": test},
+        )
+    if not recovery.passed:
+        raise RecoveryError(recovery)
+    return recovery
 
 
 def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:

@@ -26,7 +26,9 @@ from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.faults.verdict import MEANINGS
 from pytest_ddl.strategies.registry import StrategyRegistry
+from pytest_ddl.training.faults import KINDS
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
 
@@ -162,6 +164,21 @@ def hooks_table() -> str:
     return _table(("hook", "what it does"), rows)
 
 
+def faults_table() -> str:
+    """Return the table of kinds of faults."""
+    rows = []
+    for kind in KINDS.values():
+        seconds = "" if kind.seconds is None else f"{kind.seconds:g} s"
+        where = f"at a {kind.only_in}" if kind.only_in else "at any point"
+        rows.append((_code(kind.name), f"{kind.summary}.", kind.effect.value, where, seconds))
+    return _table(("kind", "what happens", "effect", "where", "default duration or grace"), rows)
+
+
+def verdicts_table() -> str:
+    """Return the table of the verdicts of a fault, the best first."""
+    return _table(("verdict", "meaning"), [(_code(verdict.value), text) for verdict, text in MEANINGS.items()])
+
+
 def _summary(docstring: str) -> str:
     """Return the first line of a docstring in Markdown. Docstrings mark up names for Sphinx."""
     return re.sub(r":\w+:(?=`)|`(?=`)", "", docstring.partition("\n")[0])
@@ -212,6 +229,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "causes": causes_table,
     "limitations": limitations_table,
     "known": known_table,
+    "faults": faults_table,
+    "verdicts": verdicts_table,
+    "faults-options": partial(command_help, "faults"),
     "metrics": metrics_table,
     "gate-options": partial(command_help, "gate"),
     "api-tests": partial(api_table, "pytest_ddl"),

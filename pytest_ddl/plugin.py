@@ -16,7 +16,8 @@ from pytest_ddl.config import MARKERS, SETTINGS, add_options, flag_before_parsin
 if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
     from pytest_ddl.equivalence.report import Report
-    from pytest_ddl.equivalence.runs.comparer import Equivalence
+    from pytest_ddl.faults.api import Equivalence
+    from pytest_ddl.faults.report import FaultReport
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
 
@@ -323,7 +324,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     """
     from pytest_ddl.comparisons import assert_equivalence
     from pytest_ddl.equivalence.runs.arguments import explains_arguments
-    from pytest_ddl.equivalence.runs.comparer import Equivalence
+    from pytest_ddl.faults.api import Equivalence
     from pytest_ddl.items.selection import parse_mark
 
     harness, mark = _harness(request.config), parse_mark(request.node)
@@ -331,7 +332,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
 
     @explains_arguments("ddl_equivalence", Equivalence.__call__)
     @wraps(assert_equivalence)
-    def compare(train: Any, **arguments: Any) -> Report:
+    def compare(train: Any, **arguments: Any) -> Report | FaultReport:
         __tracebackhide__ = True
         request.node.stash[_COMPARISONS] += 1
         return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +64,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run pytest on the training function in place of this process, or return the exit status of a usage error."""
+    return run(options, "check", add_arguments, {})
+
+
+def run(
+    options: argparse.Namespace,
+    command_name: str,
+    own_arguments: Callable[[argparse.ArgumentParser], None],
+    further: Mapping[str, Any],
+) -> int:
+    """Run pytest on the training function of a command that compares it, in place of this process.
+
+    :param own_arguments: function that adds the options of the command to a parser.
+    :param further: further parts of the plan for :mod:`pytest_ddl.checking.plugin`.
+    """
     # As for python -m pytest, modules of the current folder can be imported.
     sys.path.insert(0, str(Path.cwd()))
     try:
-        _refuse_similar(options.rest)
+        _refuse_similar(options.rest, own_arguments)
         target = Target.find(options.target)
     except TargetError as error:
-        sys.stderr.write(f"pytest-ddl check: {error}\n")
+        sys.stderr.write(f"pytest-ddl {command_name}: {error}\n")
         return _USAGE_ERROR
-    plan = {"file": str(target.file.absolute()), "function": target.function, "arguments": _arguments(options)}
+    plan = {
+        "file": str(target.file.absolute()),
+        "function": target.function,
+        "arguments": _arguments(options),
+        **further,
+    }
     # A module in folders without __init__.py is imported under the name that an import statement would use.
     given = [f"--ddl-check={json.dumps(plan)}", "-o", "consider_namespace_packages=true"]
     given += [f"--ddl-{name}={value}" for name in ("strategy", "device") if (value := getattr(options, name))]
@@ -94,13 +113,13 @@ def _arguments(options: argparse.Namespace) -> dict[str, Any]:
     return {**arguments, "expect": expect} if expect else arguments
 
 
-def _refuse_similar(rest: Sequence[str]) -> None:
+def _refuse_similar(rest: Sequence[str], own_arguments: Callable[[argparse.ArgumentParser], None]) -> None:
     """Refuse a misspelled option of this command, because pytest would explain it by its own options.
 
     :raises TargetError: if an option is similar to one of this command.
     """
     parser = argparse.ArgumentParser(add_help=False)
-    add_arguments(parser)
+    own_arguments(parser)
     known = [name for action in parser._actions for name in action.option_strings]
     for option in rest:
         name = option.partition("=")[0]

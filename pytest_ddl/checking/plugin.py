@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.checking.injecting import FAULTS, inject_into, show_recoveries
 from pytest_ddl.config import words_of
 from pytest_ddl.messages import did_you_mean
 
@@ -68,7 +69,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: Any) 
     if not isinstance(collector, CheckedModule):
         return None
     plan = collector.config.stash[_PLAN]
-    return list(_items(collector, name, _test_of(obj, plan["arguments"]))) if name == plan["function"] else []
+    return list(_items(collector, name, _test_of(obj, plan))) if name == plan["function"] else []
 
 
 def _items(module: CheckedModule, name: str, test: Callable[..., None]) -> Iterable[pytest.Function]:
@@ -79,21 +80,32 @@ def _items(module: CheckedModule, name: str, test: Callable[..., None]) -> Itera
         yield item
 
 
-def _test_of(train: Any, arguments: dict[str, Any]) -> Callable[..., None]:
-    def test(ddl_equivalence: Any) -> None:
+def _test_of(train: Any, plan: dict[str, Any]) -> Callable[..., None]:
+    injected = plan.get("injected")
+
+    def test(ddl_equivalence: Any, request: pytest.FixtureRequest) -> None:
         __tracebackhide__ = True
-        ddl_equivalence(train, **arguments)
+        if injected is None:
+            ddl_equivalence(train, **plan["arguments"])
+        else:
+            recovery = inject_into(ddl_equivalence, train, plan["arguments"], injected)
+            request.node.user_properties.append((FAULTS, str(recovery)))
 
     return test
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    show_recoveries(terminalreporter)
+
+
 def report_or(represent: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that shows only the report of a failed comparison, and other failures as before."""
+    """Return a function that shows only the report of a failed comparison or recovery, and other failures as before."""
 
     def repr_failure(excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         from pytest_ddl.equivalence.report import DivergenceError
+        from pytest_ddl.faults.report import RecoveryError
 
-        if isinstance(excinfo.value, DivergenceError):
+        if isinstance(excinfo.value, DivergenceError | RecoveryError):
             return excinfo.getrepr(style="value")
         return represent(excinfo, *args, **kwargs)
 

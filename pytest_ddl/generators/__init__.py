@@ -7,6 +7,7 @@ sent to every rank. Only ``build()`` imports TensorFlow, in the rank.
 
 from __future__ import annotations
 
+from pytest_ddl.generators.faults import FaultGenerator, faults
 from pytest_ddl.generators.models import ACTIVATIONS, INPUT_KINDS, OPTIMIZERS, models, optimizers
 from pytest_ddl.generators.shapes import BATCH_KINDS, DTYPES, cluster_shapes, dtypes, global_batch_sizes
 from pytest_ddl.generators.specs import ModelSpec, OptimizerSpec
@@ -18,11 +19,13 @@ __all__ = [
     "DTYPES",
     "INPUT_KINDS",
     "OPTIMIZERS",
+    "FaultGenerator",
     "ModelSpec",
     "OptimizerSpec",
     "TrainingSpec",
     "cluster_shapes",
     "dtypes",
+    "faults",
     "global_batch_sizes",
     "models",
     "optimizers",

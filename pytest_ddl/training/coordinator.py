@@ -59,6 +59,7 @@ def one_by_one(
     _KEPT.append((source, iterator))
     step = schedulable(train_step)
     while more() and has_data():
+        listener.begin_step()
         try:
             pending = coordinator.schedule(step, args=(iterator,))
             coordinator.join()
@@ -68,6 +69,7 @@ def one_by_one(
             listener.end_of_data()
             return
         loss = pending.fetch()
+        listener.step_done()
         number = listener.end_step(loss, traces=traces_of(step))
         yield loss if number is None else number
 

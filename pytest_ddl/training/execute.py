@@ -16,6 +16,7 @@ from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.tracebacks import Frame, own_frame, package_of
 from pytest_ddl.training import environment, layouts
 from pytest_ddl.training.callback_ops import refuses_callbacks
+from pytest_ddl.training.observers.points import PointObserver
 from pytest_ddl.training.observers.registry import OBSERVERS
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.replica_functions import observed
@@ -36,7 +37,8 @@ def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankCon
         # DTensor has no kernel for the observing operation, and its replica functions see the global batch anyway.
         settings = replace(settings, observe=False)
     record, error = _attempt(train, settings, context)
-    if error is None or not settings.observe or not refuses_callbacks(error):
+    # An injected exception in a callback looks like one.
+    if error is None or not settings.observe or settings.faults or not refuses_callbacks(error):
         return record
     again, second = _attempt(train, replace(settings, observe=False), context)
     if second is not None and refuses_callbacks(second):
@@ -62,6 +64,7 @@ def _attempt(
             stack.enter_context(observed(context.strategy, recorder.consumption, recorder.observers))
         else:
             recorder.note("the batches of the replicas were not observed")
+            stack.enter_context(PointObserver(settings, context, recorder).installed())
         try:
             run = Run(settings, context, recorder)
             train(run)

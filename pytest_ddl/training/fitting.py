@@ -51,8 +51,8 @@ class Fitting:
         callback = _callback(listener, model, self._strategy)
         # Last: after the program's own callbacks, which may change variables.
         options["callbacks"] = [*_as_list(options.get("callbacks")), callback]
-        if self._settings.follow and not uses_coordinator(self._strategy):
-            options["callbacks"].insert(0, _first_callback(listener, model))
+        if (self._settings.follow or self._settings.points) and not uses_coordinator(self._strategy):
+            options["callbacks"].insert(0, _first_callback(listener, model, self._settings.follow))
         if self._settings.repeat:
             options["epochs"] = _ENDLESS
         given = _given(self._settings, data, lambda: listener.completed)
@@ -63,14 +63,18 @@ class Fitting:
 
     def evaluate(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.evaluate`` and record its result; a list or dict of numbers keeps its structure."""
+        self._listener.begin_phase("evaluation")
         found = model.evaluate(_given(self._fixed, data), **_options(self._settings, kwargs))
+        self._listener.end_phase("evaluation")
         self._listener.result("evaluate", _each(found, _number))
         self._listener.end_without_step()  # what an evaluation consumed belongs to no step
         return found
 
     def predict(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.predict`` and record its result as arrays."""
+        self._listener.begin_phase("evaluation")
         found = model.predict(_given(self._fixed, data), **_options(self._settings, kwargs))
+        self._listener.end_phase("evaluation")
         self._listener.result("predict", _each(found, values.copy_of))
         self._listener.end_without_step()
         return found
@@ -130,6 +134,7 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
             self.model.stop_training = True
 
     def on_test_end(_self: Any, logs: Any = None) -> None:
+        listener.end_phase("evaluation")
         listener.end_without_step()  # validation consumes examples that belong to no step
 
     def on_epoch_begin(_self: Any, _epoch: int, logs: Any = None) -> None:
@@ -148,13 +153,30 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     return type("RecordingCallback", (keras.callbacks.Callback,), methods)()
 
 
-def _first_callback(listener: StepListener, model: Any) -> Any:
-    """Return a callback that runs before those of the program, which then see the same values as under the strategy."""
+def _first_callback(listener: StepListener, model: Any, follow: bool) -> Any:
+    """Return a callback that runs before those of the program.
+
+    :param follow: True to take values over after each batch, so that callbacks of the program see the same ones as
+        under the strategy.
+    """
+
+    def on_train_batch_begin(_self: Any, _batch: int, logs: Any = None) -> None:
+        listener.begin_step()
 
     def on_train_batch_end(_self: Any, _batch: int, logs: Any = None) -> None:
-        listener.end_update()
+        listener.step_done()
+        if follow:
+            listener.end_update()
 
-    return type("FirstCallback", (_flavor(model).callbacks.Callback,), {"on_train_batch_end": on_train_batch_end})()
+    def on_test_begin(_self: Any, logs: Any = None) -> None:
+        listener.begin_phase("evaluation")
+
+    methods = {
+        "on_train_batch_begin": on_train_batch_begin,
+        "on_train_batch_end": on_train_batch_end,
+        "on_test_begin": on_test_begin,
+    }
+    return type("FirstCallback", (_flavor(model).callbacks.Callback,), methods)()
 
 
 def _flavor(model: Any) -> Any:

@@ -70,6 +70,9 @@ class StepListener(ABC):
     def begin(self) -> None:
         """Handle the start of training, of a later loop, or of an epoch; the program may have changed variables."""
 
+    def find_first_step(self) -> None:
+        """Find the step at which a program continues that was started again, if it has restored its variables."""
+
     def begin_loop(self) -> None:
         """Handle the start of ``run.steps`` or ``run.batches``."""
         self.begin()
@@ -80,6 +83,18 @@ class StepListener(ABC):
         :param epochs_as_steps: True if each :meth:`end_step` stands for an epoch.
         :raises ValueError: if the listener needs the end of each step.
         """
+
+    def begin_step(self) -> None:
+        """Handle the start of a step, before its function is called. Loops that the program writes do not report it."""
+
+    def step_done(self) -> None:
+        """Handle the end of the update of a step, before anything else happens; callbacks of ``fit`` run later."""
+
+    def begin_phase(self, phase: str) -> None:
+        """Handle the start of an evaluation or prediction (``evaluation``)."""
+
+    def end_phase(self, phase: str) -> None:
+        """Handle the end of what :meth:`begin_phase` began."""
 
     def end_update(self) -> None:
         """Handle the end of the update of a step, before callbacks of the program run."""

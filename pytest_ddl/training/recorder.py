@@ -20,7 +20,7 @@ from pytest_ddl.records import (
     VariableRecord,
 )
 from pytest_ddl.strategies.base import RankContext
-from pytest_ddl.training import layouts, neutral, values
+from pytest_ddl.training import layouts, lineage, neutral, values
 from pytest_ddl.training.call_sites import CallSites
 from pytest_ddl.training.consumption import Consumption, observe_ids
 from pytest_ddl.training.creations import Creation, Creations
@@ -28,6 +28,7 @@ from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.lines import FIT, LOSS, TRAIN, VALUE, Lines
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.point_log import Points
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched, Watcher
 
@@ -69,11 +70,14 @@ class Recorder(StepListener):
         self._at_end: Snapshot | None = None
         self._trained_before: int | None = None
         self._call_sites = CallSites()
+        self._first_step = settings.first_step
+        self.points: Points | None = None
+        """Log of the points at which faults can strike; ``None`` if the run logs none."""
 
     @property
     def completed(self) -> int:
         """Index of the last completed step, over all attempts."""
-        return self._settings.first_step + len(self._steps)
+        return self._first_step + len(self._steps)
 
     @property
     def reached_limit(self) -> bool:
@@ -140,8 +144,32 @@ class Recorder(StepListener):
         self._of_concurrent = ()
         self._take_new(after_step=False)
         self.creations.begin()
-        if self._settings.attempt > 1 and self._resumed is None:
-            self._resumed = self._watcher.snapshot()
+        self.find_first_step()
+
+    def find_first_step(self) -> None:
+        """In a later attempt, keep the values that the program has restored, and find the step that they belong to."""
+        if self._settings.attempt == 1 or self._resumed is not None or not self.watched:
+            return
+        self._resumed = self._watcher.snapshot()
+        if self._settings.lineage:
+            found = lineage.digests((item.record, self._resumed) for item in self.watched)
+            self._first_step = lineage.step_of(found, self._settings.lineage) or 0
+
+    def begin_step(self) -> None:
+        if self.points is not None:
+            self.points.begin("step", self.completed + 1)
+
+    def step_done(self) -> None:
+        if self.points is not None:
+            self.points.end_step(self.completed + 1)
+
+    def begin_phase(self, phase: str) -> None:
+        if self.points is not None:
+            self.points.begin(phase)
+
+    def end_phase(self, phase: str) -> None:
+        if self.points is not None:
+            self.points.end(phase)
 
     def begin_asynchronous(self, epochs_as_steps: bool = False) -> None:
         self.asynchronous = True
@@ -177,6 +205,7 @@ class Recorder(StepListener):
         self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0
     ) -> float | None:
         if not left:
+            self.step_done()
             self.begin_reading()
         number = values.scalar(loss)
         if loss is not None and number is None:
@@ -241,6 +270,8 @@ class Recorder(StepListener):
         Keep the values at that point. The step may have run in part, and its changes must be kept apart from
         changes that the program makes after its loop.
         """
+        if self.points is not None:
+            self.points.leave("step")
         self._at_end = self._watcher.snapshot()
         unfinished = sum(batch.size for batch in self.consumption.take())
         if unfinished:
@@ -312,7 +343,7 @@ class Recorder(StepListener):
             error=error,
             notes=tuple(self._notes),
             versions=versions,
-            resumed={} if self._resumed is None else {self._settings.first_step: self._resumed},
+            resumed={} if self._resumed is None else {self._first_step: self._resumed},
             facts=facts,
             **observed,
         )

@@ -97,12 +97,16 @@ class Run:
 
     @property
     def completed_steps(self) -> int:
-        """Number of steps completed so far, including those of an earlier attempt."""
+        """Number of steps completed so far, including those of an earlier attempt.
+
+        After an interruption by a fault, these are the steps that the restored values have behind them.
+        """
+        self._listener.find_first_step()
         return self._listener.completed
 
     @property
     def attempt(self) -> int:
-        """1 for the first call of the training function, 2 for the call after :meth:`restart`."""
+        """1 for the first call of the training function, 2 for the call after :meth:`restart` or after a fault."""
         return self._settings.attempt
 
     @property
@@ -165,13 +169,14 @@ class Run:
 
     def _steps(self, train_step: Any, dataset: Any, steps: int | None, concurrent: bool) -> Iterator[Any]:
         given = data.prepare(dataset, self._settings, self._completed)
+        self._listener.begin_loop()
+        # Only now: a program that was started again has restored the step at which it continues.
         first = self._listener.completed
 
         def more() -> bool:
             taken = self._listener.completed - first
             return not self._listener.reached_limit and (steps is None or taken < steps)
 
-        self._listener.begin_loop()
         if steps != 0 and data.number_of_steps(given) != 0:
             self._listener.begin_call("run.steps", train_step)
         arguments = (self._listener, self.strategy, train_step, given)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_ddl.records import Array
+from pytest_ddl.training.faults import Fault
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,17 @@ class RunSettings:
     """Subset of ``random`` and ``normalization`` to switch off; ``low`` also makes the constants low numbers.
 
     See :mod:`pytest_ddl.training.neutral`.
+    """
+    points: bool = False
+    """True to log the points of the run at which faults can strike."""
+    writes: bool = False
+    """True to log the changes of files in each save too, which costs a helper process."""
+    faults: tuple[Fault, ...] = ()
+    """Faults that strike in this attempt, of all ranks."""
+    lineage: tuple[tuple[int, frozenset[str]], ...] = ()
+    """Step of the uninterrupted run -> digests of the values of its trainable variables on this rank.
+
+    In a later attempt, they tell after which step the program continues.
     """
     repeat: bool = False
     """True to repeat the data, and to let ``fit`` run until the run stops it; used to measure steady steps."""

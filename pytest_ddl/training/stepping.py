@@ -21,6 +21,7 @@ def synchronous(
     left = number_of_steps(dataset)
     while more() and left != 0:
         left = left - 1 if left is not None else None
+        listener.begin_step()
         try:
             loss = train_step(iterator)
         except (StopIteration, tf.errors.OutOfRangeError) as error:
@@ -29,6 +30,7 @@ def synchronous(
                 raise own_iterator_ended(listener.completed + 1) from error
             listener.end_of_data()
             return
+        listener.step_done()
         number = listener.end_step(loss, traces=traces_of(train_step))
         yield loss if number is None else number
     if left != 0:
@@ -47,6 +49,7 @@ def batches(listener: StepListener, strategy: Any, dataset: Any, more: Callable[
             batch = next(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             return
+        listener.begin_step()
         yield batch
     listener.end_of_steps(iterator)
 

@@ -66,9 +66,9 @@ class Plan:
 
 def check(plan: Plan) -> Report:
     """Compare training on several replicas with training on one device, for a few steps."""
-    from pytest_ddl.equivalence.runs.comparer import check_training
+    from pytest_ddl.faults.api import check_training
 
-    return check_training(
+    report: Report = check_training(
         plan.function,
         plan.many,
         global_batch_size=plan.global_batch(plan.replicas),
@@ -76,6 +76,7 @@ def check(plan: Plan) -> Report:
         device=plan.device,
         timeout=plan.timeout,
     )
+    return report
 
 
 def measure(harness: Harness, plan: Plan, tell: Callable[[str], None]) -> list[Training]:

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from pytest_ddl.cluster.cluster import ClusterError
 from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
@@ -21,7 +20,7 @@ from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.runs.alignment import align
-from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments, explains_arguments
+from pytest_ddl.equivalence.runs.arguments import check_arguments
 from pytest_ddl.equivalence.runs.program import Program, TrainFunction
 from pytest_ddl.equivalence.runs.references import ReferenceStore
 from pytest_ddl.equivalence.runs.slices import (
@@ -49,12 +48,25 @@ NOISE_RUNS = 3
 """Number of perturbed references that measure rounding noise; see :mod:`pytest_ddl.equivalence.evidence.tolerance`."""
 
 
-class Equivalence(Protocol):
-    """Type of the fixture ``ddl_equivalence``: :func:`check_training` under the strategy of the test."""
+class Comparer:
+    """Comparison of training functions with their references, on the clusters of a harness."""
 
-    def __call__(
+    def __init__(self, harness: Harness, checks: Sequence[Check] = CHECKS) -> None:
+        self._harness = harness
+        self._checks = checks
+        self._references = ReferenceStore(harness)
+
+    @property
+    def harness(self) -> Harness:
+        """Harness whose clusters run the comparisons."""
+        return self._harness
+
+    def repeated(
         self,
         train: TrainFunction,
+        spec: StrategySpec,
+        mark: DdlMark,
+        report: Report,
         *,
         global_batch_size: int | None = None,
         steps: int | None = None,
@@ -64,21 +76,18 @@ class Equivalence(Protocol):
         checks: Collection[str] | None = None,
         timeout: float | None = None,
         seed: int = SEED,
-    ) -> Report:
-        """Compare, and return the report if the test goes on.
+        test: str = "",
+    ) -> PlainComparison:
+        """Return the comparison behind a report of :meth:`compare`, to judge further runs of the same program.
 
-        :raises DivergenceError: if the comparison fails, or if the program is the reason why it decides nothing.
+        Its program has no deadline yet. The arguments are those of :meth:`compare`.
         """
-        ...
-
-
-class Comparer:
-    """Comparison of training functions with their references, on the clusters of a harness."""
-
-    def __init__(self, harness: Harness, checks: Sequence[Check] = CHECKS) -> None:
-        self._harness = harness
-        self._checks = checks
-        self._references = ReferenceStore(harness)
+        used = report.distributed.precision if report.distributed is not None else precision
+        program = Program(self._harness, self._references, train, spec, mark, test, deadline=0.0)
+        declared = expectations_for(spec, expect, self._harness.registry)
+        decide = partial(judge, expect=declared, strict=strict, checks=checks, known=self._checks, repeated=True)
+        settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=seed, precision=used)
+        return PlainComparison(program, settings, decide)
 
     def compare(
         self,
@@ -149,6 +158,13 @@ class PlainComparison:
     base: RunSettings
     decide: Callable[..., Report]
 
+    def of_record(self, distributed: TrainingRecord) -> Report:
+        """Compare a record that was made of several runs, in the precision of the record."""
+        settings = replace(self.base, precision=distributed.precision)
+        reference, settings = self._without_strategy(self.program.reference(settings), settings)
+        runs = align(reference, distributed, settings, self.program)
+        return runs.explained(self.judged(runs.reference, runs.distributed, runs.settings))
+
     def in_precision(self, precision: str) -> Report:
         """Compare in the given precision, or for ``auto`` in the one that suits the program."""
         reference, distributed, settings = self._plain_runs(precision)
@@ -158,7 +174,7 @@ class PlainComparison:
         if settings.follow and not reference.errors:
             settings = replace(settings, states=states_of(reference, distributed))
             reference = self.program.reference(settings)
-        report = self._judged(reference, distributed, settings)
+        report = self.judged(reference, distributed, settings)
         if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
             return self.in_precision("float32" if replaced_policies(reference) else "native")
         if reference.refused is not None and not reference.errors:
@@ -197,7 +213,7 @@ class PlainComparison:
         plain = replace(settings, without_strategy=True)
         return replace(self.program.reference(plain), refused=reference.errors[0][1]), plain
 
-    def _judged(self, reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings) -> Report:
+    def judged(self, reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings) -> Report:
         """Judge two runs. Rounding noise is measured, and causes are recomputed, only if the verdict needs it."""
         report = self.decide(reference, distributed)
         if not needs_noise(report):
@@ -260,60 +276,3 @@ def _is_float64(record: TrainingRecord) -> bool:
 def _raised(record: TrainingRecord) -> bool:
     """Return whether the program raised an exception, perhaps because of the precision or the strategy."""
     return any(error.type not in ("died", "deadline", "stopped", "stuck") for _rank, error in record.errors)
-
-
-@explains_arguments("check_training")
-def check_training(
-    train: TrainFunction,
-    strategy: str = "mirrored",
-    *,
-    global_batch_size: int | None = None,
-    steps: int | None = None,
-    precision: str = "auto",
-    expect: Expect = (),
-    strict: bool = False,
-    checks: Collection[str] | None = None,
-    timeout: float | None = None,
-    device: str = "auto",
-    seed: int = SEED,
-) -> Report:
-    """Compare ``train(run)`` under a strategy with the same function on one device, outside pytest.
-
-    :param strategy: a name or variant, for example ``"mirrored[replicas=4]"``.
-    :param global_batch_size: examples per step over all replicas, given to the function as ``run.global_batch_size``.
-    :param steps: steps after which the loops of the function end; ``None`` for the end of its data.
-    :param precision: ``"auto"`` compares in float64 if the program allows it; ``"float64"``, ``"native"``.
-    :param expect: cause ids -> reason, for differences that are intended; under the name of a strategy or variant, only
-        for that one: ``{"mirrored": {"cause-id": "reason"}}``.
-    :param strict: fail on named approximations too.
-    :param checks: names of the checks to run, all by default. A named check that does not apply is inconclusive.
-    :param timeout: seconds for everything.
-    :param seed: seed of Python, NumPy, TensorFlow and Keras in every run, given to the function as ``run.seed``.
-    :raises ValueError: for an argument that cannot be used.
-    :raises ClusterError: if the strategy cannot be built on this machine.
-    """
-    from pytest_ddl.harness import process_harness
-    from pytest_ddl.items.selection import DdlMark
-
-    if not isinstance(strategy, str):
-        raise ArgumentError(f"strategy={strategy!r} must be the name of a strategy or variant, for example 'mirrored'")
-    harness = process_harness()
-    spec = harness.registry.parse_variant(strategy)
-    mark = DdlMark(device=device, timeout=timeout)
-    reason = harness.unavailable(spec, mark)
-    if reason is not None:
-        raise ClusterError(f"strategy={strategy!r} cannot run here: {reason}")
-    comparer = Comparer(harness)
-    return comparer.compare(
-        train,
-        spec,
-        mark,
-        global_batch_size=global_batch_size,
-        steps=steps,
-        precision=precision,
-        expect=expect,
-        strict=strict,
-        checks=checks,
-        timeout=timeout,
-        seed=seed,
-    )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.cluster import GRACE, Answer, Fate
+from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.equivalence.runs.references import ReferenceStore
 from pytest_ddl.equivalence.runs.remote import run_training
@@ -29,6 +30,19 @@ if TYPE_CHECKING:
     from pytest_ddl.strategies.spec import StrategySpec
 
 TrainFunction = Callable[[Any], Any]
+Stuck = Callable[[Collection[int]], bool]
+MakeWatch = Callable[[Cluster, Stuck | None], Stuck]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One call of a training function on all ranks of a cluster."""
+
+    ranks: list[RankRecord]
+    answers: list[Answer]
+    num_replicas: int
+    ended: float
+    """Time on the clock of :func:`time.monotonic` at which all ranks had answered or were given up."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +80,27 @@ class Program:
         """Run the function on a cluster. Errors there become part of the record."""
         started = time.monotonic()
         self.harness.show(f"comparing {self.spec}: {_in_words(settings)}")
-        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.harness.folder))
-        plain = settings.is_reference and settings.without_strategy
-        settings = replace(settings, tmp_path=str(folder), without_strategy=plain)
         if settings.one_by_one and "workers" in spec.shape:
             spec = replace(spec, shape={**spec.shape, "workers": 1})
-        try:
+        with self.folder() as folder:
+            plain = settings.is_reference and settings.without_strategy
+            settings = replace(settings, tmp_path=folder, without_strategy=plain)
             ranks, num_replicas = self._attempts(spec, settings)
+        return self.record(spec, settings, ranks, num_replicas, time.monotonic() - started)
+
+    @contextmanager
+    def folder(self) -> Iterator[str]:
+        """Make the folder that all ranks and attempts of one run share, and remove it at the end."""
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.harness.folder))
+        try:
+            yield str(folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def record(
+        self, spec: StrategySpec, settings: RunSettings, ranks: Sequence[RankRecord], num_replicas: int, seconds: float
+    ) -> TrainingRecord:
+        """Return the record of a run of all its ranks."""
         return TrainingRecord(
             strategy=str(spec),
             num_replicas=num_replicas,
@@ -83,7 +109,7 @@ class Program:
             precision=settings.precision,
             seed=settings.seed,
             perturbation=settings.perturbation,
-            seconds=time.monotonic() - started,
+            seconds=seconds,
             neutralized=settings.neutralize,
             capabilities=capabilities_of(self.harness.registry[spec.name]),
             taken_over=tuple(settings.states.values) if settings.states else (),
@@ -91,27 +117,38 @@ class Program:
 
     def _attempts(self, spec: StrategySpec, settings: RunSettings) -> tuple[list[RankRecord], int]:
         """Call the function, and again in a fresh cluster for as long as all ranks ask for a restart."""
-        ranks, num_replicas = self._attempt(spec, settings)
-        latest = ranks
+        first = self.attempt(spec, settings)
+        ranks = latest = first.ranks
         while restarting := [rank.rank for rank in latest if rank.results.get("restart")]:
             if len(restarting) < len(ranks):
-                return [_alone(rank) if rank.rank in restarting else rank for rank in ranks], num_replicas
+                return [_alone(rank) if rank.rank in restarting else rank for rank in ranks], first.num_replicas
             first_step = min(rank.num_steps for rank in ranks)
             settings = replace(settings, attempt=settings.attempt + 1, first_step=first_step)
-            latest, num_replicas = self._attempt(spec, settings, fresh=True)
+            latest = self.attempt(spec, settings, fresh=True).ranks
             ranks = [joined(first, second, first_step) for first, second in zip(ranks, latest, strict=True)]
-        return ranks, num_replicas
+        return ranks, first.num_replicas
 
-    def _attempt(self, spec: StrategySpec, settings: RunSettings, fresh: bool = False) -> tuple[list[RankRecord], int]:
+    def attempt(
+        self, spec: StrategySpec, settings: RunSettings, *, fresh: bool = False, watch: MakeWatch | None = None
+    ) -> Attempt:
+        """Call the function once on all ranks of a cluster.
+
+        :param fresh: start a cluster for this attempt only.
+        :param watch: function that makes the callback ``stuck`` of :meth:`Cluster.ask` for the cluster.
+        """
         job = ship.pack(run_training, (self.train, settings))
         with self.harness.cluster(spec, self.mark, fresh=fresh) as cluster:
             several = cluster.num_ranks > 1
-            stuck = Watchdog(settings.tmp_path, settings.attempt, cluster.num_ranks) if several else None
+            stuck: Stuck | None = None
+            if several:
+                stuck = Watchdog(settings.tmp_path, settings.attempt, cluster.num_ranks)
+            stuck = stuck if watch is None else watch(cluster, stuck)
             answers = cluster.ask(Kind.CALL, job, deadline=self.deadline, patience=_patience, stuck=stuck)
+            ended = time.monotonic()
             ranks = [_rank_record(answer, settings) for answer in answers]
             if any(rank.failed for rank in ranks):
                 cluster.retired = cluster.retired or "the training function failed in it"
-            return ranks, cluster.num_replicas
+            return Attempt(ranks, answers, cluster.num_replicas, ended)
 
 
 def _in_words(settings: RunSettings) -> str:

@@ -45,6 +45,8 @@ class CollectiveObserver(Observer):
         with CollectiveLog(path) as log:
 
             def issued(built: CollectiveRecord, group: int) -> None:
+                if self.recorder.points is not None:
+                    self.recorder.points.event("collective")
                 if len(self._executed) >= LARGEST:
                     self.recorder.note(
                         f"collectives after the first {LARGEST} of {self.context.task} are not logged and not compared"

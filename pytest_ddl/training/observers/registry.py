@@ -11,6 +11,7 @@ from pytest_ddl.training.observers.draws import Draws
 from pytest_ddl.training.observers.gradients import Gradients
 from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.observers.lines import LineObserver
+from pytest_ddl.training.observers.points import PointObserver
 from pytest_ddl.training.observers.reductions import ReductionObserver
 from pytest_ddl.training.observers.setup import Setup
 from pytest_ddl.training.observers.writes import WriteObserver
@@ -27,5 +28,6 @@ OBSERVERS: tuple[type[Observer], ...] = (
     CheckpointObserver,
     Assignments,
     LineObserver,
+    PointObserver,
 )
 """Observers of a run. To add an observer, add a file and one entry here."""

@@ -57,17 +57,32 @@ def _points() -> Iterator[tuple[Any, str, str, bool]]:
 
 
 @contextmanager
-def observed(listener: Listener) -> Iterator[None]:
-    """Report every call that saves or loads to ``listener`` while the context is open."""
+def observed(
+    listener: Listener,
+    began: Callable[[bool], None] = lambda _writes: None,
+    ended: Callable[[bool], None] = lambda _writes: None,
+) -> Iterator[None]:
+    """Report every call that saves or loads to ``listener`` while the context is open.
+
+    :param began: callback before each call, which receives whether it writes. Its exceptions go to the program.
+    :param ended: the same after each call, also after one that raises.
+    """
     with Replacements() as replaced:
         for owner, attribute, name, writes in _points():
             original = vars(owner).get(attribute)
             if original is not None:
-                replaced.put(owner, attribute, _reporting(original, name, writes, listener))
+                replaced.put(owner, attribute, _reporting(original, name, writes, listener, began, ended))
         yield
 
 
-def _reporting(original: Callable[..., Any], name: str, writes: bool, listener: Listener) -> Callable[..., Any]:
+def _reporting(
+    original: Callable[..., Any],
+    name: str,
+    writes: bool,
+    listener: Listener,
+    began: Callable[[bool], None],
+    ended: Callable[[bool], None],
+) -> Callable[..., Any]:
     signature = inspect.signature(original)
     numbered = name.endswith(_NUMBERED)
 
@@ -79,7 +94,11 @@ def _reporting(original: Callable[..., Any], name: str, writes: bool, listener: 
             return original(*args, **kwargs)  # which raises the TypeError of the program
         subject, path = [*given.values(), ""][:2]
         try:
-            result = original(*args, **kwargs)
+            began(writes)
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                ended(writes)
         except Exception:
             if writes:
                 with suppress(Exception):

@@ -1,0 +1,175 @@
+"""Compare a training function with one device, and inject faults into it: what users and the fixture call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_ddl.cluster.cluster import ClusterError
+from pytest_ddl.equivalence.runs.arguments import ArgumentError, explains_arguments
+from pytest_ddl.equivalence.runs.comparer import SEED, Comparer
+from pytest_ddl.equivalence.runs.program import TrainFunction
+from pytest_ddl.equivalence.verdict.expectations import Expect
+from pytest_ddl.faults.report import FaultReport, Limits
+from pytest_ddl.faults.sweep import Faults, Injector, inject
+from pytest_ddl.faults.trials import Restarts
+from pytest_ddl.training.faults import FaultError
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.items.selection import DdlMark
+    from pytest_ddl.records import TrainingRecord
+    from pytest_ddl.strategies.spec import StrategySpec
+
+
+class Equivalence(Protocol):
+    """Type of the fixture ``ddl_equivalence``: :func:`check_training` under the strategy of the test."""
+
+    def __call__(
+        self,
+        train: TrainFunction,
+        *,
+        global_batch_size: int | None = None,
+        steps: int | None = None,
+        precision: str = "auto",
+        expect: Expect = (),
+        strict: bool = False,
+        checks: Collection[str] | None = None,
+        timeout: float | None = None,
+        seed: int = SEED,
+        faults: Faults | None = None,
+        exact: bool = False,
+        max_lost_steps: int | None = None,
+        detected_within: float | None = None,
+        always_loadable: bool = False,
+        restart_on: str | None = None,
+    ) -> Any:
+        """Compare, and return the report if the test goes on: a ``Report``, or with ``faults=`` a ``FaultReport``.
+
+        :raises DivergenceError: if the comparison fails, or if the program is the reason why it decides nothing.
+        :raises RecoveryError: if the program does not recover from a fault as it must.
+        """
+        ...
+
+
+@explains_arguments("check_training")
+def check_training(
+    train: TrainFunction,
+    strategy: str = "mirrored",
+    *,
+    global_batch_size: int | None = None,
+    steps: int | None = None,
+    precision: str = "auto",
+    expect: Expect = (),
+    strict: bool = False,
+    checks: Collection[str] | None = None,
+    timeout: float | None = None,
+    device: str = "auto",
+    seed: int = SEED,
+    faults: Faults | None = None,
+    exact: bool = False,
+    max_lost_steps: int | None = None,
+    detected_within: float | None = None,
+    always_loadable: bool = False,
+    restart_on: str | None = None,
+) -> Any:
+    """Compare ``train(run)`` under a strategy with the same function on one device, outside pytest.
+
+    :param strategy: a name or variant, for example ``"mirrored[replicas=4]"``.
+    :param global_batch_size: examples per step over all replicas, given to the function as ``run.global_batch_size``.
+    :param steps: steps after which the loops of the function end; ``None`` for the end of its data.
+    :param precision: ``"auto"`` compares in float64 if the program allows it; ``"float64"``, ``"native"``.
+    :param expect: cause ids -> reason, for differences that are intended; under the name of a strategy or variant, only
+        for that one: ``{"mirrored": {"cause-id": "reason"}}``.
+    :param strict: fail on named approximations too.
+    :param checks: names of the checks to run, all by default. A named check that does not apply is inconclusive.
+    :param timeout: seconds for everything; with ``faults=``, for the comparison and for each attempt.
+    :param seed: seed of Python, NumPy, TensorFlow and Keras in every run, given to the function as ``run.seed``.
+    :param faults: faults to inject after the comparison has passed: a text such as ``"kill worker:1 before step 3"``, a
+        list of them, a :class:`Fault`, a :class:`Sweep`, a generator, or ``"every point"``. The program is then started
+        again, and a :class:`FaultReport` is returned.
+    :param exact: with ``faults=``: a resumed run must end with the same bits as an uninterrupted one.
+    :param max_lost_steps: maximum number of steps that a fault may cost.
+    :param detected_within: maximum seconds from a fault to the end of all ranks.
+    :param always_loadable: a resumed run must continue at the last complete save, or later.
+    :param restart_on: variant on which the program continues, for example with another number of workers.
+    :return: a :class:`Report`, or a :class:`FaultReport` if faults were injected.
+    :raises ValueError: for an argument that cannot be used.
+    :raises ClusterError: if the strategy cannot be built on this machine.
+    """
+    from pytest_ddl.harness import process_harness
+    from pytest_ddl.items.selection import DdlMark
+
+    if not isinstance(strategy, str):
+        raise ArgumentError(f"strategy={strategy!r} must be the name of a strategy or variant, for example 'mirrored'")
+    harness = process_harness()
+    spec = harness.registry.parse_variant(strategy)
+    mark = DdlMark(device=device, timeout=timeout)
+    reason = harness.unavailable(spec, mark)
+    if reason is not None:
+        raise ClusterError(f"strategy={strategy!r} cannot run here: {reason}")
+    arguments: dict[str, Any] = {
+        "global_batch_size": global_batch_size,
+        "steps": steps,
+        "precision": precision,
+        "expect": expect,
+        "strict": strict,
+        "checks": checks,
+        "timeout": timeout,
+        "seed": seed,
+    }
+    comparer = Comparer(harness)
+    report = comparer.compare(train, spec, mark, **arguments)
+    limits = Limits(exact, max_lost_steps, detected_within, always_loadable)
+    if faults is None:
+        refuse_limits(limits, restart_on)
+        return report
+    if not report.passed:
+        return report
+    return with_faults(comparer, train, spec, mark, report, faults, limits, restart_on, arguments)
+
+
+def refuse_limits(limits: Limits, restart_on: str | None) -> None:
+    """Refuse arguments that concern faults if no faults are injected.
+
+    :raises ArgumentError: for the first of them.
+    """
+    given = {**vars(limits), "restart_on": restart_on}
+    named = next((name for name, value in given.items() if value not in (None, False)), None)
+    if named is not None:
+        raise ArgumentError(f"{named}={given[named]!r} concerns faults: give faults= too, for example 'every point'")
+
+
+def with_faults(
+    comparer: Comparer,
+    train: TrainFunction,
+    spec: StrategySpec,
+    mark: DdlMark,
+    report: Report,
+    faults: Faults,
+    limits: Limits,
+    restart_on: str | None,
+    arguments: Mapping[str, Any],
+) -> FaultReport:
+    """Inject faults into a program whose comparison has passed.
+
+    :param report: report of the comparison.
+    :param arguments: arguments of the comparison, by name.
+    :raises ArgumentError: for faults that do not exist.
+    """
+    harness = comparer.harness
+    comparison = comparer.repeated(train, spec, mark, report, **arguments)
+    timeout = arguments.get("timeout") or harness.timeout(mark)
+
+    def judged(record: TrainingRecord) -> Report:
+        timed = replace(comparison.program, deadline=time.monotonic() + timeout)
+        return replace(comparison, program=timed).of_record(record)
+
+    on = harness.registry.parse_variant(restart_on) if restart_on is not None else None
+    injector = Injector(comparison.program, comparison.base, report, judged, timeout, Restarts(on=on))
+    try:
+        return inject(injector, faults, limits)
+    except FaultError as error:
+        raise ArgumentError(f"faults: {error}") from None

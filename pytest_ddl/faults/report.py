@@ -1,0 +1,198 @@
+"""Report the verdicts of all trials: one table of phases and ranks, the trials that broke a limit, and JSON."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.faults.verdict import Trial, Verdict
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.report import Report
+
+_SHOWN = 10
+"""Number of broken trials that the text describes. The JSON has all."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What every trial must keep. Without any limit, a program must still recover."""
+
+    exact: bool = False
+    """True if a resumed run must end with the same bits as an uninterrupted one."""
+    max_lost_steps: int | None = None
+    """Maximum number of steps that may have to be made again."""
+    detected_within: float | None = None
+    """Maximum seconds from the fault to the end of all ranks."""
+    always_loadable: bool = False
+    """True if a resumed run must continue at the last save that was complete, or later."""
+
+    def broken_by(self, trial: Trial) -> str:
+        """Return which limit a trial has broken, or an empty text."""
+        if not trial.recovered:
+            return trial.message
+        if self.exact and trial.verdict is not Verdict.EXACT:
+            return f"exact=True, and the run is only {trial.verdict.value}"
+        if self.max_lost_steps is not None and (trial.work_lost or 0) > self.max_lost_steps:
+            return f"max_lost_steps={self.max_lost_steps}, and {trial.work_lost} steps were made again"
+        if self.detected_within is not None and (trial.detected or 0.0) > self.detected_within:
+            return f"detected_within={self.detected_within:g}, and it took {trial.detected:.2f} s"
+        if self.always_loadable and trial.attempts > 1 and (trial.resumed_at or 0) < trial.complete_save:
+            at = f"step {trial.resumed_at}" if trial.resumed_at else "the start"
+            return (
+                f"always_loadable=True, and the run continued at {at}: the save of step {trial.complete_save} is lost"
+            )
+        return ""
+
+
+@dataclass(frozen=True)
+class FaultReport:
+    """Verdicts of the faults that were injected into one training function under one strategy."""
+
+    strategy: str
+    tasks: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    limits: Limits
+    comparison: Report
+    """Report of the comparison without faults."""
+    points: int
+    """Number of points that the run without faults has on all ranks."""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def broken(self) -> tuple[tuple[Trial, str], ...]:
+        """The trials that broke a limit, each with the reason, the worst first."""
+        order = list(Verdict)
+        found = [(trial, why) for trial in self.trials if (why := self.limits.broken_by(trial))]
+        return tuple(sorted(found, key=lambda pair: -order.index(pair[0].verdict)))
+
+    @property
+    def headline(self) -> str:
+        """The result in one line."""
+        number = len(self.trials)
+        if self.broken:
+            return f"{len(self.broken)} of {number} faults broke the training under {self.strategy}"
+        if not number:
+            return f"no fault was injected under {self.strategy}: the run has no point that was asked for"
+        return f"the training under {self.strategy} recovered from {number} of {number} faults"
+
+    @property
+    def passed(self) -> bool:
+        """True if there were trials, and each kept the limits."""
+        return bool(self.trials) and not self.broken
+
+    def to_json(self) -> str:
+        """Return the report as JSON: an object with ``strategy``, ``tasks``, ``passed`` and a list ``trials``."""
+        return json.dumps(
+            {
+                "strategy": self.strategy,
+                "tasks": self.tasks,
+                "points": self.points,
+                "passed": self.passed,
+                "seconds": round(self.seconds, 3),
+                "notes": self.notes,
+                "trials": [self._trial(trial) for trial in self.trials],
+            },
+            indent=1,
+        )
+
+    def _trial(self, trial: Trial) -> dict[str, Any]:
+        return {
+            "faults": [str(fault) for fault in trial.schedule],
+            "verdict": trial.verdict.value,
+            "message": trial.message,
+            "broken": self.limits.broken_by(trial),
+            "steps": trial.steps,
+            "examples_twice": trial.twice,
+            "examples_never": trial.never,
+            "work_lost": trial.work_lost,
+            "resumed_at": trial.resumed_at,
+            "seconds_to_detect": trial.detected,
+            "seconds_to_resume": trial.resumed,
+            "attempts": trial.attempts,
+            "cause": trial.finding.cause if trial.finding else None,
+            "notes": trial.notes,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterable[str]:
+        yield self.headline
+        yield ""
+        yield from self.table()
+        yield ""
+        yield from self._costs()
+        broken = self.broken
+        for trial, why in broken[:_SHOWN]:
+            yield ""
+            yield f"✗ {'; then '.join(map(str, trial.schedule))}"
+            yield f"    {why}"
+            if why != trial.message:
+                yield f"    {trial.message}"
+            if trial.finding is not None and trial.finding.fix:
+                yield f"    fix: {trial.finding.fix}"
+            yield from (f"    note: {note}" for note in trial.notes)
+        if len(broken) > _SHOWN:
+            yield ""
+            yield f"and {len(broken) - _SHOWN} more; see the JSON of the report"
+
+    def table(self) -> Iterable[str]:
+        """Yield the table of phases and ranks. A cell counts the verdicts at the points of its phase."""
+        cells: dict[str, dict[str, Counter[str]]] = {}
+        for trial in self.trials:
+            fault = trial.schedule[-1]
+            number = f" {fault.point.number}" if fault.point.number else ""
+            row = f"{fault.point.phase}{number}" + (f" of attempt {fault.attempt}" if fault.attempt > 1 else "")
+            column = cells.setdefault(row, {}).setdefault(fault.task, Counter())
+            column[_short(trial)] += 1
+        rows = [["phase", *self.tasks]]
+        rows += [[row, *(_cell(columns.get(task)) for task in self.tasks)] for row, columns in cells.items()]
+        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+        yield from (
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+    def _costs(self) -> Iterable[str]:
+        lost = [trial.work_lost for trial in self.trials if trial.work_lost is not None]
+        if lost:
+            yield f"steps made again: at most {max(lost)}, {sum(lost) / len(lost):.1f} on average"
+        detected = [trial.detected for trial in self.trials if trial.detected is not None]
+        if detected:
+            yield f"seconds from the fault to the end of all ranks: {_spread(detected)}"
+        resumed = [trial.resumed for trial in self.trials if trial.resumed is not None]
+        if resumed:
+            yield f"seconds from there to the next step: {_spread(resumed)}"
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):.2f} (median), {max(seconds):.2f} (largest)"
+
+
+def _short(trial: Trial) -> str:
+    if trial.verdict in (Verdict.LOST, Verdict.REPLAYED):
+        return f"{trial.verdict.value} {trial.steps}"
+    if trial.verdict is Verdict.EXAMPLES:
+        return f"{trial.twice} twice, {trial.never} never"
+    return str(trial.verdict.value)
+
+
+def _cell(verdicts: Counter[str] | None) -> str:
+    return " · ".join(f"{number} {name}" for name, number in verdicts.most_common()) if verdicts else "-"
+
+
+class RecoveryError(AssertionError):
+    """A training program did not recover from a fault as it must. ``report`` has the verdict of each trial."""
+
+    def __init__(self, report: FaultReport) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+# pytest prints the module of an exception in front of every failure: show the public name.
+RecoveryError.__module__ = "pytest_ddl"

@@ -1,0 +1,197 @@
+"""Inject faults into a training function at chosen points, or at every point that one run records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_ddl.equivalence.runs.arguments import ArgumentError
+from pytest_ddl.equivalence.runs.program import Program
+from pytest_ddl.faults.report import FaultReport, Limits
+from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, run_trial
+from pytest_ddl.faults.verdict import Trial, Verdict, judge_trial
+from pytest_ddl.training import lineage
+from pytest_ddl.training.faults import KINDS, PHASES, Fault, FaultError, Point
+from pytest_ddl.training.point_log import Reached
+from pytest_ddl.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.records import TrainingRecord
+
+EVERY_POINT = "every point"
+_ENDS_ALREADY = Point("after", "training")
+"""Point after which the program has nothing left to do on this rank."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Request to inject one kind of fault at every point that a run without faults records, once each.
+
+    ``faults="every point"`` is ``Sweep()``.
+    """
+
+    kind: str = "kill"
+    phases: Sequence[str] = PHASES
+    """Phases whose points are swept: ``training``, ``step``, ``save``, ``restore``, ``evaluation``."""
+    writes: bool = True
+    """True to strike before each change of a file in a save too."""
+    tasks: Sequence[str] = ()
+    """Tasks that are struck, for example ``["worker:1"]``; all of them by default."""
+
+    def wants(self, task: str, point: Point) -> bool:
+        """Return whether the sweep strikes a task at a point."""
+        only_in = KINDS[self.kind].only_in
+        return (
+            point.phase in self.phases
+            and (self.writes or point.detail != "write")
+            and (not self.tasks or task in self.tasks)
+            and (not only_in or point.detail == only_in)
+            and not (point.detail == "write" and self.kind not in ("kill", "no-space", "io-error", "torn-write"))
+        )
+
+
+class Schedules(Protocol):
+    """Generator of schedules, for example :func:`pytest_ddl.generators.faults`."""
+
+    def search(self, points: Sequence[tuple[str, Point]], run: Callable[[Schedule], bool]) -> None:
+        """Call ``run`` with schedules of faults at these points until one returns False; end with the shortest."""
+        ...
+
+
+Faults = str | Fault | Sweep | Schedules | Iterable["str | Fault"]
+"""What ``faults=`` takes."""
+
+
+@dataclass
+class Injector:
+    """Injection of faults into one program: its uninterrupted run, and the trials that were already made."""
+
+    program: Program
+    settings: RunSettings
+    comparison: Report
+    judge: Callable[[TrainingRecord], Report]
+    timeout: float
+    restarts: Restarts
+    place: str = ""
+    """Place of the next trial among all, for the line that a terminal shows while it lasts."""
+    _made: dict[Schedule, Trial] = field(default_factory=dict)
+    _restores: dict[str, tuple[Schedule, list[Point]]] = field(default_factory=dict)
+    """Task -> the first schedule whose second attempt has restored, and the points of that."""
+
+    def record(self, writes: bool) -> None:
+        """Run the program once without faults, and keep its points.
+
+        :raises ArgumentError: if the program cannot be interrupted in this way.
+        """
+        self.settings = replace(self.settings, points=True, writes=writes)
+        self.plain: TrialRun = run_trial(self.program, self.settings, (), Restarts(0), self.timeout)
+        attempt = self.plain.last.attempt
+        errors = [rank.error for rank in attempt.ranks if rank.error is not None]
+        if errors:
+            raise ArgumentError(f"faults: the run without a fault failed: {errors[0].type}: {errors[0].message}")
+        if any(rank.results.get("restart") for rank in attempt.ranks):
+            raise ArgumentError("faults: the program interrupts itself with run.restart(); leave this call out")
+        if any(rank.asynchronous for rank in attempt.ranks):
+            raise ArgumentError("faults: steps run concurrently, so that no state belongs to a step")
+        self.baseline = self.program.record(
+            self.program.spec, self.settings, attempt.ranks, attempt.num_replicas, time.monotonic() - self.plain.started
+        )
+        self.settings = replace(self.settings, lineage=lineage.lineage_of(attempt.ranks[0]))
+        self.tasks = [answer.task for answer in attempt.answers]
+        self.points: list[tuple[str, Reached]] = points_of(self.plain, self.tasks)
+
+    def trial(self, schedule: Schedule) -> Trial:
+        """Return the verdict of a schedule. Each schedule is run once."""
+        if schedule not in self._made:
+            unknown = [fault.task for fault in schedule if fault.task not in self.tasks]
+            if unknown:
+                raise FaultError(f"task={unknown[0]!r} has no rank; tasks: {', '.join(self.tasks)}")
+            run = run_trial(self.program, self.settings, schedule, self.restarts, self.timeout, self.place)
+            self._made[schedule] = judge_trial(run, self.plain, self.baseline, self.judge)
+            self._keep_restores(schedule, run)
+        return self._made[schedule]
+
+    @property
+    def made(self) -> list[Trial]:
+        """The verdicts of all trials so far."""
+        return list(self._made.values())
+
+    def _keep_restores(self, schedule: Schedule, run: TrialRun) -> None:
+        if len(schedule) > 1 or len(run.attempts) < 2 or run.last.failed:
+            return
+        for task, points in zip(self.tasks, run.attempts[1].points, strict=False):
+            found = [one.point for one in points if one.point.phase == "restore"]
+            if found and task not in self._restores:
+                self._restores[task] = schedule, found
+
+    def sweep(self, wanted: Sweep) -> list[Trial]:
+        """Strike at every wanted point once, and then at the points of a restore, which only a resumed run has."""
+        first = [(task, one.point) for task, one in self.points if wanted.wants(task, one.point)]
+        schedules: list[Schedule] = [(Fault(wanted.kind, task, point),) for task, point in dict.fromkeys(first)]
+        trials = []
+        for number, schedule in enumerate(schedules, 1):
+            self.place = f"fault {number} of {len(schedules)}: "
+            trials.append(self.trial(schedule))
+        for task, (schedule, points) in sorted(self._restores.items()):
+            again = [Fault(wanted.kind, task, point, attempt=2) for point in points if wanted.wants(task, point)]
+            trials += [self.trial((*schedule, fault)) for fault in again]
+        return trials
+
+
+def inject(injector: Injector, faults: Faults, limits: Limits) -> FaultReport:
+    """Inject faults and report the verdict of each trial.
+
+    :raises FaultError: for a text that is no fault, or a fault of a task that does not exist.
+    """
+    started = time.monotonic()
+    if isinstance(faults, str) and faults == EVERY_POINT:
+        faults = Sweep()
+    if isinstance(faults, str | Fault):
+        faults = [faults]
+    if isinstance(faults, Sweep):
+        if faults.kind not in KINDS:
+            raise FaultError(f"there is no fault {faults.kind!r}; {', '.join(KINDS)}")
+        injector.record(faults.writes and "save" in faults.phases)
+        trials = injector.sweep(faults)
+    elif hasattr(faults, "search"):
+        injector.record(writes=False)
+        trials = []
+
+        def run(schedule: Schedule) -> bool:
+            trials[:] = [injector.trial(schedule)]
+            # A later attempt has fewer steps, so that a generated point may not exist in it.
+            return trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0])
+
+        faults.search([(task, one.point) for task, one in injector.points], run)
+        if trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0]):
+            trials = [one for one in injector.made if one.verdict is not Verdict.NOT_INJECTED]
+    else:
+        schedule = tuple(Fault.parse(one) if isinstance(one, str) else one for one in _listed(faults))
+        injector.record(any(fault.point.detail == "write" for fault in schedule))
+        trials = [injector.trial(schedule)]
+    return FaultReport(
+        strategy=str(injector.program.spec),
+        tasks=tuple(injector.tasks),
+        trials=tuple(trials),
+        limits=limits,
+        comparison=injector.comparison,
+        points=len({(task, one.point) for task, one in injector.points}),
+        notes=tuple(dict.fromkeys(note for rank in injector.baseline.ranks for note in rank.notes)),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _listed(faults: Any) -> list[Any]:
+    try:
+        listed = list(faults)
+    except TypeError:
+        listed = []
+    if not listed or not all(isinstance(one, str | Fault) for one in listed):
+        raise FaultError(
+            f"faults={faults!r} is no fault: give a text such as 'kill worker:1 before step 3', a list of them, "
+            f"a Sweep, a generator, or {EVERY_POINT!r}"
+        )
+    return listed

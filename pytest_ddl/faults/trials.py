@@ -1,0 +1,153 @@
+"""Run a training program with the faults of a schedule, and start it again as a platform does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_ddl.cluster.cluster import Fate
+from pytest_ddl.equivalence.runs.program import Attempt, Program
+from pytest_ddl.faults.watch import watching
+from pytest_ddl.training import point_log
+from pytest_ddl.training.faults import Effect, Fault
+from pytest_ddl.training.point_log import Reached
+from pytest_ddl.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pytest_ddl.strategies.spec import StrategySpec
+
+Schedule = tuple[Fault, ...]
+"""Faults of one trial. Each strikes in its own attempt, so several can interrupt one program in turn."""
+_STATUS = {"kill": (-9,), "torn-write": (-9,), "abort": (-6,)}
+"""Kind -> exit statuses that prove that the process died of it."""
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """What the platform does after a failure: it starts the whole job again, in fresh processes.
+
+    TensorFlow lets no process join a group of running workers, so a single rank cannot be started again.
+    """
+
+    at_most: int = 3
+    on: StrategySpec | None = None
+    """Variant on which the program continues, for example with another number of replicas. ``None``: the same."""
+
+
+@dataclass(frozen=True)
+class TrialAttempt:
+    """One attempt of a trial: what the ranks returned, and the points that they reached, by rank."""
+
+    attempt: Attempt
+    points: tuple[tuple[Reached, ...], ...]
+    spec: StrategySpec
+    settings: RunSettings
+
+    @property
+    def failed(self) -> bool:
+        return any(rank.failed for rank in self.attempt.ranks)
+
+    @property
+    def struck(self) -> tuple[Reached, ...]:
+        """Points at which a fault struck, in the order of time."""
+        found = [one for points in self.points for one in points if one.struck is not None]
+        return tuple(sorted(found, key=lambda one: one.at))
+
+    @property
+    def hung(self) -> bool:
+        """True if ranks had to be stopped at the deadline, or because they wait for each other forever."""
+        return any(answer.fate in (Fate.DEADLINE, Fate.STUCK) for answer in self.attempt.answers)
+
+    @property
+    def completed(self) -> int:
+        """Number of the last step whose update every rank has made, or made on its way to a fault."""
+        ends = [one.point for points in self.points for one in points if one.point.when == "after"]
+        return max((point.number for point in ends if point.phase == "step"), default=0)
+
+    def unproved(self) -> str:
+        """Return why it is not proved that each fault struck and had its effect; an empty text if it is."""
+        struck = {str(one.struck) for one in self.struck}
+        tasks = [answer.task for answer in self.attempt.answers]
+        for fault in self.settings.faults:
+            if str(fault) not in struck:
+                return f"the point of {fault} was not reached"
+            answer = self.attempt.answers[tasks.index(fault.task)]
+            if fault.kind in _STATUS and answer.exit_status not in _STATUS[fault.kind]:
+                return f"{fault} struck, but {fault.task} {answer.describe_end()}"
+        return ""
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """All attempts of one trial."""
+
+    schedule: Schedule
+    attempts: tuple[TrialAttempt, ...]
+    started: float
+
+    @property
+    def last(self) -> TrialAttempt:
+        return self.attempts[-1]
+
+    @property
+    def unproved(self) -> str:
+        """Why a fault may not have struck, or an empty text."""
+        left = {fault.attempt for fault in self.schedule} - {one.settings.attempt for one in self.attempts}
+        if left:
+            return f"there was no attempt {min(left)}, because the program was not interrupted before"
+        return next(filter(None, (one.unproved() for one in self.attempts)), "")
+
+    @property
+    def detected(self) -> float | None:
+        """Seconds from the last fault to the end of the attempt that it ended; ``None`` if it ended none."""
+        found = [
+            one.attempt.ended - one.struck[-1].at
+            for one in self.attempts
+            if one.failed and one.struck and one.struck[-1].struck and one.struck[-1].struck.effect is not Effect.DELAYS
+        ]
+        return max(found, default=None)
+
+    @property
+    def resumed(self) -> float | None:
+        """Seconds from the end of the first interrupted attempt to the first step of the last one."""
+        if len(self.attempts) < 2:
+            return None
+        steps = [one.at for points in self.last.points for one in points if one.point.phase == "step"]
+        return min(steps) - self.attempts[0].attempt.ended if steps else None
+
+
+def run_trial(
+    program: Program, settings: RunSettings, schedule: Schedule, restarts: Restarts, timeout: float, place: str = ""
+) -> TrialRun:
+    """Run a program until it ends without a failure, or cannot be started again.
+
+    :param settings: those of the uninterrupted run, with its lineage.
+    :param timeout: seconds for each attempt.
+    :param place: words before the description that a terminal shows.
+    """
+    started = time.monotonic()
+    attempts: list[TrialAttempt] = []
+    with program.folder() as folder:
+        while True:
+            number = len(attempts) + 1
+            faults = tuple(fault for fault in schedule if fault.attempt == number)
+            spec = restarts.on if restarts.on is not None and number > 1 else program.spec
+            writes = settings.writes and (not schedule or any(fault.point.detail == "write" for fault in faults))
+            own = replace(settings, tmp_path=folder, attempt=number, faults=faults, writes=writes)
+            timed = replace(program, deadline=time.monotonic() + timeout)
+            program.harness.show(f"{place}{', then '.join(map(str, faults)) or 'without a fault'} (attempt {number})")
+            attempt = timed.attempt(spec, own, fresh=writes, watch=watching(own))
+            ranks = range(len(attempt.ranks))
+            points = tuple(point_log.read(point_log.path_of(folder, number, rank)) for rank in ranks)
+            attempts.append(TrialAttempt(attempt, points, spec, own))
+            interrupted = attempts[-1].failed and attempts[-1].struck
+            if not interrupted or number > restarts.at_most:
+                return TrialRun(schedule, tuple(attempts), started)
+
+
+def points_of(run: TrialRun, tasks: Sequence[str]) -> list[tuple[str, Reached]]:
+    """Return the points of an uninterrupted run, in the order in which they were reached, each with its task."""
+    found = [(task, one) for task, points in zip(tasks, run.last.points, strict=True) for one in points]
+    return sorted(found, key=lambda pair: pair[1].at)

@@ -1,0 +1,279 @@
+"""Say what an interruption has cost: compare a resumed run with the uninterrupted one, step by step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from pytest_ddl.equivalence.evidence.arrays import same
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.runs.resuming import joined
+from pytest_ddl.faults.trials import TrialRun
+from pytest_ddl.records import Array, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
+from pytest_ddl.training import lineage
+from pytest_ddl.training.faults import Fault
+
+
+class Verdict(str, Enum):
+    """What an interruption has cost, the best first."""
+
+    EXACT = "exact"
+    EQUAL = "equal"
+    EXAMPLES = "examples"
+    REPLAYED = "replayed"
+    LOST = "lost"
+    DIVERGED = "diverged"
+    UNDECIDED = "undecided"
+    CANNOT_RESUME = "cannot resume"
+    HUNG = "hung"
+    NOT_INJECTED = "not injected"
+
+
+MEANINGS: dict[Verdict, str] = {
+    Verdict.EXACT: "All ranks end with the same bits as without the interruption, after the same examples.",
+    Verdict.EQUAL: "The checks find no difference to one device, within the measured tolerance.",
+    Verdict.EXAMPLES: "The number of updates is right, but some examples were trained on twice, and others never.",
+    Verdict.REPLAYED: "The final weights have too many updates: steps that the save contains were made again.",
+    Verdict.LOST: "The final weights have too few updates.",
+    Verdict.DIVERGED: "A check finds another difference and names its cause, for example a lost optimizer state.",
+    Verdict.UNDECIDED: "No check could decide. This is not a pass.",
+    Verdict.CANNOT_RESUME: "The program fails when it is started again.",
+    Verdict.HUNG: "Ranks wait for each other forever, or until the deadline.",
+    Verdict.NOT_INJECTED: "The fault did not strike, or the process did not end by it. This is not a pass.",
+}
+"""Verdict -> what it means."""
+RECOVERED = (Verdict.EXACT, Verdict.EQUAL)
+"""Verdicts with which a program has recovered."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Verdict of one schedule of faults, with what it cost."""
+
+    schedule: tuple[Fault, ...]
+    verdict: Verdict
+    message: str
+    """The verdict in words."""
+    steps: int = 0
+    """Updates that the final weights have too many (``replayed``) or too few (``lost``)."""
+    twice: int = 0
+    """Examples that the final weights were trained on once more than without the interruption."""
+    never: int = 0
+    """Examples that the final weights were not trained on."""
+    work_lost: int | None = None
+    """Steps that had been made before the interruption and were made again; ``None`` if nothing was interrupted."""
+    complete_save: int = 0
+    """Last step of which a save was complete when the fault struck."""
+    resumed_at: int | None = None
+    """Step after which the last attempt continued; ``None`` if its values belong to no step of the other run."""
+    detected: float | None = None
+    """Seconds from the fault to the end of all ranks of that attempt."""
+    resumed: float | None = None
+    """Seconds from there to the first step of the next attempt."""
+    attempts: int = 1
+    finding: Finding | None = None
+    """Cause of a difference, as the checks found it."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def recovered(self) -> bool:
+        return self.verdict in RECOVERED
+
+    def __str__(self) -> str:
+        return f"{'; then '.join(map(str, self.schedule))}: {self.message}"
+
+
+Judge = Callable[[TrainingRecord], Report]
+"""Function that judges a record of a run under the strategy, as the comparison without faults did."""
+
+
+def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge: Judge) -> Trial:
+    """Return the verdict of a trial.
+
+    :param plain: the uninterrupted run, as ``baseline`` has it.
+    """
+    trial = Trial(
+        run.schedule, Verdict.EXACT, "", detected=run.detected, resumed=run.resumed, attempts=len(run.attempts)
+    )
+    trial = replace(trial, notes=_other_points(run, plain), complete_save=_complete_save(run))
+    if run.unproved:
+        return replace(trial, verdict=Verdict.NOT_INJECTED, message=f"not injected: {run.unproved}")
+    if run.last.failed:
+        return _without_end(trial, run, baseline, judge)
+    interrupted = len(run.attempts) > 1
+    ranks = run.last.attempt.ranks
+    at: int | None = None
+    if interrupted:
+        done = max(one.completed for one in run.attempts[:-1])
+        found = {step for rank in ranks for step in rank.resumed if rank.resumed[step]}
+        at = _located(ranks, baseline)
+        trial = replace(trial, resumed_at=at, work_lost=max(0, done - at) if at is not None else None)
+        step = min(at if at is not None else done, baseline.num_steps)
+        ranks = [_continued(baseline.ranks, rank, len(ranks), step, found) for rank in ranks]
+    record = replace(
+        baseline, ranks=tuple(ranks), strategy=str(run.last.spec), num_replicas=run.last.attempt.num_replicas
+    )
+    return _compared(trial, record, baseline, judge)
+
+
+def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, judge: Judge) -> Trial:
+    extra = record.num_steps - baseline.num_steps
+    ours, theirs = _examples(record), _examples(baseline)
+    twice, never = sum((ours - theirs).values()), sum((theirs - ours).values())
+    bits = _equal_bits(record, baseline)
+    if bits and not extra and not twice and not never:
+        return replace(trial, message=_with_work("exact", trial))
+    report = judge(record)
+    finding = report.findings[0] if report.findings else None
+    trial = replace(trial, twice=twice, never=never, finding=finding)
+    if extra:
+        verdict = Verdict.REPLAYED if extra > 0 else Verdict.LOST
+        words = f"{verdict.value} {_counted(abs(extra), 'step')}: the final weights have {record.num_steps} updates, "
+        words += f"{baseline.num_steps} without the interruption"
+        return replace(trial, verdict=verdict, steps=abs(extra), message=words)
+    if twice or never:
+        words = f"{_counted(twice, 'example')} trained on twice, {_counted(never, 'example')} never"
+        return replace(trial, verdict=Verdict.EXAMPLES, message=words)
+    if report.passed:
+        return replace(trial, verdict=Verdict.EQUAL, message=_with_work("equal", trial))
+    if finding is None:
+        reasons = "; ".join(report.inconclusive) or "nothing could be compared"
+        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {reasons}")
+    cause = finding.cause or "no known cause"
+    return replace(trial, verdict=Verdict.DIVERGED, message=f"diverged, {cause}: {finding.message}")
+
+
+def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: Judge) -> Trial:
+    """Return the verdict of a trial whose last attempt has failed."""
+    record = replace(baseline, ranks=tuple(run.last.attempt.ranks))
+    report = judge(record)
+    finding = report.findings[0] if report.findings else None
+    what = finding.message if finding else "; ".join(report.inconclusive) or "the last attempt failed"
+    verdict = Verdict.HUNG if run.last.hung else Verdict.CANNOT_RESUME
+    return replace(
+        trial, verdict=verdict, finding=finding, message=f"{verdict.value}, attempt {len(run.attempts)}: {what}"
+    )
+
+
+def _with_work(word: str, trial: Trial) -> str:
+    return f"{word}, {_counted(trial.work_lost, 'step')} made again" if trial.work_lost else word
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _located(ranks: Sequence[RankRecord], baseline: TrainingRecord) -> int | None:
+    """Return the step of the uninterrupted run whose values all ranks continued with."""
+    known = lineage.lineage_of(baseline.ranks[0])
+    steps = set()
+    for rank in ranks:
+        values: Snapshot = next(iter(rank.resumed.values()), {})
+        found = lineage.digests((variable, values) for variable in rank.variables)
+        steps.add(lineage.step_of(found, known))
+    return steps.pop() if len(steps) == 1 else None
+
+
+def _continued(before: Sequence[RankRecord], rank: RankRecord, count: int, step: int, found: set[int]) -> RankRecord:
+    """Return the record of a rank with the steps of the uninterrupted run before those of its last attempt.
+
+    :param count: number of ranks of the last attempt.
+    """
+    earlier = before[rank.rank] if len(before) == count else _on_other_ranks(before, rank.rank)
+    first = replace(
+        earlier, rank=rank.rank, task=rank.task, steps=earlier.steps[:step], final=None, resumed={}, results={}
+    )
+    parts = next((len(value) for value in rank.initial.values()), 0)
+    if any(len(value) != parts for value in first.initial.values()):
+        first = _with_components(first, parts)
+    resumed = next(iter(rank.resumed.values()), {})
+    moved = tuple(replace(one, index=step + place) for place, one in enumerate(rank.steps, 1))
+    return joined(first, replace(rank, steps=moved, resumed={step: resumed} if found else {}), step)
+
+
+def _on_other_ranks(before: Sequence[RankRecord], rank: int) -> RankRecord:
+    """Return a record for a rank of a run with another number of ranks. The first rank has the batches of all."""
+    steps = tuple(
+        StepRecord(
+            step.index,
+            step.loss,
+            step.values,
+            tuple(batch for one in before for batch in one.steps[place].batches) if rank == 0 else (),
+            step.snapshot,
+        )
+        for place, step in enumerate(before[0].steps)
+    )
+    return replace(before[0], steps=steps)
+
+
+def _with_components(rank: RankRecord, number: int) -> RankRecord:
+    """Return a record whose variables have another number of replicas, all with the values of the first."""
+
+    def spread(values: Snapshot) -> dict[int, tuple[Array, ...]]:
+        return {index: (parts[0],) * number for index, parts in values.items() if parts}
+
+    steps = tuple(replace(step, snapshot=spread(step.snapshot)) for step in rank.steps)
+    return replace(rank, initial=spread(rank.initial), steps=steps)
+
+
+def _examples(record: TrainingRecord) -> Counter[object]:
+    """Count the examples that were trained on, by their content or their id."""
+    found: Counter[object] = Counter()
+    for step in range(1, record.num_steps + 1):
+        for batch in record.batches(step):
+            found.update(batch.fingerprints or batch.example_ids or ())
+    return found
+
+
+def _equal_bits(record: TrainingRecord, baseline: TrainingRecord) -> bool:
+    """Return whether all ranks end with the same bits in all variables but metrics."""
+    if len(record.ranks) != len(baseline.ranks):
+        return False
+    return all(_equal_ends(ours, theirs) for ours, theirs in zip(record.ranks, baseline.ranks, strict=True))
+
+
+def _equal_ends(ours: RankRecord, theirs: RankRecord) -> bool:
+    left, right = _end(ours), _end(theirs)
+    kept = [item.index for item in theirs.variables if item.kind is not VariableKind.METRIC]
+    return bool(kept) and all(
+        index in left
+        and len(left[index]) == len(right[index])
+        and all(same(a, b) for a, b in zip(left[index], right[index], strict=True))
+        for index in kept
+    )
+
+
+def _end(rank: RankRecord) -> dict[int, tuple[Array, ...]]:
+    last = rank.steps[-1].snapshot if rank.steps else next(iter(rank.resumed.values()), rank.initial)
+    return {**last, **(rank.final or {})}
+
+
+def _complete_save(run: TrialRun) -> int:
+    """Return the last step of which a save was complete on every rank when the first fault struck."""
+    first = run.attempts[0]
+    steps = []
+    for points in first.points:
+        step = saved = 0
+        for one in points:
+            if (one.point.when, one.point.phase) == ("after", "step"):
+                step = one.point.number
+            elif (one.point.when, one.point.phase) == ("after", "save"):
+                saved = step
+        steps.append(saved)
+    return min(steps, default=0)
+
+
+def _other_points(run: TrialRun, plain: TrialRun) -> tuple[str, ...]:
+    """Note that a rank reached other points than in the uninterrupted run. Replicas have no order among themselves."""
+    notes = []
+    for rank, (ours, theirs) in enumerate(zip(run.attempts[0].points, plain.last.points, strict=True)):
+        left, right = (
+            [one.point for one in points if one.point.detail not in ("batch", "write")] for points in (ours, theirs)
+        )
+        other = next(((a, b) for a, b in zip(left, right, strict=False) if a != b), None)
+        if other is not None:
+            notes.append(f"rank {rank} reached '{other[0]}' where the uninterrupted run reached '{other[1]}'")
+    return tuple(notes)

@@ -1,0 +1,66 @@
+"""Report the saves, restores and batches of a run to its log of points, where faults strike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from pytest_ddl.training.callback_ops import add_callback
+from pytest_ddl.training.observers import saving
+from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.point_log import Points, path_of
+from pytest_ddl.training.write_gate import WriteGate, why_not
+
+
+class PointObserver(Observer):
+    """Observer that makes the log of points, if the run has one."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        if not self.settings.points:
+            yield
+            return
+        path = path_of(self.settings.tmp_path, self.settings.attempt, self.context.rank)
+        own = [fault for fault in self.settings.faults if fault.task == self.context.task]
+        points = self.recorder.points = Points(path, own)
+        with ExitStack() as stack:
+            stack.callback(points.close)
+            gate = self._gate(points, stack)
+            self._depth = 0
+
+            def began(writes: bool) -> None:
+                # A manager's save calls the save of its checkpoint: both are one save.
+                self._depth += 1
+                if self._depth == 1:
+                    points.begin("save" if writes else "restore")
+                    if gate is not None and writes:
+                        gate.open()
+
+            def ended(writes: bool) -> None:
+                self._depth -= 1
+                if self._depth == 0:
+                    if gate is not None and writes:
+                        gate.close()
+                    points.end("save" if writes else "restore")
+
+            stack.enter_context(saving.observed(lambda _call: None, began, ended))
+            points.begin("training", 0)
+            yield
+            points.end("training")
+
+    def _gate(self, points: Points, stack: ExitStack) -> WriteGate | None:
+        if not self.settings.writes:
+            return None
+        if why := why_not():
+            self.recorder.note(why)
+            return None
+        return stack.enter_context(WriteGate(points, self.settings.tmp_path))
+
+    def before_replica(self) -> None:
+        if self.settings.points and self.settings.observe:
+            add_callback(self._has_batch, [])
+
+    def _has_batch(self, replica: Any) -> None:
+        if self.recorder.points is not None:
+            self.recorder.points.event("batch", int(replica))

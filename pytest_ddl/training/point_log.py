@@ -1,0 +1,135 @@
+"""Log the points that a rank reaches in a file, and let the faults of the run strike there.
+
+The log proves that a fault struck: its line is written before the fault takes effect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_ddl.training.faults import TRAINING, Fault, Point
+from pytest_ddl.training.striking import strike
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Point that a rank reached."""
+
+    point: Point
+    at: float
+    """Time on the clock of :func:`time.monotonic`, which all processes of a machine share."""
+    struck: Fault | None = None
+    """Fault that struck here."""
+    note: str = ""
+    """What the point does, for example the file of a write."""
+
+
+def path_of(folder: str, attempt: int, rank: int) -> Path:
+    """Return the path of the log of a rank: a hidden file, because the folder belongs to the program."""
+    return Path(folder) / f".points-{attempt}-{rank}"
+
+
+def line_of(point: Point, struck: Fault | None = None, note: str = "") -> bytes:
+    """Return the line of the log for a point."""
+    return json.dumps([time.monotonic(), str(point), str(struck) if struck else "", note]).encode() + b"\n"
+
+
+class Points:
+    """Log of one rank in one attempt, which knows the phase that the program is in."""
+
+    def __init__(self, path: Path, faults: Sequence[Fault]) -> None:
+        self.path = path
+        self._faults = {fault.point: fault for fault in faults}
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, int, str]] = Counter()
+        self._open: list[tuple[str, int]] = []
+        self._ended = 0
+        self._slow: Fault | None = None
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+
+    def begin(self, phase: str, number: int | None = None) -> None:
+        """Enter a phase. Without a number, it is the next one of its kind."""
+        number = self._next(phase, 0, "") if number is None else number
+        self._open.append((phase, number))
+        if phase == "step" and self._slow is not None:
+            strike(self._slow)
+        self.reach(Point("before", phase, number))
+
+    def end(self, phase: str) -> None:
+        """Leave a phase. Nothing happens if the program is not in it."""
+        if self._open and self._open[-1][0] == phase:
+            self.reach(Point("after", *self._open.pop()))
+
+    def end_step(self, number: int) -> None:
+        """Leave a step. A loop that the program writes enters none, so only its end is logged."""
+        if number <= self._ended:
+            return
+        self._ended = number
+        if self._open and self._open[-1][0] == "step":
+            self.end("step")
+        else:
+            self.reach(Point("after", "step", number))
+
+    def leave(self, phase: str) -> None:
+        """Leave a phase that has not taken place, for example a step for which there was no data."""
+        if self._open and self._open[-1][0] == phase:
+            self._open.pop()
+
+    def event(self, detail: str, index: int | None = None) -> None:
+        """Log an event in the phase that the program is in. Threads of TensorFlow call this too.
+
+        :param index: the replica, or ``None`` to count the events of this kind in the phase.
+        """
+        if self._open:
+            phase, number = self._open[-1]
+            self.reach(
+                Point("in", phase, number, detail, self._next(phase, number, detail) if index is None else index)
+            )
+
+    def reach(self, point: Point) -> None:
+        """Log a point. If a fault of this run is set here, it strikes after the line of the log was written."""
+        fault = self._faults.pop(point, None)
+        os.write(self._file, line_of(point, fault))
+        if fault is not None:
+            self._slow = fault if fault.kind == "slow" else self._slow
+            strike(fault)
+
+    @property
+    def writes(self) -> dict[Point, Fault]:
+        """Faults of this run that strike at writes."""
+        return {point: fault for point, fault in self._faults.items() if point.detail == "write"}
+
+    @property
+    def here(self) -> tuple[str, int]:
+        """Phase that the program is in, with its number."""
+        return self._open[-1] if self._open else (TRAINING, 0)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _next(self, phase: str, number: int, detail: str) -> int:
+        with self._lock:
+            self._counts[phase, number, detail] += 1
+            return self._counts[phase, number, detail]
+
+
+def read(path: Path) -> tuple[Reached, ...]:
+    """Return the points that a rank has reached so far; none if it wrote no log."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return ()
+    found = []
+    for line in lines:
+        if not line.endswith(b"\n"):
+            break  # the rank ended while it wrote this line
+        at, point, struck, note = json.loads(line)
+        found.append(Reached(Point.parse(point), at, Fault.parse(struck) if struck else None, note))
+    return tuple(found)

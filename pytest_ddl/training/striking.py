@@ -1,0 +1,50 @@
+"""Carry out the faults that strike inside a rank: one function for each kind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from pytest_ddl.training.faults import Fault
+
+
+class InjectedFaultError(RuntimeError):
+    """Exception of the fault ``exception``. It stands for any error of the program or of a library."""
+
+
+def strike(fault: Fault) -> None:
+    """Let a fault strike this process.
+
+    :raises InjectedFaultError: for the kind ``exception``.
+    """
+    STRIKES[fault.kind](fault)
+
+
+def _signal(number: signal.Signals) -> Callable[[Fault], None]:
+    return lambda _fault: os.kill(os.getpid(), number)
+
+
+def _raise(fault: Fault) -> None:
+    raise InjectedFaultError(f"injected fault: {fault}")
+
+
+def _hold_interpreter_lock(fault: Fault) -> None:
+    # Functions of a PyDLL are called without releasing the interpreter lock.
+    ctypes.PyDLL(None).usleep(int(fault.duration * 1e6))
+
+
+STRIKES: dict[str, Callable[[Fault], None]] = {
+    "kill": _signal(signal.SIGKILL),
+    # The controller sends SIGKILL after the grace, and SIGCONT after a stop: this process may not run then.
+    "term": _signal(signal.SIGTERM),
+    "term-group": lambda _fault: os.killpg(0, signal.SIGTERM),
+    "abort": lambda _fault: os.abort(),
+    "exception": _raise,
+    "stop": _signal(signal.SIGSTOP),
+    "gil": _hold_interpreter_lock,
+    "slow": lambda fault: time.sleep(fault.duration),
+}
+"""Kind -> function that carries it out in the rank. Kinds of writes strike in :mod:`pytest_ddl.training.write_gate`."""

@@ -1,0 +1,144 @@
+"""Programs that save every second step and continue after an interruption, and the same ones with one mistake each."""
+
+from __future__ import annotations
+
+import json
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+STEPS = 6
+BATCH = 12
+
+
+def data(rows=STEPS * BATCH):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(rows, 4))
+    return x, x[:, :1] * 2 + 1
+
+
+def build(run):
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+    return model, optimizer
+
+
+def step_function(run, model, optimizer):
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                error = tf.square(model(x) - tf.cast(y, model.compute_dtype))[:, 0]
+                loss = tf.nn.compute_average_loss(error, global_batch_size=run.global_batch_size)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
+
+    return train_step
+
+
+def checkpointed(run, sin=""):
+    """Save with a ``CheckpointManager``: the chief to the folder of all ranks, the others to folders of their own."""
+    model, optimizer = build(run)
+    done = tf.Variable(0, dtype=tf.int64, trainable=False)
+    parts = {"model": model, "optimizer": optimizer, "done": done}
+    if sin in ("forgets the step", "forgets the optimizer"):
+        del parts["done" if sin == "forgets the step" else "optimizer"]
+    checkpoint = tf.train.Checkpoint(**parts)
+    saved = run.tmp_path / "saved"
+    folder = saved if run.rank == 0 else run.rank_path / "temporary"
+    manager = tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=2)
+    latest = tf.train.latest_checkpoint(str(saved))
+    if latest and sin == "refuses to continue":
+        raise FileExistsError(f"{latest} exists already")
+    if latest:
+        checkpoint.restore(latest)
+    counted = run.tmp_path / "step.json"
+    if sin == "counts in a file" and counted.exists():
+        done.assign(json.loads(counted.read_text()))
+    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
+    dataset = dataset.repeat() if sin == "begins the data again" else dataset.skip(int(done.numpy()))
+    left = STEPS - int(done.numpy())
+    for _loss in run.steps(step_function(run, model, optimizer), dataset, steps=left):
+        done.assign_add(1)
+        if sin == "counts in a file" and run.rank == 0:
+            counted.write_text(json.dumps(int(done.numpy())))
+        if int(done.numpy()) % 2 == 0:
+            manager.save()
+
+
+def overwriting(run, sin="writes in place"):
+    """Save weights to one path again and again, in place or through a new file that replaces the old one."""
+    model, optimizer = build(run)
+    done = tf.Variable(0, dtype=tf.int64, trainable=False)
+    path = run.rank_path / "weights.npz"
+    if path.exists():
+        with np.load(path) as found:
+            done.assign(int(found["done"]))
+            for variable, name in zip([*model.weights, *optimizer.variables], found.files[1:], strict=True):
+                variable.assign(found[name])
+    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size).skip(int(done.numpy()))
+    for _loss in run.steps(step_function(run, model, optimizer), dataset):
+        done.assign_add(1)
+        values = [np.asarray(variable) for variable in [*model.weights, *optimizer.variables]]
+        target = path if sin else path.with_name("new.npz")
+        np.savez(target, done=int(done.numpy()), **{f"v{place:02}": value for place, value in enumerate(values)})
+        if not sin:
+            target.replace(path)
+
+
+def fitted(run, sin=""):
+    """Continue ``fit`` at the epoch that ``BackupAndRestore`` has saved."""
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=model.optimizer)
+    x, y = data(3 * BATCH)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
+    when = 2 if sin == "saves within the epoch" else "epoch"
+    backup = keras.callbacks.BackupAndRestore(str(run.tmp_path / "backup"), save_freq=when, delete_checkpoint=False)
+    run.fit(model, dataset, epochs=2, callbacks=[backup])
+
+
+def starts_again(run):
+    """Save nothing: a program that is started again makes all steps again."""
+    model, optimizer = build(run)
+    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
+    for _loss in run.steps(step_function(run, model, optimizer), dataset):
+        pass
+
+
+def catches_everything(run):
+    """Continue after any exception of a step, and so lose the step."""
+    model, optimizer = build(run)
+    x, y = data()
+
+    @tf.function
+    def step(batch):
+        def replica_step(batch):
+            with tf.GradientTape() as tape:
+                error = tf.square(model(batch[0]) - tf.cast(batch[1], model.compute_dtype))[:, 0]
+                loss = tf.nn.compute_average_loss(error, global_batch_size=run.global_batch_size)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(batch,)), axis=None)
+
+    for batch in run.batches(tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)):
+        try:
+            loss = step(batch)
+        except Exception:
+            continue
+        run.record(loss)

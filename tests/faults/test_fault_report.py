@@ -1,0 +1,94 @@
+"""The report of faults: one table, the broken limits with their reasons, JSON and a page."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.faults.page import write
+from pytest_ddl.faults.report import FaultReport, Limits
+from pytest_ddl.faults.verdict import MEANINGS, RECOVERED, Trial, Verdict
+from pytest_ddl.training.faults import Fault
+
+FIRST = (Fault.parse("kill worker:0 before step 1"),)
+SECOND = (Fault.parse("kill worker:1 before step 1"),)
+IN_RESTORE = (*FIRST, Fault.parse("kill worker:0 before restore 1 of attempt 2"))
+
+
+def trial(schedule=FIRST, verdict=Verdict.EXACT, **given):
+    return Trial(schedule, verdict, given.pop("message", verdict.value), **given)
+
+
+def report(*trials, **limits):
+    return FaultReport("multi_worker_mirrored[workers=2]", ("worker:0", "worker:1"), trials, Limits(**limits), None, 9)
+
+
+def test_the_table_counts_verdicts_by_phase_and_rank():
+    made = report(
+        trial(),
+        trial(FIRST, Verdict.LOST, steps=2),
+        trial(SECOND, Verdict.EXAMPLES, twice=12, never=4),
+        trial(IN_RESTORE, Verdict.EQUAL),
+    )
+    assert list(made.table()) == [
+        "phase                   worker:0            worker:1",
+        "step 1                  1 exact · 1 lost 2  1 12 twice, 4 never",
+        "restore 1 of attempt 2  1 equal             -",
+    ]
+
+
+def test_nothing_injected_is_no_pass():
+    assert not report().passed
+    assert "no fault was injected" in str(report())
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_only_recovery_passes(verdict):
+    assert report(trial(verdict=verdict)).passed == (verdict in RECOVERED)
+    assert MEANINGS[verdict]
+
+
+@pytest.mark.parametrize(
+    ("limits", "given", "told"),
+    [
+        ({"exact": True}, {"verdict": Verdict.EQUAL}, "exact=True, and the run is only equal"),
+        ({"max_lost_steps": 1}, {"work_lost": 2}, "max_lost_steps=1, and 2 steps were made again"),
+        ({"detected_within": 1.0}, {"detected": 2.0}, "detected_within=1, and it took 2.00 s"),
+        (
+            {"always_loadable": True},
+            {"attempts": 2, "resumed_at": 2, "complete_save": 4},
+            "the run continued at step 2: the save of step 4 is lost",
+        ),
+        (
+            {"always_loadable": True},
+            {"attempts": 2, "resumed_at": 0, "complete_save": 4},
+            "the run continued at the start: the save of step 4 is lost",
+        ),
+    ],
+)
+def test_a_broken_limit_is_named(limits, given, told):
+    made = report(trial(**given), **limits)
+    assert told in made.broken[0][1]
+    assert told in str(made)
+    assert report(trial(**given)).passed
+
+
+def test_the_worst_comes_first_with_its_fix():
+    finding = Finding("RESUME", "lost", cause="resume-lost-state", fix="Save the optimizer.")
+    made = report(trial(verdict=Verdict.LOST), trial(SECOND, Verdict.DIVERGED, finding=finding))
+    assert [one.verdict for one, _why in made.broken] == [Verdict.DIVERGED, Verdict.LOST]
+    assert "fix: Save the optimizer." in str(made)
+
+
+def test_json_and_page_have_every_trial(tmp_path):
+    made = report(trial(detected=0.5), trial(SECOND, Verdict.HUNG, message="hung <forever>"))
+    page = write(made, tmp_path / "pages")
+    told = json.loads((tmp_path / "pages" / f"{page.stem}.json").read_text())
+    assert [one["verdict"] for one in told["trials"]] == ["exact", "hung"]
+    assert told["trials"][0]["faults"] == ["kill worker:0 before step 1"]
+    assert told["passed"] is False
+    text = page.read_text()
+    assert "hung &lt;forever&gt;" in text
+    assert text.count("<tr>") == 3

@@ -1,0 +1,212 @@
+"""A program that recovers passes at every point, and each mistake in its recovery gets its verdict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import recovery_programs as programs
+
+from pytest_ddl import Sweep, check_training, generators
+from pytest_ddl.equivalence.runs.arguments import ArgumentError
+from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.training.write_gate import why_not
+
+pytestmark = pytest.mark.slow
+
+GIVEN = {"global_batch_size": programs.BATCH, "timeout": 120}
+WORKERS = "multi_worker_mirrored"
+needs_gate = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a gate")
+
+
+def only(report):
+    (trial,) = report.trials
+    return trial
+
+
+@pytest.mark.parametrize(
+    ("fault", "work"),
+    [
+        ("kill worker:1 before training", 0),
+        ("kill worker:0 before step 4", 1),
+        ("kill worker:1 in step 4, batch 1", 1),
+        ("kill worker:1 in step 4, collective 1", 1),
+        ("kill worker:0 after step 4", 2),
+        ("kill worker:0 before save 2", 2),
+        ("kill worker:0 after save 2", 0),
+        ("abort worker:0 after step 5", 1),
+        ("exception worker:1 before step 4", 1),
+    ],
+)
+def test_a_program_that_saves_recovers_exactly(fault, work):
+    report = check_training(programs.checkpointed, WORKERS, faults=fault, exact=True, always_loadable=True, **GIVEN)
+    assert report.passed, str(report)
+    trial = only(report)
+    assert (trial.verdict, trial.work_lost, trial.attempts) == (Verdict.EXACT, work, 2)
+    assert trial.detected is not None
+    assert trial.resumed is not None
+
+
+@pytest.mark.parametrize("kind", ["term", "term-group"])
+def test_a_process_that_has_no_handler_ends_by_the_first_signal(kind):
+    report = check_training(programs.checkpointed, "mirrored", faults=f"{kind} worker:0 after step 5", **GIVEN)
+    assert report.passed, str(report)
+    assert (only(report).work_lost, only(report).attempts) == (1, 2)
+
+
+def test_tensorflow_keeps_workers_alive_within_the_grace():
+    # The preemption notifier of TensorFlow's coordination service handles SIGTERM, and the program goes on.
+    fault = "term worker:1 after step 5 for 60 s"
+    report = check_training(programs.checkpointed, WORKERS, faults=fault, exact=True, **GIVEN)
+    assert report.passed, str(report)
+    assert only(report).attempts == 1
+
+
+@pytest.mark.parametrize("kind", ["stop", "gil", "slow"])
+def test_a_delay_changes_nothing(kind):
+    seconds = {"stop": 0.5, "gil": 0.5, "slow": 0.05}[kind]
+    report = check_training(
+        programs.starts_again, WORKERS, faults=f"{kind} worker:1 before step 3 for {seconds} s", exact=True, **GIVEN
+    )
+    assert report.passed, str(report)
+    assert (only(report).attempts, only(report).work_lost) == (1, None)
+
+
+def test_a_program_without_a_save_makes_all_steps_again():
+    report = check_training(programs.starts_again, "mirrored", faults="kill worker:0 after step 5", **GIVEN)
+    assert report.passed, str(report)
+    assert (only(report).work_lost, only(report).resumed_at) == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("sin", "verdict", "told"),
+    [
+        ("forgets the step", Verdict.REPLAYED, "replayed 4 steps: the final weights have 10 updates, 6 without"),
+        ("forgets the optimizer", Verdict.DIVERGED, "resume-lost-state"),
+        ("begins the data again", Verdict.EXAMPLES, "24 examples trained on twice, 24 examples never"),
+        ("counts in a file", Verdict.LOST, "lost 1 step: the final weights have 5 updates, 6 without"),
+        ("refuses to continue", Verdict.CANNOT_RESUME, "cannot resume, attempt 2: rank 0"),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["mirrored", WORKERS])
+def test_a_mistake_in_the_recovery_gets_its_verdict(sin, verdict, told, strategy):
+    program = partial(programs.checkpointed, sin=sin)
+    report = check_training(program, strategy, faults="kill worker:0 before step 6", **GIVEN)
+    trial = only(report)
+    assert trial.verdict is verdict, str(report)
+    assert told in trial.message
+    assert not report.passed
+    assert json.loads(report.to_json())["trials"][0]["verdict"] == verdict.value
+
+
+@needs_gate
+def test_a_file_that_is_written_in_place_cannot_be_loaded_after_a_kill():
+    sweep = Sweep(phases=["step"], tasks=["worker:0"])
+    assert check_training(partial(programs.overwriting, sin=""), "mirrored", faults=sweep, **GIVEN).passed
+
+
+@needs_gate
+@pytest.mark.parametrize("kind", ["kill", "torn-write"])
+def test_every_write_of_a_checkpoint_may_be_the_last(kind):
+    sweep = Sweep(kind, phases=["save"])
+    report = check_training(programs.checkpointed, "mirrored", faults=sweep, exact=True, always_loadable=True, **GIVEN)
+    assert report.passed, str(report)
+    assert len(report.trials) > 20
+    assert all(trial.schedule[0].point.phase == "save" for trial in report.trials)
+
+
+def test_every_point_is_struck_once_and_the_restore_too():
+    report = check_training(programs.checkpointed, "mirrored", faults=Sweep(writes=False), exact=True, **GIVEN)
+    assert report.passed, str(report)
+    struck = [str(trial.schedule[-1]) for trial in report.trials]
+    assert len(set(struck)) == len(struck)
+    phases = {trial.schedule[-1].point.phase for trial in report.trials}
+    assert phases == {"training", "step", "save", "restore"}
+    assert "kill worker:0 before restore 1 of attempt 2" in struck
+
+
+def test_two_faults_strike_in_two_attempts():
+    faults = ["kill worker:0 before step 4", "kill worker:1 before step 6 of attempt 2"]
+    report = check_training(programs.checkpointed, WORKERS, faults=faults, exact=True, **GIVEN)
+    assert report.passed, str(report)
+    assert only(report).attempts == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("kill worker:1 before step 9", "the point of kill worker:1 before step 9 was not reached"),
+        ("kill worker:1 before step 4 of attempt 2", "there was no attempt 2"),
+    ],
+)
+def test_a_fault_that_does_not_strike_is_no_survival(fault, told):
+    report = check_training(programs.checkpointed, WORKERS, faults=fault, **GIVEN)
+    assert only(report).verdict is Verdict.NOT_INJECTED
+    assert told in only(report).message
+    assert not report.passed
+
+
+def test_an_exception_that_the_program_swallows_loses_its_step():
+    report = check_training(
+        programs.catches_everything, "mirrored", faults="exception worker:0 in step 3, batch 0", **GIVEN
+    )
+    assert only(report).verdict is Verdict.LOST, str(report)
+    assert only(report).attempts == 1
+
+
+@pytest.mark.parametrize(("workers", "on"), [(2, 3), (3, 2)])
+def test_a_program_continues_on_another_number_of_workers(workers, on):
+    report = check_training(
+        programs.checkpointed,
+        f"{WORKERS}[workers={workers}]",
+        faults="kill worker:1 before step 4",
+        restart_on=f"{WORKERS}[workers={on}]",
+        always_loadable=True,
+        **GIVEN,
+    )
+    assert report.passed, str(report)
+    assert (only(report).verdict, only(report).resumed_at) == (Verdict.EQUAL, 2)
+
+
+def test_the_limits_are_kept_or_named():
+    fault = "kill worker:1 before step 6"
+    report = check_training(programs.starts_again, WORKERS, faults=fault, max_lost_steps=2, **GIVEN)
+    assert "max_lost_steps=2, and 5 steps were made again" in str(report)
+    report = check_training(programs.starts_again, WORKERS, faults=fault, detected_within=1e-6, **GIVEN)
+    assert "detected_within=1e-06, and it took" in str(report)
+
+
+def test_a_generator_finds_the_shortest_schedule_that_breaks():
+    program = partial(programs.checkpointed, sin="forgets the step")
+    report = check_training(program, "mirrored", faults=generators.faults(examples=6), **GIVEN)
+    assert not report.passed
+    assert len(only(report).schedule) == 1
+    good = check_training(programs.checkpointed, "mirrored", faults=generators.faults(examples=3), **GIVEN)
+    assert good.trials
+    assert good.passed, str(good)
+
+
+@pytest.mark.parametrize(
+    ("faults", "told"),
+    [
+        ("kill worker:7 before step 1", "faults: task='worker:7' has no rank; tasks: worker:0"),
+        ("kil worker:0 before step 1", "faults: there is no fault 'kil'"),
+        (3, "faults: faults=3 is no fault"),
+        ([], "faults: faults=[] is no fault"),
+    ],
+)
+def test_a_wrong_fault_is_refused(faults, told):
+    with pytest.raises(ArgumentError, match=r"^faults: ") as caught:
+        check_training(programs.starts_again, "mirrored", faults=faults, **GIVEN)
+    assert told in str(caught.value)
+
+
+def test_a_limit_without_faults_is_refused():
+    with pytest.raises(ArgumentError, match=r"exact=True concerns faults: give faults= too"):
+        check_training(programs.starts_again, "mirrored", exact=True, **GIVEN)
