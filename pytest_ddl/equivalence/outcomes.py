@@ -37,10 +37,16 @@ def not_applicable(check: str, reason: str, needs: str = "") -> CheckResult:
     return CheckResult(check, Outcome.NOT_APPLICABLE, reason, needs=needs)
 
 
-def no_steps(check: str, distributed: TrainingRecord) -> CheckResult:
-    """Return the result of a check if no training step was recorded."""
+def no_steps(check: str, distributed: TrainingRecord, reference: TrainingRecord | None = None) -> CheckResult:
+    """Return the result of a check if no training step was recorded.
+
+    :param reference: the run on one device, for a check that compares its steps.
+    """
     if any(rank.error for rank in distributed.ranks):
         return inconclusive(check, "the run failed before its first step was recorded", follows=True)
+    if reference is not None and reference.errors:
+        reason = "the run on one device failed before its first step was recorded: see RUN"
+        return inconclusive(check, reason, follows=True)
     if any(rank.results for rank in distributed.ranks):
         return not_applicable(check, "no training step; check METRIC-EQ judges what evaluate and predict return")
     reason = "no training step was recorded: does the program use run.steps, run.batches, run.fit or run.record?"

@@ -25,7 +25,7 @@ def check_batch(
     """Compare the number of examples per step with one device, or else with the declared global batch size."""
     steps = shared_steps(reference, distributed)
     if steps == 0:
-        return no_steps(CHECK, distributed)
+        return no_steps(CHECK, distributed, reference)
     compared = 0
     for step in range(1, steps + 1):
         found, expected = sizes(distributed, step), sum(sizes(reference, step).values())

@@ -24,7 +24,7 @@ def check_data_cover(
 ) -> CheckResult:
     """Compare the examples of every step, and of one pass over the data, by id if known, otherwise by content."""
     if shared_steps(reference, distributed) == 0:
-        return no_steps(CHECK, distributed)
+        return no_steps(CHECK, distributed, reference)
     found = coverage(reference, distributed)
     if found is None:
         one_sided = lone_ids(reference, distributed)

@@ -34,7 +34,7 @@ def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     comparison = Comparison(reference, distributed, tolerance)
     steps = comparison.steps
     if steps == 0:
-        return no_steps(CHECK, distributed)
+        return no_steps(CHECK, distributed, reference)
     diverged = comparison.differences().step
     if diverged == 0:
         return inconclusive(CHECK, "the weights differ before the first step", follows=True)

@@ -28,7 +28,7 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         return not_applicable(CHECK, "closures were still running when the last step was recorded, see PS")
     steps = shared_steps(reference, distributed)
     if steps == 0:
-        return no_steps(CHECK, distributed)
+        return no_steps(CHECK, distributed, reference)
     trainable = of_kind(reference, VariableKind.TRAINABLE)
     if not trainable:
         return not_applicable(CHECK, "no trainable variable was watched", "run.watch(model=...)")

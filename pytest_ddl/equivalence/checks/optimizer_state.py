@@ -41,7 +41,7 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
     comparison = Comparison(reference, distributed, tolerance)
     steps = comparison.steps
     if steps == 0:
-        return no_steps(CHECK, distributed)
+        return no_steps(CHECK, distributed, reference)
     structure = unmatched(CHECK, reference, distributed, _KINDS, "optimizer-state-mismatch")
     if structure:
         return failed(CHECK, structure)

@@ -63,18 +63,34 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
         reason = f"the program fails by itself, without a strategy{' too' if others else ''}: {_headline(error)}"
     if error.type == "deadline":
         reason = "the run on one device did not end in time: if the machine is slow, set a longer timeout="
+    if error.type == "died":
+        reason = f"the process of the run on one device ended before the function returned: it {error.message}"
     mistake = known_mistake(error)
     if others and mistake is not None and mistake.cause != "worker-raised":
-        return failed(CHECK, [_error(reference, distributed)], reason)  # one device is a strategy with a scope, too
+        # One device is a strategy with a scope, too.
+        return failed(CHECK, [_beside_one_device(_error(reference, distributed), reason, rank, error)], reason)
     own = {error.type, *([reference.refused.type] if reference.refused is not None else [])}
     if others and all(theirs.type not in own for theirs in others):
         # A failure that the program does not have on one device comes from the strategy, so report it.
-        return failed(CHECK, [_error(reference, distributed)], reason)
+        return failed(CHECK, [_beside_one_device(_error(reference, distributed), reason, rank, error)], reason)
     if mistake is not None and mistake.fix:
         reason = f"{reason}. {mistake.fix}"
     place = place_of(error) if error.type != "deadline" else None
     details = "\n".join(part for part in (f"raised in {place}" if place else None, _details([(rank, error)])) if part)
     return replace(inconclusive(CHECK, reason), details=details or None)
+
+
+def _beside_one_device(found: Finding, reason: str, rank: RankRecord, error: ErrorRecord) -> Finding:
+    """Add to the finding for a failure under the strategy how one device failed, so that the report shows both."""
+    place = place_of(error)
+    own = _details([(rank, error)])
+    parts = [found.details, f"one device:\n{own}" if own else None]
+    return replace(
+        found,
+        message=f"{reason}{f' ({place})' if place else ''}. Under the strategy, in another way: {found.message}",
+        expected="not known, because the run on one device failed",
+        details="\n".join(part for part in parts if part) or None,
+    )
 
 
 def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:

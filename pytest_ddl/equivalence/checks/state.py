@@ -55,7 +55,7 @@ def check_state(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         return not_applicable(CHECK, "no non-trainable state was watched (check SEED judges states of generators)")
     steps = comparison.steps
     if steps == 0:
-        return no_steps(CHECK, distributed)
+        return no_steps(CHECK, distributed, reference)
     if is_asynchronous(distributed):
         return not_applicable(CHECK, "the steps ran concurrently, so that state between them belongs to no step")
     diverged = comparison.differences().step

@@ -21,6 +21,9 @@ def check_step_equality(reference: TrainingRecord, distributed: TrainingRecord, 
     """Compare trainable and frozen variables, from the initial weights to the last shared step."""
     comparison = Comparison(reference, distributed, tolerance)
     structure = _structure(reference, distributed)
+    if reference.errors and not of_kind(reference, *WEIGHTS) and of_kind(distributed, *WEIGHTS):
+        reason = "the run on one device failed before it watched a weight: see RUN"
+        return inconclusive(CHECK, reason, follows=True)
     if not of_kind(reference, *WEIGHTS) and not structure:
         reason = unwatched(reference, distributed) or "no weight was watched: call run.watch(model=..., optimizer=...)"
         return inconclusive(CHECK, reason, in_program=True)
@@ -39,7 +42,7 @@ def _without_difference(comparison: Comparison, found: Differences) -> CheckResu
     reference, distributed = comparison.records
     steps = comparison.steps
     if steps == 0:
-        return no_steps(CHECK, distributed)
+        return no_steps(CHECK, distributed, reference)
     if found.not_finite is not None:
         reason = f"the single-device run itself is not finite after step {found.not_finite}"
         return inconclusive(CHECK, reason, in_program=True)

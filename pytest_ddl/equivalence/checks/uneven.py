@@ -18,7 +18,7 @@ def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, toleran
     comparison = Comparison(reference, distributed, tolerance)
     steps = comparison.steps
     if steps == 0:
-        return no_steps(CHECK, distributed)
+        return no_steps(CHECK, distributed, reference)
     if distributed.num_replicas == 1:
         return not_applicable(CHECK, "a single replica")
     if not any(sizes(distributed, step) for step in range(1, steps + 1)):

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
 from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.runs.references import ReferenceStore
 from pytest_ddl.equivalence.runs.remote import run_training
 from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.runs.watchdog import Watchdog
+from pytest_ddl.messages import RUN_AGAIN
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 from pytest_ddl.strategies.base import capabilities_of
 from pytest_ddl.tracebacks import own_frame_of_stacks, own_frame_of_traceback
@@ -68,9 +70,20 @@ class Program:
         return self.references.get(key, lambda: self.anew(settings))
 
     def anew(self, settings: RunSettings) -> TrainingRecord:
-        """Run on one device, even if there is a record of such a run."""
+        """Run on one device, even if there is a record of such a run.
+
+        A run whose process ends is repeated once. A framework may end it by a race between its threads, for example if
+        an iterator is deleted while a thread reads ahead (TensorFlow 2.21). This would say nothing about the strategy.
+        """
         spec = self.harness.registry.default("one_device")
-        return self._run(spec, replace(settings, is_reference=True))
+        settings = replace(settings, is_reference=True)
+        record = self._run(spec, settings)
+        ended = next((error for _rank, error in record.errors if error.type == "died"), None)
+        if ended is None:
+            return record
+        place = place_of(ended)
+        why = f"the process of the first run {ended.message}" + (f" ({place})" if place else "")
+        return _noted(self._run(spec, settings), f"{RUN_AGAIN}, because {why}")
 
     def distributed(self, settings: RunSettings) -> TrainingRecord:
         """Run under the strategy."""
@@ -164,6 +177,10 @@ def _in_words(settings: RunSettings) -> str:
     return ", ".join([where, *filter(None, how)])
 
 
+def _noted(record: TrainingRecord, note: str) -> TrainingRecord:
+    return replace(record, ranks=tuple(replace(rank, notes=(*rank.notes, note)) for rank in record.ranks))
+
+
 def _alone(rank: RankRecord) -> RankRecord:
     """Return the record of a rank that called ``run.restart()`` while others continued, which is an error."""
     message = "run.restart() was called on this rank, but not on all; interrupt the program on every rank or on none"
@@ -186,7 +203,9 @@ def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
     fates = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped", Fate.STUCK: "stuck"}
     kind = fates.get(answer.fate)
     traces = failure.traceback if failure else answer.stacks
-    frame = own_frame_of_traceback(traces) if failure else own_frame_of_stacks(traces)
+    # A process that is ended by a fault writes its stacks to its output.
+    stacks = traces or answer.stderr.partition("Fatal Python error")[2]
+    frame = own_frame_of_traceback(traces) if failure else own_frame_of_stacks(stacks)
     error = ErrorRecord(
         type=kind or (failure.type if failure else "unknown"),
         message=failure.message if failure else answer.describe_end(),

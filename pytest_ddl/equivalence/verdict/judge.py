@@ -28,7 +28,7 @@ from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
-from pytest_ddl.messages import did_you_mean
+from pytest_ddl.messages import RUN_AGAIN, did_you_mean
 from pytest_ddl.records import TrainingRecord
 
 _NO_STEPS = (
@@ -283,7 +283,8 @@ def _notes(
     found: Sequence[Finding],
     roles: Roles,
 ) -> tuple[str, ...]:
-    notes = list(dict.fromkeys(note for rank in distributed.ranks for note in rank.notes))
+    repeated = (note for rank in reference.ranks for note in rank.notes if note.startswith(RUN_AGAIN))
+    notes = list(dict.fromkeys((*repeated, *(note for rank in distributed.ranks for note in rank.notes))))
     of_weights = [f for f in excused if roles.have(f, Role.WEIGHTS) and f.cause != "state-not-aggregated"]
     numeric = [f.step for f in of_weights if f.step is not None]
     if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
