@@ -206,7 +206,7 @@ def _on_other_ranks(before: Sequence[RankRecord], rank: int) -> RankRecord:
         )
         for place, step in enumerate(before[0].steps)
     )
-    return replace(before[0], steps=steps)
+    return replace(before[0], steps=steps, writes=())
 
 
 def _with_components(rank: RankRecord, number: int) -> RankRecord:

@@ -44,7 +44,7 @@ def step_function(run, model, optimizer):
     return train_step
 
 
-def checkpointed(run, sin=""):
+def checkpointed(run, sin="", steps=STEPS):
     """Save with a ``CheckpointManager``: the chief to the folder of all ranks, the others to folders of their own."""
     model, optimizer = build(run)
     done = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -66,7 +66,7 @@ def checkpointed(run, sin=""):
     x, y = data()
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
     dataset = dataset.repeat() if sin == "begins the data again" else dataset.skip(int(done.numpy()))
-    left = STEPS - int(done.numpy())
+    left = steps - int(done.numpy())
     for _loss in run.steps(step_function(run, model, optimizer), dataset, steps=left):
         done.assign_add(1)
         if sin == "counts in a file" and run.rank == 0:
@@ -75,25 +75,29 @@ def checkpointed(run, sin=""):
             manager.save()
 
 
-def overwriting(run, sin="writes in place"):
-    """Save weights to one path again and again, in place or through a new file that replaces the old one."""
-    model, optimizer = build(run)
-    done = tf.Variable(0, dtype=tf.int64, trainable=False)
-    path = run.rank_path / "weights.npz"
-    if path.exists():
-        with np.load(path) as found:
-            done.assign(int(found["done"]))
-            for variable, name in zip([*model.weights, *optimizer.variables], found.files[1:], strict=True):
-                variable.assign(found[name])
-    x, y = data()
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size).skip(int(done.numpy()))
+def newest(run, sin="writes in place"):
+    """Save weights to one file for each second step, and continue with the newest file. SGD has no other state.
+
+    A file that is written in place under its final name may be torn. The right program renames a complete one.
+    """
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model)
+    found = sorted(run.rank_path.glob("step-*.weights.h5"))
+    if found:
+        model.load_weights(found[-1])
+    done = int(found[-1].name[5]) if found else 0
+    x, y = data(4 * BATCH)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size).skip(done)
     for _loss in run.steps(step_function(run, model, optimizer), dataset):
-        done.assign_add(1)
-        values = [np.asarray(variable) for variable in [*model.weights, *optimizer.variables]]
-        target = path if sin else path.with_name("new.npz")
-        np.savez(target, done=int(done.numpy()), **{f"v{place:02}": value for place, value in enumerate(values)})
-        if not sin:
-            target.replace(path)
+        done += 1
+        if done % 2 == 0:
+            path = run.rank_path / f"step-{done}.weights.h5"
+            target = path if sin else path.with_name(f"new-{done}.weights.h5")
+            model.save_weights(target)
+            target.rename(path)
 
 
 def fitted(run, sin=""):

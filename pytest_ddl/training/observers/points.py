@@ -37,12 +37,12 @@ class PointObserver(Observer):
                     if gate is not None and writes:
                         gate.open()
 
-            def ended(writes: bool) -> None:
+            def ended(writes: bool, failed: bool) -> None:
                 self._depth -= 1
                 if self._depth == 0:
                     if gate is not None and writes:
                         gate.close()
-                    points.end("save" if writes else "restore")
+                    (points.leave if failed else points.end)("save" if writes else "restore")
 
             stack.enter_context(saving.observed(lambda _call: None, began, ended))
             points.begin("training", 0)

@@ -60,12 +60,12 @@ def _points() -> Iterator[tuple[Any, str, str, bool]]:
 def observed(
     listener: Listener,
     began: Callable[[bool], None] = lambda _writes: None,
-    ended: Callable[[bool], None] = lambda _writes: None,
+    ended: Callable[[bool, bool], None] = lambda _writes, _failed: None,
 ) -> Iterator[None]:
     """Report every call that saves or loads to ``listener`` while the context is open.
 
     :param began: callback before each call, which receives whether it writes. Its exceptions go to the program.
-    :param ended: the same after each call, also after one that raises.
+    :param ended: callback after each call, which receives whether it writes, and whether it has raised.
     """
     with Replacements() as replaced:
         for owner, attribute, name, writes in _points():
@@ -81,7 +81,7 @@ def _reporting(
     writes: bool,
     listener: Listener,
     began: Callable[[bool], None],
-    ended: Callable[[bool], None],
+    ended: Callable[[bool, bool], None],
 ) -> Callable[..., Any]:
     signature = inspect.signature(original)
     numbered = name.endswith(_NUMBERED)
@@ -95,10 +95,12 @@ def _reporting(
         subject, path = [*given.values(), ""][:2]
         try:
             began(writes)
+            failed = True
             try:
                 result = original(*args, **kwargs)
+                failed = False
             finally:
-                ended(writes)
+                ended(writes, failed)
         except Exception:
             if writes:
                 with suppress(Exception):
