@@ -7,6 +7,7 @@ runs in ranks where it is that one.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -105,7 +106,8 @@ def variable(values: Any, dtype: str) -> Any:
 
 def export(model: Any, path: str) -> None:
     """Write what a model serves."""
-    model.export(path, **({"verbose": False} if name() == KERAS_3 else {}))
+    quiet = "verbose" in inspect.signature(model.export).parameters
+    model.export(path, **({"verbose": False} if quiet else {}))
 
 
 def aggregation(kind: str) -> Any:

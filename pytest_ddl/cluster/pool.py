@@ -169,7 +169,16 @@ class Pool:
 
     def _take(self, key: tuple[str, str, bool]) -> _Warm | None:
         self._end_idle()
-        return self._warm.pop(key, None)
+        warm = self._warm.pop(key, None)
+        if warm is None or warm.until == math.inf:
+            return warm
+        # Before its first request, a test may need longer than the ranks wait: it imports TensorFlow, for example.
+        with contextlib.suppress(LaunchError):
+            warm.cluster.settle()
+        if warm.cluster.dirty or warm.cluster.retired:
+            warm.close()
+            return None
+        return warm
 
     def _end_idle(self) -> None:
         """End clusters that were idle for too long, and clean up those whose processes have ended."""

@@ -120,6 +120,8 @@ def test_weights_and_rates_that_are_set_between_fits(ddl_strategy):
 @pytest.mark.ddl(strategies=KERAS_3)
 @pytest.mark.ddl_item("fit.fit.steps_per_execution", "optimizer.lr_schedule", "optimizer.iterations")
 @pytest.mark.parametrize(("steps", "unrolled"), [(2, 1), (3, 1), (3, 2)])
+# Keras before 3.7 warns after an execution of fewer steps. It has trained all of them.
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 def test_a_schedule_counts_each_step_of_an_execution(steps, unrolled, ddl_strategy):
     """Every step has a rate of its own. The second execution of three steps has one step."""
     rates = [0.5, 0.25, 0.125, 0.0625]

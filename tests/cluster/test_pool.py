@@ -29,7 +29,7 @@ class FakeCluster:
         self.next_item: str | None = None
         self.limits: list[float | None] = []
 
-    def settle(self, idle_limit: float | None) -> None:
+    def settle(self, idle_limit: float | None = None) -> None:
         self.retired = self.retired or self.left
         self.limits.append(idle_limit)
 
@@ -95,6 +95,20 @@ def test_servers_that_nobody_uses_end(
     now += module.IDLE_LIMIT
     with lease("multi_worker_mirrored") as kept:
         assert kept is another
+
+
+def test_servers_that_are_in_use_do_not_end(started: list[FakeCluster], make_pool: Any) -> None:
+    """A test may import TensorFlow before it asks the ranks for anything."""
+    _pool, lease = make_pool()
+    with lease("multi_worker_mirrored") as first:
+        pass
+    with lease("multi_worker_mirrored") as again:
+        assert again is first
+        assert first.limits == [module.IDLE_LIMIT, None]
+    first.left = "a thread still runs"
+    with lease("multi_worker_mirrored") as another:
+        assert another is not first
+        assert first.closed
 
 
 def test_what_is_left_of_a_cluster_that_ended_is_closed(started: list[FakeCluster], make_pool: Any) -> None:
