@@ -116,12 +116,14 @@ class Harness:
     def worker_environ(self) -> dict[str, str]:
         """Return the environment of workers: that of this process, with changes.
 
-        TensorFlow logs only errors unless the user has set ``TF_CPP_MIN_LOG_LEVEL``.
+        TensorFlow logs only errors unless the user has set ``TF_CPP_MIN_LOG_LEVEL``. Remote calls to a task that has died
+        fail at once, as TensorFlow's guide to parameter server training requires for every task.
         """
         from pytest_ddl.cluster.obstacles import without_proxy_here
 
         environ = dict(os.environ)
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        environ.setdefault("GRPC_FAIL_FAST", "use_caller")
         if self.settings.origin("keras") != "default":
             environ.update(_keras_environ(self.settings["keras"]))
         # Workers are killed and cannot clean up. Their temporary folder is removed with the session's folder.
