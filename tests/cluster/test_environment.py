@@ -27,4 +27,4 @@ def test_calls_to_a_dead_task_fail_fast_unless_the_user_decides(monkeypatch, giv
 
 @pytest.mark.ddl(strategies="multi_worker_mirrored")
 def test_each_rank_has_it(ddl_cluster: ClusterHandle):
-    assert ddl_cluster.run(os.environ.get, "GRPC_FAIL_FAST") == ["use_caller"] * 2
+    assert ddl_cluster.run(os.getenv, "GRPC_FAIL_FAST") == ["use_caller"] * 2
