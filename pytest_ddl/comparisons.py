@@ -144,11 +144,16 @@ def _is_marked_xfail(item: pytest.Item) -> bool:
 
 
 def report_cause(call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Make the summary of a test begin with the cause if its comparison failed."""
+    """Make the summary of a test begin with the cause if its comparison failed, or with the verdict of a fault."""
     from pytest_ddl.equivalence.report import DivergenceError
+    from pytest_ddl.faults.report import RecoveryError
 
     if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, DivergenceError):
         begin_with_cause(report, call.excinfo.value.report)
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if report.failed and crash is not None and call.excinfo is not None:
+        error = call.excinfo.value
+        crash.message = error.report.first_line if isinstance(error, RecoveryError) else crash.message
 
 
 def attach_comparisons(item: pytest.Item, report: pytest.TestReport) -> None:

@@ -116,8 +116,8 @@ class Harness:
     def worker_environ(self) -> dict[str, str]:
         """Return the environment of workers: that of this process, with changes.
 
-        TensorFlow logs only errors unless the user has set ``TF_CPP_MIN_LOG_LEVEL``. Remote calls to a task that has died
-        fail at once, as TensorFlow's guide to parameter server training requires for every task.
+        TensorFlow logs only errors unless the user has set ``TF_CPP_MIN_LOG_LEVEL``. Calls to a dead task fail at once,
+        as TensorFlow's guide to parameter server training requires for every task.
         """
         from pytest_ddl.cluster.obstacles import without_proxy_here
 

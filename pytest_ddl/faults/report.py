@@ -76,10 +76,18 @@ class FaultReport:
         """The result in one line."""
         number = len(self.trials)
         if self.broken:
-            return f"{len(self.broken)} of {number} faults broke the training under {self.strategy}"
+            return f"the training under {self.strategy} did not recover from {len(self.broken)} of {number} faults"
         if not number:
             return f"no fault was injected under {self.strategy}: the run has no point that was asked for"
         return f"the training under {self.strategy} recovered from {number} of {number} faults"
+
+    @property
+    def first_line(self) -> str:
+        """The worst broken limit with its faults, for the summary of a test."""
+        if not self.broken:
+            return self.headline
+        trial, why = self.broken[0]
+        return f"{why.partition(': ')[0]}, {'; then '.join(map(str, trial.schedule))}"
 
     @property
     def passed(self) -> bool:
@@ -126,8 +134,8 @@ class FaultReport:
         yield self.headline
         yield ""
         yield from self.table()
-        yield ""
-        yield from self._costs()
+        costs = list(self._costs())
+        yield from ["", *costs] if costs else []
         broken = self.broken
         for trial, why in broken[:_SHOWN]:
             yield ""

@@ -11,7 +11,7 @@ from pytest_ddl.equivalence.runs.arguments import ArgumentError
 from pytest_ddl.equivalence.runs.program import Program
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, run_trial
-from pytest_ddl.faults.verdict import Trial, Verdict, judge_trial
+from pytest_ddl.faults.verdict import Trial, Verdict, equal_bits, judge_trial
 from pytest_ddl.training import lineage
 from pytest_ddl.training.faults import KINDS, PHASES, Fault, FaultError, Point
 from pytest_ddl.training.point_log import Reached
@@ -99,6 +99,12 @@ class Injector:
         self.baseline = self.program.record(
             self.program.spec, self.settings, attempt.ranks, attempt.num_replicas, time.monotonic() - self.plain.started
         )
+        known = self.comparison.distributed
+        if known is None or not equal_bits(self.baseline, known):
+            again = self.judge(self.baseline)
+            if not again.passed:
+                why = again.findings[0].message if again.findings else "; ".join(again.inconclusive)
+                raise ArgumentError(f"faults: the run without a fault is not the one that was compared: {why}")
         self.settings = replace(self.settings, lineage=lineage.lineage_of(attempt.ranks[0]))
         self.tasks = [answer.task for answer in attempt.answers]
         self.points: list[tuple[str, Reached]] = points_of(self.plain, self.tasks)

@@ -71,9 +71,11 @@ class TrialAttempt:
         struck = {str(one.struck) for one in self.struck}
         tasks = [answer.task for answer in self.attempt.answers]
         for fault in self.settings.faults:
+            rank = tasks.index(fault.task)
             if str(fault) not in struck:
-                return f"the point of {fault} was not reached"
-            answer = self.attempt.answers[tasks.index(fault.task)]
+                last = self.points[rank][-1].point if self.points[rank] else "none"
+                return f"the point of {fault} was not reached; the last point of {fault.task} was '{last}'"
+            answer = self.attempt.answers[rank]
             if fault.kind in _STATUS and answer.exit_status not in _STATUS[fault.kind]:
                 return f"{fault} struck, but {fault.task} {answer.describe_end()}"
         return ""

@@ -123,7 +123,7 @@ def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, ju
     extra = record.num_steps - baseline.num_steps
     ours, theirs = _examples(record), _examples(baseline)
     twice, never = sum((ours - theirs).values()), sum((theirs - ours).values())
-    bits = _equal_bits(record, baseline)
+    bits = equal_bits(record, baseline)
     if bits and not extra and not twice and not never:
         return replace(trial, message=_with_work("exact", trial))
     report = judge(record)
@@ -228,7 +228,7 @@ def _examples(record: TrainingRecord) -> Counter[object]:
     return found
 
 
-def _equal_bits(record: TrainingRecord, baseline: TrainingRecord) -> bool:
+def equal_bits(record: TrainingRecord, baseline: TrainingRecord) -> bool:
     """Return whether all ranks end with the same bits in all variables but metrics."""
     if len(record.ranks) != len(baseline.ranks):
         return False

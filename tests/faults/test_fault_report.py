@@ -82,6 +82,13 @@ def test_the_worst_comes_first_with_its_fix():
     assert "fix: Save the optimizer." in str(made)
 
 
+def test_the_first_line_names_the_worst_verdict_and_its_fault():
+    made = report(trial(verdict=Verdict.LOST, message="lost 2 steps: the final weights"), trial(SECOND))
+    assert made.first_line == "lost 2 steps, kill worker:0 before step 1"
+    assert "did not recover from 1 of 2 faults" in made.headline
+    assert report(trial()).first_line == report(trial()).headline
+
+
 def test_json_and_page_have_every_trial(tmp_path):
     made = report(trial(detected=0.5), trial(SECOND, Verdict.HUNG, message="hung <forever>"))
     page = write(made, tmp_path / "pages")
