@@ -11,6 +11,9 @@ from pytest_ddl.faults.verdict import Trial
 from pytest_ddl.web.look import POLICY, look
 from pytest_ddl.web.units import DASH
 
+_RULES = "td, th { text-align: left; white-space: normal; } td:nth-child(4), td:nth-child(5) { text-align: right; }"
+"""Rules of this page: most cells of its table are text."""
+
 
 def write(report: FaultReport, folder: Path) -> Path:
     """Write ``STRATEGY.html`` and ``STRATEGY.json`` to a folder, and return the path of the page."""
@@ -35,11 +38,11 @@ def document(report: FaultReport) -> str:
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width">
-<title>{title}</title><style>{look()}</style></head>
-<body><main><h1>{title}</h1><p>{summary}</p><pre>{table}</pre>
-<table><thead><tr>{head}</tr></thead><tbody>
+<title>{title}</title><style>{look()}{_RULES}</style></head>
+<body><main><h1>{title}</h1><p>{summary}</p><pre class="scroll">{table}</pre>
+<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>
 {rows}
-</tbody></table></main></body></html>
+</tbody></table></div></main></body></html>
 """
 
 
