@@ -307,3 +307,27 @@ def test_sparse_tensors_with_even_batches(ddl_strategy):
     distributed = ddl_strategy.experimental_distribute_dataset(structures("sparse").batch(4, drop_remainder=True))
     found = epoch(ddl_strategy, distributed, "function")
     assert found == [[wanted("sparse", part) for part in here] for here in expected(ddl_strategy, 4, 4)]
+
+
+def drop_iterators():
+    """Take one element of each iterator, while its thread reads ahead. Return the elements."""
+    import time
+
+    import tensorflow as tf
+
+    def slow(number):
+        time.sleep(0.1)  # the thread must still read when the iterator is dropped
+        return number
+
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    data = tf.data.Dataset.range(8).map(lambda number: tf.numpy_function(slow, [number], tf.int64))
+    distributed = current_strategy().experimental_distribute_dataset(data.with_options(options))
+    return [int(next(iter(distributed))) for _ in range(10)]
+
+
+@pytest.mark.ddl(strategies="one_device")
+@pytest.mark.ddl_item("input.iterator.get_next")
+def test_an_iterator_that_is_dropped_stops_its_thread(ddl_cluster):
+    """``fit`` of Keras drops such an iterator in each evaluation."""
+    assert ddl_cluster.run(drop_iterators) == [[0] * 10]
