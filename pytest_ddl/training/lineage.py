@@ -17,7 +17,8 @@ _RESTORED = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE, Va
 def digests(pairs: Iterable[tuple[VariableRecord, Snapshot]]) -> frozenset[str]:
     """Return a digest for each variable of a snapshot.
 
-    Only the first replica counts, so that the digests of runs with different numbers of replicas can be compared.
+    Only the first replica counts, so that the digests of runs with different numbers of replicas can be compared. Names
+    do not count, because a program may build its variables in another order, or load a model, when it continues.
     Digests of trainable variables begin with ``t``, of others with ``o``.
     """
     found = set()
@@ -26,7 +27,7 @@ def digests(pairs: Iterable[tuple[VariableRecord, Snapshot]]) -> frozenset[str]:
         if parts and variable.kind in _RESTORED:
             value = np.ascontiguousarray(parts[0])
             kind = "t" if variable.kind is VariableKind.TRAINABLE else "o"
-            text = f"{variable.kind.value} {variable.name} {value.dtype} {value.shape} ".encode()
+            text = f"{variable.kind.value} {value.dtype} {value.shape} ".encode()
             found.add(kind + hashlib.sha256(text + value.tobytes()).hexdigest())
     return frozenset(found)
 
