@@ -20,7 +20,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Limits:
-    """What every trial must keep. Without any limit, a program must still recover."""
+    """Limits that every trial must keep. Without any limit, a program must still recover."""
 
     exact: bool = False
     """True if a resumed run must end with the same bits as an uninterrupted one."""

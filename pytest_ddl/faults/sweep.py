@@ -62,7 +62,7 @@ class Schedules(Protocol):
 
 
 Faults = str | Fault | Sweep | Schedules | Iterable["str | Fault"]
-"""What ``faults=`` takes."""
+"""Values that ``faults=`` takes."""
 
 
 @dataclass

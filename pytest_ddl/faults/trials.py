@@ -26,7 +26,7 @@ _STATUS = {"kill": (-9,), "torn-write": (-9,), "abort": (-6,)}
 
 @dataclass(frozen=True)
 class Restarts:
-    """What the platform does after a failure: it starts the whole job again, in fresh processes.
+    """Behavior of the platform after a failure: it starts the whole job again, in fresh processes.
 
     TensorFlow lets no process join a group of running workers, so a single rank cannot be started again.
     """

@@ -18,7 +18,7 @@ from pytest_ddl.training.faults import Fault
 
 
 class Verdict(str, Enum):
-    """What an interruption has cost, the best first."""
+    """Cost of an interruption, the best first."""
 
     EXACT = "exact"
     EQUAL = "equal"

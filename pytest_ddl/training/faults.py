@@ -39,7 +39,7 @@ class Kind:
     effect: Effect
     seconds: float | None = None
     only_in: str = ""
-    """Detail of a point at which alone this kind can strike, for example ``write``."""
+    """The only detail of a point at which this kind can strike, for example ``write``. Empty if it strikes anywhere."""
 
 
 KINDS: dict[str, Kind] = {

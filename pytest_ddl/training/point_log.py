@@ -28,7 +28,7 @@ class Reached:
     struck: Fault | None = None
     """Fault that struck here."""
     note: str = ""
-    """What the point does, for example the file of a write."""
+    """Description of the event, for example the call and the file of a write."""
 
 
 def path_of(folder: str, attempt: int, rank: int) -> Path:

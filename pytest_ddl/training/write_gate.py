@@ -1,9 +1,9 @@
 """Stop a rank before each change of its files during a save, so that a fault can strike at every one of them.
 
 TensorFlow and HDF5 write in native code, which Python cannot observe. The kernel can: a seccomp filter with a listener
-(seccomp_unotify(2), Linux 5.7 or newer, no privileges needed) suspends each system call that changes a file until
-another process, :mod:`pytest_ddl.training.write_listener`, lets it continue, fail, or never run. A filter cannot be
-removed, so a rank with one is not used again. Tried on x86-64 with Linux 6.18.
+(seccomp_unotify(2), Linux 5.7 or newer, no privileges needed) suspends each system call that changes a file. Another
+process, :mod:`pytest_ddl.training.write_listener`, then lets the call continue or fail. A filter cannot be removed, so
+a rank with one is not used again. Tried on x86-64 with Linux 6.18.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WriteGate:
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
         theirs.close()
         libc = ctypes.CDLL(None, use_errno=True)
-        # Where the kernel restricts it, a process may read the memory of its parent only if the parent agrees.
+        # Some kernels let a process read the memory of its parent only if the parent agrees.
         libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(self._process.pid), 0, 0, 0)
         plan = {
             "pid": os.getpid(),

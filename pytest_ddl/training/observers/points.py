@@ -1,4 +1,4 @@
-"""Report the saves, restores and batches of a run to its log of points, where faults strike."""
+"""Report the saves, restores and batches of a run to its log of points. Faults strike at points."""
 
 from __future__ import annotations
 
