@@ -45,7 +45,7 @@ class Equivalence(Protocol):
         detected_within: float | None = None,
         always_loadable: bool = False,
         restart_on: str | None = None,
-    ) -> Any:
+    ) -> Report | FaultReport:
         """Compare, and return the report if the test goes on: a ``Report``, or with ``faults=`` a ``FaultReport``.
 
         :raises DivergenceError: if the comparison fails, or if the program is the reason why it decides nothing.
@@ -74,7 +74,7 @@ def check_training(
     detected_within: float | None = None,
     always_loadable: bool = False,
     restart_on: str | None = None,
-) -> Any:
+) -> Report | FaultReport:
     """Compare ``train(run)`` under a strategy with the same function on one device, outside pytest.
 
     :param strategy: a name or variant, for example ``"mirrored[replicas=4]"``.

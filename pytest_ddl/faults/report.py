@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.faults.verdict import Trial, Verdict
 
 if TYPE_CHECKING:
+    from pytest_ddl.equivalence.findings import Finding
     from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.records import TrainingRecord
 
 _SHOWN = 10
 """Number of broken trials that the text describes. The JSON has all."""
@@ -93,6 +95,30 @@ class FaultReport:
     def passed(self) -> bool:
         """True if there were trials, and each kept the limits."""
         return bool(self.trials) and not self.broken
+
+    def __bool__(self) -> bool:
+        """Return ``passed``, so that ``assert check_training(..., faults=...)`` works."""
+        return self.passed
+
+    @property
+    def verdict(self) -> str:
+        """``"pass"`` or ``"fail"``. A fault that did not strike, or that leaves something undecided, is no pass."""
+        return "pass" if self.passed else "fail"
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings of the trials that broke a limit, the worst first."""
+        return [trial.finding for trial, _why in self.broken if trial.finding is not None]
+
+    @property
+    def reference(self) -> TrainingRecord | None:
+        """Record of the run on one device."""
+        return self.comparison.reference
+
+    @property
+    def distributed(self) -> TrainingRecord | None:
+        """Record of the compared run under the strategy, without a fault."""
+        return self.comparison.distributed
 
     def to_json(self) -> str:
         """Return the report as JSON: an object with ``strategy``, ``tasks``, ``passed`` and a list ``trials``."""

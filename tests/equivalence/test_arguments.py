@@ -10,7 +10,7 @@ import pytest
 import pytest_ddl
 from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments, explains_arguments
-from pytest_ddl.equivalence.runs.comparer import Equivalence
+from pytest_ddl.faults.api import Equivalence
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 

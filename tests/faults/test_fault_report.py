@@ -40,13 +40,16 @@ def test_the_table_counts_verdicts_by_phase_and_rank():
 
 
 def test_nothing_injected_is_no_pass():
-    assert not report().passed
+    assert not report()
+    assert report().verdict == "fail"
     assert "no fault was injected" in str(report())
 
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_only_recovery_passes(verdict):
-    assert report(trial(verdict=verdict)).passed == (verdict in RECOVERED)
+    made = report(trial(verdict=verdict))
+    assert bool(made) is made.passed is (verdict in RECOVERED)
+    assert made.verdict == ("pass" if verdict in RECOVERED else "fail")
     assert MEANINGS[verdict]
 
 
@@ -80,6 +83,7 @@ def test_the_worst_comes_first_with_its_fix():
     made = report(trial(verdict=Verdict.LOST), trial(SECOND, Verdict.DIVERGED, finding=finding))
     assert [one.verdict for one, _why in made.broken] == [Verdict.DIVERGED, Verdict.LOST]
     assert "fix: Save the optimizer." in str(made)
+    assert made.findings == [finding]
 
 
 def test_the_first_line_names_the_worst_verdict_and_its_fault():

@@ -66,9 +66,10 @@ class Plan:
 
 def check(plan: Plan) -> Report:
     """Compare training on several replicas with training on one device, for a few steps."""
+    from pytest_ddl.equivalence.report import Report
     from pytest_ddl.faults.api import check_training
 
-    report: Report = check_training(
+    report = check_training(
         plan.function,
         plan.many,
         global_batch_size=plan.global_batch(plan.replicas),
@@ -76,6 +77,7 @@ def check(plan: Plan) -> Report:
         device=plan.device,
         timeout=plan.timeout,
     )
+    assert isinstance(report, Report)  # without faults it is no other
     return report
 
 
