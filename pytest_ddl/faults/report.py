@@ -39,6 +39,10 @@ class Limits:
             return trial.message
         if self.exact and trial.verdict is not Verdict.EXACT:
             return f"exact=True, and the run is only {trial.verdict.value}"
+        unknown = trial.attempts > 1 and trial.resumed_at is None
+        if unknown and (self.max_lost_steps is not None or self.always_loadable):
+            name = "always_loadable=True" if self.always_loadable else f"max_lost_steps={self.max_lost_steps}"
+            return f"{name}, and it is not known where the run continued: its values are those of no step"
         if self.max_lost_steps is not None and (trial.work_lost or 0) > self.max_lost_steps:
             return f"max_lost_steps={self.max_lost_steps}, and {trial.work_lost} steps were made again"
         if self.detected_within is not None and (trial.detected or 0.0) > self.detected_within:

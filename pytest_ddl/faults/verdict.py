@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
 from pytest_ddl.equivalence.evidence.arrays import same
+from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.resuming import joined
@@ -103,47 +105,117 @@ def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge:
         return replace(trial, verdict=Verdict.NOT_INJECTED, message=f"not injected: {run.unproved}")
     if run.last.failed:
         return _without_end(trial, run, baseline, judge)
-    interrupted = len(run.attempts) > 1
+    joining = _Joining(run, baseline) if len(run.attempts) > 1 else None
     ranks = run.last.attempt.ranks
-    at: int | None = None
-    if interrupted:
-        done = max(one.completed for one in run.attempts[:-1])
-        found = {step for rank in ranks for step in rank.resumed if rank.resumed[step]}
-        at = _located(ranks, baseline)
-        trial = replace(trial, resumed_at=at, work_lost=max(0, done - at) if at is not None else None)
-        step = min(at if at is not None else done, baseline.num_steps)
-        ranks = [_continued(baseline.ranks, rank, len(ranks), step, found) for rank in ranks]
+    if joining is not None:
+        if joining.silent:
+            why = "the last attempt ended without a loop and without restored values: restore before it returns"
+            return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {why}")
+        at = joining.at
+        trial = replace(trial, resumed_at=at, work_lost=max(0, joining.done - at) if at is not None else None)
+        ranks = joining.ranks
     record = replace(
         baseline, ranks=tuple(ranks), strategy=str(run.last.spec), num_replicas=run.last.attempt.num_replicas
     )
-    return _compared(trial, record, baseline, judge)
+    return _compared(trial, record, baseline, judge, joining is None or joining.at is not None)
 
 
-def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, judge: Judge) -> Trial:
+class _Joining:
+    """Steps of the uninterrupted run, joined with those of the last attempt, which continued after one of them."""
+
+    def __init__(self, run: TrialRun, baseline: TrainingRecord) -> None:
+        ranks = run.last.attempt.ranks
+        known = lineage.lineage_of(baseline.ranks[0])
+        places = [lineage.place_of(rank, known) for rank in ranks]
+        self.done = max(one.completed for one in run.attempts[:-1])
+        """Number of steps that were made before the last attempt."""
+        self.silent = all(
+            not rank.steps and rank.facts.get("no_loop", True) and (place.start == 0 or not any(rank.resumed.values()))
+            for rank, place in zip(ranks, places, strict=True)
+        )
+        """True if the last attempt shows no values that it continued with or ended with."""
+        own = min((rank.num_steps - place.replaced for rank, place in zip(ranks, places, strict=True)), default=0)
+        starts = {None if one.start is None else one.start + one.replaced for one in places}
+        self.at = starts.pop() if len(starts) == 1 else None
+        """Step after which the last attempt continued; ``None`` if its values belong to no step, or not to one."""
+        found = [start for start in starts if start is not None]
+        # If the values are those of no step, the last attempt may have made the steps that were left.
+        left = min(self.done, max(0, baseline.num_steps - own))
+        step = min(self.at if self.at is not None else max(found, default=left), baseline.num_steps)
+
+        def joined_after(step: int) -> list[RankRecord]:
+            cut = [replace(rank, steps=rank.steps[one.replaced :]) for rank, one in zip(ranks, places, strict=True)]
+            alike = len(ranks) == len(baseline.ranks)
+            return [
+                _continued(baseline.ranks, rank, alike, step, late=one.late)
+                for rank, one in zip(cut, places, strict=True)
+            ]
+
+        self.ranks = joined_after(step)
+        whole = baseline.num_steps - own
+        possible = all(whole - one.replaced in one.starts for one in places)
+        if whole >= 0 and (self.at is None or (whole != self.at and possible)):
+            # Equal bits at the end prove the number of steps.
+            ranks_of_whole = joined_after(whole)
+            if equal_bits(replace(baseline, ranks=tuple(ranks_of_whole)), baseline):
+                self.at, self.ranks = whole, ranks_of_whole
+
+
+def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, judge: Judge, located: bool) -> Trial:
+    """Return the verdict of a trial whose last attempt has ended.
+
+    :param located: whether the step is known after which the last attempt continued.
+    """
     extra = record.num_steps - baseline.num_steps
-    ours, theirs = _examples(record), _examples(baseline)
+    observed = _observed(record) and _observed(baseline)
+    ours, theirs = (_examples(one) if observed else Counter[object]() for one in (record, baseline))
     twice, never = sum((ours - theirs).values()), sum((theirs - ours).values())
-    bits = equal_bits(record, baseline)
-    if bits and not extra and not twice and not never:
+    bits = equal_bits(record, baseline) and not extra and not twice and not never
+    bits = bits and _equal_values(record, baseline)
+    if bits and observed:
         return replace(trial, message=_with_work("exact", trial))
+    if not observed:
+        trial = replace(trial, notes=(*trial.notes, "which examples were trained on was not observed"))
     report = judge(record)
-    finding = report.findings[0] if report.findings else None
+    finding = _of_interruption(report, lambda: judge(baseline))
     trial = replace(trial, twice=twice, never=never, finding=finding)
     if extra:
         verdict = Verdict.REPLAYED if extra > 0 else Verdict.LOST
         words = f"{verdict.value} {_counted(abs(extra), 'step')}: the final weights have {record.num_steps} updates, "
         words += f"{baseline.num_steps} without the interruption"
         return replace(trial, verdict=verdict, steps=abs(extra), message=words)
-    if twice or never:
-        words = f"{_counted(twice, 'example')} trained on twice, {_counted(never, 'example')} never"
+    if (twice or never) and (located or finding is None):
+        unknown = sum(count for name, count in (ours - theirs).items() if name not in theirs)
+        words = f"{_counted(twice - unknown, 'example')} trained on twice, {_counted(never, 'example')} never"
+        words += f", and {_counted(unknown, 'example')} that the uninterrupted run does not have" if unknown else ""
         return replace(trial, verdict=Verdict.EXAMPLES, message=words)
     if report.passed:
         return replace(trial, verdict=Verdict.EQUAL, message=_with_work("equal", trial))
-    if finding is None:
-        reasons = "; ".join(report.inconclusive) or "nothing could be compared"
-        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {reasons}")
-    cause = finding.cause or "no known cause"
-    return replace(trial, verdict=Verdict.DIVERGED, message=f"diverged, {cause}: {finding.message}")
+    if finding is not None:
+        cause = finding.cause or "no known cause"
+        return replace(trial, verdict=Verdict.DIVERGED, message=f"diverged, {cause}: {finding.message}")
+    if bits:
+        return replace(trial, verdict=Verdict.EQUAL, message=_with_work("equal", trial))
+    reasons = list(report.inconclusive)
+    if report.findings:
+        reasons.append(f"{report.findings[0].message}, and so it does without the interruption")
+    return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {'; '.join(reasons) or _NOTHING}")
+
+
+_NOTHING = "nothing could be compared"
+
+
+def _of_interruption(report: Report, judge_baseline: Callable[[], Report]) -> Finding | None:
+    """Return the finding that the interruption causes.
+
+    A comparison may pass only after further runs, for example with constants for random numbers. Its own findings say
+    nothing about the interruption.
+    """
+    if not report.findings:
+        return None
+    before = {(one.check, one.cause) for result in judge_baseline().results for one in result.findings}
+    every = (one for result in report.results for one in result.findings if one.check == RESUME)
+    return next((one for one in (*report.findings, *every) if (one.check, one.cause) not in before), None)
 
 
 def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: Judge) -> Trial:
@@ -166,32 +238,39 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _located(ranks: Sequence[RankRecord], baseline: TrainingRecord) -> int | None:
-    """Return the step of the uninterrupted run whose values all ranks continued with."""
-    known = lineage.lineage_of(baseline.ranks[0])
-    steps = set()
-    for rank in ranks:
-        values: Snapshot = next(iter(rank.resumed.values()), {})
-        found = lineage.digests((variable, values) for variable in rank.variables)
-        steps.add(lineage.step_of(found, known))
-    return steps.pop() if len(steps) == 1 else None
-
-
-def _continued(before: Sequence[RankRecord], rank: RankRecord, count: int, step: int, found: set[int]) -> RankRecord:
+def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step: int, late: bool) -> RankRecord:
     """Return the record of a rank with the steps of the uninterrupted run before those of its last attempt.
 
-    :param count: number of ranks of the last attempt.
+    :param alike: whether both have the same number of ranks.
+    :param late: whether the values with which the loop began are not those with which it continued.
     """
-    earlier = before[rank.rank] if len(before) == count else _on_other_ranks(before, rank.rank)
+    earlier = before[rank.rank] if alike else _on_other_ranks(before, rank.rank)
+    # The earlier run has a folder of its own. Its files are judged by the comparison.
     first = replace(
-        earlier, rank=rank.rank, task=rank.task, steps=earlier.steps[:step], final=None, resumed={}, results={}
+        earlier,
+        rank=rank.rank,
+        task=rank.task,
+        steps=earlier.steps[:step],
+        final=None,
+        resumed={},
+        results={},
+        writes=(),
     )
     parts = next((len(value) for value in rank.initial.values()), 0)
     if any(len(value) != parts for value in first.initial.values()):
         first = _with_components(first, parts)
-    resumed = next(iter(rank.resumed.values()), {})
+    began, resumed = next(iter(rank.resumed.items()), (step, {}))
     moved = tuple(replace(one, index=step + place) for place, one in enumerate(rank.steps, 1))
-    return joined(first, replace(rank, steps=moved, resumed={step: resumed} if found else {}), step)
+    results = {name: at - began + step for name, at in rank.result_steps.items()}
+    found = {step: resumed} if resumed and not late else {}
+    end = joined(first, replace(rank, steps=moved, resumed=found, result_steps=results), step)
+    if moved or not resumed:
+        return end
+    # The last attempt made no step, so that it ends with the values that it restored.
+    restored = next(iter(end.resumed.values()), {})
+    last = first.steps[-1].snapshot if first.steps else first.initial
+    changed = {index: parts for index, parts in restored.items() if not _same_parts(parts, last.get(index, ()))}
+    return replace(end, final={**changed, **(end.final or {})})
 
 
 def _on_other_ranks(before: Sequence[RankRecord], rank: int) -> RankRecord:
@@ -238,17 +317,33 @@ def equal_bits(record: TrainingRecord, baseline: TrainingRecord) -> bool:
 def _equal_ends(ours: RankRecord, theirs: RankRecord) -> bool:
     left, right = _end(ours), _end(theirs)
     kept = [item.index for item in theirs.variables if item.kind is not VariableKind.METRIC]
-    return bool(kept) and all(
-        index in left
-        and len(left[index]) == len(right[index])
-        and all(same(a, b) for a, b in zip(left[index], right[index], strict=True))
-        for index in kept
-    )
+    return bool(kept) and all(index in left and _same_parts(left[index], right[index]) for index in kept)
+
+
+def _same_parts(left: Sequence[Array], right: Sequence[Array]) -> bool:
+    return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
 
 
 def _end(rank: RankRecord) -> dict[int, tuple[Array, ...]]:
     last = rank.steps[-1].snapshot if rank.steps else next(iter(rank.resumed.values()), rank.initial)
     return {**last, **(rank.final or {})}
+
+
+def _observed(record: TrainingRecord) -> bool:
+    """Return whether it is known which examples each step was trained on."""
+    found = [record.batches(step) for step in range(1, record.num_steps + 1)]
+    return all(
+        batches and all(one.fingerprints or one.example_ids or not one.size for one in batches) for batches in found
+    )
+
+
+def _equal_values(record: TrainingRecord, baseline: TrainingRecord) -> bool:
+    """Return whether all steps report the same numbers. Within an epoch, ``fit`` shows means over a part of it."""
+    return all(
+        RUNNING_MEAN in one.values or one.values == other.values
+        for ours, theirs in zip(record.ranks, baseline.ranks, strict=True)
+        for one, other in zip(ours.steps, theirs.steps, strict=False)
+    )
 
 
 def _complete_save(run: TrialRun) -> int:

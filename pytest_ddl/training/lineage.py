@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +12,13 @@ from pytest_ddl.records import RankRecord, Snapshot, VariableKind, VariableRecor
 
 Lineage = tuple[tuple[int, frozenset[str]], ...]
 """Step -> digests of the variables after it, in the order of the steps."""
-_RESTORED = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE, VariableKind.SLOT)
+_RESTORED = (
+    VariableKind.TRAINABLE,
+    VariableKind.FROZEN,
+    VariableKind.STATE,
+    VariableKind.SLOT,
+    VariableKind.ITERATIONS,
+)
 
 
 def digests(pairs: Iterable[tuple[VariableRecord, Snapshot]]) -> frozenset[str]:
@@ -48,3 +55,43 @@ def step_of(found: frozenset[str], lineage: Sequence[tuple[int, frozenset[str]]]
         return None
     equal = [(len(found & values), step) for step, values in lineage if trainable <= values]
     return max(equal)[1] if equal else None
+
+
+@dataclass
+class Place:
+    """Place of a program that was started again among the steps of the uninterrupted run, found by its values."""
+
+    lineage: Lineage
+    start: int | None = None
+    """Number of steps of the uninterrupted run before the first one of this attempt; negative if steps of this attempt
+    were replaced by a later restore. ``None`` if no values were recognized yet."""
+    late: bool = False
+    """True if the values were recognized only after a step, because they were restored or created late."""
+    replaced: int = 0
+    """Number of steps of this attempt whose result a later restore replaced."""
+    starts: frozenset[int] = frozenset()
+    """Possible values of ``start``. There are several if a step changes no trainable variable."""
+
+    def see(self, own: int, found: frozenset[str]) -> None:
+        """Recognize values.
+
+        :param own: number of steps that this attempt has made before it has these values.
+        """
+        trainable = frozenset(item for item in found if item[0] == "t")
+        expected = None if self.start is None else self.start + own
+        if any(step == expected and trainable <= values for step, values in self.lineage):
+            return
+        at = step_of(found, self.lineage)
+        if at is None or (own and not at):
+            return
+        self.start, self.late, self.replaced = at - own, own > 0, max(0, own - 1)
+        self.starts = frozenset(step - own for step, values in self.lineage if trainable <= values)
+
+
+def place_of(rank: RankRecord, lineage: Lineage) -> Place:
+    """Return the place of a rank's last attempt."""
+    place = Place(lineage)
+    resumed: Snapshot = next(iter(rank.resumed.values()), {})
+    for own, values in enumerate([resumed, *(step.snapshot for step in rank.steps)]):
+        place.see(own, digests((variable, values) for variable in rank.variables))
+    return place

@@ -71,6 +71,9 @@ class Recorder(StepListener):
         self._trained_before: int | None = None
         self._call_sites = CallSites()
         self._first_step = settings.first_step
+        self._place = lineage.Place(settings.lineage)
+        self._began = False
+        """True if a loop or an epoch began."""
         self.points: Points | None = None
         """Log of the points at which faults can strike; ``None`` if the run logs none."""
 
@@ -142,6 +145,7 @@ class Recorder(StepListener):
     def begin(self) -> None:
         """Record the values with which training begins, or resumes after an interruption."""
         self._of_concurrent = ()
+        self._began = True
         self._take_new(after_step=False)
         self.creations.begin()
         self.find_first_step()
@@ -151,9 +155,18 @@ class Recorder(StepListener):
         if self._settings.attempt == 1 or self._resumed is not None or not self.watched:
             return
         self._resumed = self._watcher.snapshot()
-        if self._settings.lineage:
-            found = lineage.digests((item.record, self._resumed) for item in self.watched)
-            self._first_step = lineage.step_of(found, self._settings.lineage) or 0
+        self._recognize(len(self._steps), self._resumed)
+
+    def _recognize(self, own: int, values: Snapshot) -> None:
+        """In an attempt after a fault, look the values up among those of the uninterrupted run.
+
+        A program may restore within its loop, or create its variables in the first step, so each step is looked up.
+        """
+        if self._settings.attempt == 1 or not self._settings.lineage:
+            return
+        self._place.see(own, lineage.digests((item.record, values) for item in self.watched))
+        if self._place.start is not None:
+            self._first_step = self._place.start
 
     def begin_step(self) -> None:
         if self.points is not None:
@@ -222,6 +235,8 @@ class Recorder(StepListener):
         if not left and self._settings.states is not None and self._own is None:
             self.end_update()
         state = {} if left else self._watcher.snapshot()
+        if not left:
+            self._recognize(len(self._steps) + 1, state)
         numbers = {key: value for key, value in named.items() if value is not None}
         if not left:
             numbers.update(self._watcher.metric_results())
@@ -324,6 +339,9 @@ class Recorder(StepListener):
             facts["thawed"] = sorted(self._watcher.thawed)
         facts |= self._call_sites.facts()
         ended = error is None and not self.restart
+        if ended and self._settings.lineage and not self._steps:
+            facts["no_loop"] = not self._began
+            self.find_first_step()
         if ended and (facts.get("own_schedule") or self._settings.is_reference):
             facts |= self._late()
         return RankRecord(
@@ -374,6 +392,8 @@ class Recorder(StepListener):
     def _changed_since(self) -> Snapshot:
         """Read the variables whose values differ from those at the end of training."""
         last = self._last() if self._at_end is None else self._at_end
+        if not last and self._settings.lineage and self._resumed is not None:
+            last = self._resumed
         now = self._watcher.snapshot() if last else {}
         return _changed(last, now)
 

@@ -148,7 +148,7 @@ def _finding(cause: str, loss: _Loss, step: int, words: str, also: tuple[str, ..
     rank, position = loss.rank, loss.position
     return Finding(
         check=CHECK,
-        message=f"after run.restart(), {words}",
+        message=f"after the interruption, {words}",
         cause=cause,
         step=step,
         variable=loss.variable.name,
@@ -181,7 +181,7 @@ def _wrong_data(shift: int, step: int) -> Finding:
     cause = "resume-step-wrong" if behind else "resume-data-wrong"
     return Finding(
         check=CHECK,
-        message=f"after run.restart(), which followed step {step}, {what}",
+        message=f"after the interruption, which followed step {step}, {what}",
         cause=cause,
         step=step,
         fix=fix_of(cause),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -46,11 +47,21 @@ def _places(first: tuple[VariableRecord, ...], second: tuple[VariableRecord, ...
 
     A program that builds its model before it restores creates variables earlier than a program that begins training.
     """
-    wanted = [(item.kind, item.name, item.shape) for item in first]
-    given = [(item.kind, item.name, item.shape) for item in second]
-    if given == wanted[: len(given)] or len(set(wanted)) < len(wanted) or not set(given) <= set(wanted):
+    wanted, given = _keys(first), _keys(second)
+    if given == wanted[: len(given)] or not set(given) <= set(wanted):
         return None
     return {item.index: wanted.index(key) for item, key in zip(second, given, strict=True)}
+
+
+def _keys(variables: tuple[VariableRecord, ...]) -> list[tuple[object, ...]]:
+    """Return a key for each variable. Those with the same name, as in two models, are told apart by their order."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    keys: list[tuple[object, ...]] = []
+    for item in variables:
+        key = (item.kind, item.name, item.shape)
+        keys.append((*key, seen[key]))
+        seen[key] += 1
+    return keys
 
 
 def _moved(rank: RankRecord, variables: tuple[VariableRecord, ...], places: Mapping[int, int]) -> RankRecord:
@@ -61,6 +72,7 @@ def _moved(rank: RankRecord, variables: tuple[VariableRecord, ...], places: Mapp
         replace(
             step,
             snapshot=moved(step.snapshot),
+            own=None if step.own is None else moved(step.own),
             gradients=tuple(replace(gradient, values=moved(gradient.values)) for gradient in step.gradients),
         )
         for step in rank.steps
