@@ -40,6 +40,12 @@ class Sweep:
     """True to strike before each change of a file in a save too."""
     tasks: Sequence[str] = ()
     """Tasks that are struck, for example ``["worker:1"]``; all of them by default."""
+    points: Sequence[str] = ()
+    """Points at which to strike, for example ``["before step 3", "in save 1, write 2"]``; all of them by default."""
+
+    def __post_init__(self) -> None:
+        for point in self.points:
+            Point.parse(point)
 
     def wants(self, task: str, point: Point) -> bool:
         """Return whether the sweep strikes a task at a point."""
@@ -48,6 +54,7 @@ class Sweep:
             point.phase in self.phases
             and (self.writes or point.detail != "write")
             and (not self.tasks or task in self.tasks)
+            and (not self.points or str(point) in self.points)
             and (not only_in or point.detail == only_in)
             and not (point.detail == "write" and self.kind not in ("kill", "no-space", "io-error", "torn-write"))
         )
@@ -144,6 +151,9 @@ class Injector:
         for task, (schedule, points) in sorted(self._restores.items()):
             again = [Fault(wanted.kind, task, point, attempt=2) for point in points if wanted.wants(task, point)]
             trials += [self.trial((*schedule, fault)) for fault in again]
+        struck = {str(trial.schedule[-1].point) for trial in trials}
+        if missing := [point for point in wanted.points if point not in struck]:
+            raise FaultError(f"points: the run has no point {missing[0]!r} that this sweep strikes")
         return trials
 
 
