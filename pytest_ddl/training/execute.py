@@ -71,6 +71,7 @@ def _attempt(
             run.end()
             # Closures that the program did not wait for still write variables, and may fail.
             join_scheduled(context.strategy)
+            recorder.end_phase("training")
         except RestartRequested:
             recorder.restart = True
         except (Exception, SystemExit) as error:

@@ -114,6 +114,45 @@ def fitted(run, sin=""):
     run.fit(model, dataset, epochs=2, callbacks=[backup])
 
 
+def recording(run, saves=True):
+    """Take batches from an iterator of its own, and record each step."""
+    model, optimizer = build(run)
+    done = tf.Variable(0, dtype=tf.int64, trainable=False)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
+    folder = run.tmp_path / "saved" if run.rank == 0 else run.rank_path / "temporary"
+    manager = tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=2)
+    latest = tf.train.latest_checkpoint(str(run.tmp_path / "saved"))
+    if latest:
+        checkpoint.restore(latest)
+    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size).skip(int(done.numpy()))
+    iterator = iter(run.strategy.experimental_distribute_dataset(dataset))
+    train_step = step_function(run, model, optimizer)
+    while int(done.numpy()) < STEPS:
+        run.record(train_step(iterator))
+        done.assign_add(1)
+        if saves and int(done.numpy()) % 2 == 0:
+            manager.save()
+
+
+def loaded(run):
+    """Continue ``fit`` with the model of a file, which has variables of other names."""
+    path = run.tmp_path / "model.keras"
+    with run.strategy.scope():
+        if path.exists():
+            model = keras.models.load_model(str(path))
+        else:
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+            model.optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=model.optimizer)
+    x, y = data(3 * BATCH)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
+    begun = int(model.optimizer.iterations.numpy()) // 3
+    save = keras.callbacks.ModelCheckpoint(str(path))
+    run.fit(model, dataset, epochs=2, initial_epoch=begun, callbacks=[save])
+
+
 def starts_again(run):
     """Save nothing: a program that is started again makes all steps again."""
     model, optimizer = build(run)

@@ -126,6 +126,22 @@ def test_every_write_of_a_checkpoint_may_be_the_last(kind, points):
     assert len(report.trials) >= points
 
 
+@pytest.mark.parametrize(("saves", "work"), [(True, 1), (False, 3)])
+@pytest.mark.parametrize("strategy", ["mirrored", WORKERS])
+def test_a_loop_that_records_its_steps_continues_where_it_was_saved(saves, work, strategy):
+    program = partial(programs.recording, saves=saves)
+    report = check_training(program, strategy, faults="kill worker:0 after step 3", exact=True, **GIVEN)
+    assert report.passed, str(report)
+    trial = only(report)
+    assert (trial.resumed_at, trial.work_lost, trial.notes) == (3 - work, work, ())
+
+
+def test_a_loaded_model_is_located_by_its_values():
+    report = check_training(programs.loaded, "mirrored", faults="kill worker:0 after step 5", exact=True, **GIVEN)
+    assert report.passed, str(report)
+    assert (only(report).resumed_at, only(report).work_lost) == (3, 2)
+
+
 def test_every_point_is_struck_once_and_the_restore_too():
     report = check_training(programs.checkpointed, "mirrored", faults=Sweep(writes=False), exact=True, **GIVEN)
     assert report.passed, str(report)
@@ -134,6 +150,15 @@ def test_every_point_is_struck_once_and_the_restore_too():
     phases = {trial.schedule[-1].point.phase for trial in report.trials}
     assert phases == {"training", "step", "save", "restore"}
     assert "kill worker:0 before restore 1 of attempt 2" in struck
+
+
+def test_a_sweep_strikes_at_chosen_points():
+    points = ["before step 4", "after save 1", "before restore 1"]
+    report = check_training(programs.checkpointed, "mirrored", faults=Sweep(points=points, writes=False), **GIVEN)
+    assert report.passed, str(report)
+    assert [str(trial.schedule[-1].point) for trial in report.trials] == ["after save 1", "before step 4", points[2]]
+    with pytest.raises(ArgumentError, match="the run has no point 'before step 9' that this sweep strikes"):
+        check_training(programs.starts_again, "mirrored", faults=Sweep(points=["before step 9"]), **GIVEN)
 
 
 def test_two_faults_strike_in_two_attempts():

@@ -47,7 +47,6 @@ class PointObserver(Observer):
             stack.enter_context(saving.observed(lambda _call: None, began, ended))
             points.begin("training", 0)
             yield
-            points.end("training")
 
     def _gate(self, points: Points, stack: ExitStack) -> WriteGate | None:
         if not self.settings.writes:
