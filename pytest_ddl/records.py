@@ -373,8 +373,7 @@ class RankRecord:
 
     * ``thawed``: indices of FROZEN variables that became trainable later;
     * ``unwatched``: names of variables that were trained and not watched;
-    * ``no_loop``: whether an attempt after a fault ended without a loop or an epoch, for example because all was done;
-    * ``trained_before``: number of steps that ran before the first watch;
+    * ``trained_before``: number of steps that ran before the first watch; ``no_loop``: whether no loop or epoch began;
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
     * ``widened``: half precision Keras dtype policies that a float64 or float32 run replaced;
     * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run;

@@ -129,10 +129,7 @@ class _Joining:
         places = [lineage.place_of(rank, known) for rank in ranks]
         self.done = max(one.completed for one in run.attempts[:-1])
         """Number of steps that were made before the last attempt."""
-        self.silent = all(
-            not rank.steps and rank.facts.get("no_loop", True) and (place.start == 0 or not any(rank.resumed.values()))
-            for rank, place in zip(ranks, places, strict=True)
-        )
+        self.silent = all(_shows_nothing(rank, place) for rank, place in zip(ranks, places, strict=True))
         """True if the last attempt shows no values that it continued with or ended with."""
         own = min((rank.num_steps - place.replaced for rank, place in zip(ranks, places, strict=True)), default=0)
         starts = {None if one.start is None else one.start + one.replaced for one in places}
@@ -159,6 +156,26 @@ class _Joining:
             ranks_of_whole = joined_after(whole)
             if equal_bits(replace(baseline, ranks=tuple(ranks_of_whole)), baseline):
                 self.at, self.ranks = whole, ranks_of_whole
+        if own and (self.at is None or self.at + own != baseline.num_steps) and len(ranks) == len(baseline.ranks):
+            # A restore after the last step replaced all steps of this attempt.
+            after_all = [
+                _continued(baseline.ranks, _without_steps(rank), True, baseline.num_steps, late=False) for rank in ranks
+            ]
+            if equal_bits(replace(baseline, ranks=tuple(after_all)), baseline):
+                self.at, self.ranks = baseline.num_steps, after_all
+
+
+def _shows_nothing(rank: RankRecord, place: lineage.Place) -> bool:
+    """Return whether a rank has no step, and no weights that it restored."""
+    if rank.steps:
+        return False
+    trained = {variable.index for variable in rank.variables if variable.kind is VariableKind.TRAINABLE}
+    restored = any(trained & set(values) for values in rank.resumed.values())
+    return not restored or (place.start == 0 and bool(rank.facts.get("no_loop", True)))
+
+
+def _without_steps(rank: RankRecord) -> RankRecord:
+    return replace(rank, steps=(), final=None, resumed={0: _end(rank)})
 
 
 def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, judge: Judge, located: bool) -> Trial:
@@ -189,7 +206,7 @@ def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, ju
         words = f"{_counted(twice - unknown, 'example')} trained on twice, {_counted(never, 'example')} never"
         words += f", and {_counted(unknown, 'example')} that the uninterrupted run does not have" if unknown else ""
         return replace(trial, verdict=Verdict.EXAMPLES, message=words)
-    if report.passed:
+    if report.passed and finding is None:
         return replace(trial, verdict=Verdict.EQUAL, message=_with_work("equal", trial))
     if finding is not None:
         cause = finding.cause or "no known cause"
@@ -211,16 +228,19 @@ def _of_interruption(report: Report, judge_baseline: Callable[[], Report]) -> Fi
     A comparison may pass only after further runs, for example with constants for random numbers. Its own findings say
     nothing about the interruption.
     """
-    if not report.findings:
+    every = [one for result in report.results for one in result.findings if one.check == RESUME]
+    candidates = [*report.findings, *(one for one in every if one.cause not in report.expectations)]
+    if not candidates:
         return None
     before = {(one.check, one.cause) for result in judge_baseline().results for one in result.findings}
-    every = (one for result in report.results for one in result.findings if one.check == RESUME)
-    return next((one for one in (*report.findings, *every) if (one.check, one.cause) not in before), None)
+    return next((one for one in candidates if (one.check, one.cause) not in before), None)
 
 
 def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: Judge) -> Trial:
     """Return the verdict of a trial whose last attempt has failed."""
-    record = replace(baseline, ranks=tuple(run.last.attempt.ranks))
+    last = run.last
+    ranks = tuple(last.attempt.ranks)
+    record = replace(baseline, ranks=ranks, strategy=str(last.spec), num_replicas=last.attempt.num_replicas)
     report = judge(record)
     finding = report.findings[0] if report.findings else None
     what = finding.message if finding else "; ".join(report.inconclusive) or "the last attempt failed"

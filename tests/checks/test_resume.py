@@ -97,6 +97,22 @@ def test_what_is_wrong_is_named_first(given: dict[str, object], cause: str, also
     assert len(report.findings) == 1, str(report)
 
 
+def test_state_that_is_made_anew_is_lost_and_not_of_the_first_step() -> None:
+    # Some state keeps its initial value in the first step, for example a loss scale.
+    reference, distributed = interrupted()
+    slots = {item.index for item in distributed.variables if item.kind is VariableKind.SLOT}
+    made = []
+    for rank in distributed.ranks:
+        initial = {at: parts for at, parts in rank.initial.items() if at in slots}
+        first = replace(rank.steps[0], snapshot={**rank.steps[0].snapshot, **initial})
+        steps = [first, *rank.steps[1:AFTER]]
+        steps += [replace(step, snapshot={**step.snapshot, **initial}) for step in rank.steps[AFTER:]]
+        resumed = {AFTER: {**rank.resumed[AFTER], **initial}}
+        made.append(replace(rank, steps=tuple(steps), resumed=resumed))
+    result = check_resume(reference, replace(distributed, ranks=tuple(made)), Tolerance(reference))
+    assert [finding.cause for finding in result.findings] == ["resume-lost-state"]
+
+
 def test_a_rate_that_is_set_before_each_step_is_not_lost() -> None:
     reference, distributed = interrupted()
     rate = change((VariableKind.LEARNING_RATE,), np.zeros_like)

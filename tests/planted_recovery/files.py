@@ -141,7 +141,7 @@ def _compiled(run):
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
-    model.optimizer.build(model.trainable_variables)
+        model.optimizer.build(model.trainable_variables)
     run.watch(model=model, optimizer=model.optimizer)
     return model
 
@@ -207,7 +207,7 @@ def coordinator_forgets_the_step(run):
 SECOND = "kill worker:1 before step 6"
 PLANTED = [
     Recovery(weights_are_saved_in_place, "torn-write worker:0 in save 2, write 3", ("cannot resume",)),
-    Recovery(weights_are_saved_in_place, "kill worker:0 in save 2, write 2", ("cannot resume",)),
+    Recovery(weights_are_saved_in_place, "torn-write worker:0 in save 1, write 3", ("cannot resume",)),
     Recovery(weights_are_saved_in_place, LATE, ("diverged",), ("resume-lost-state",)),
     Recovery(pointer_is_written_before_the_data, "kill worker:0 before save 4", ("cannot resume",)),
     Recovery(pointer_is_written_before_the_data, "kill worker:0 in save 4, write 2", ("cannot resume",)),
@@ -218,8 +218,10 @@ PLANTED = [
         broken="the run continued at step 3: the save of step 5 is lost",
     ),
     Recovery(restart_finds_files_and_refuses, LATE, ("cannot resume",)),
-    Recovery(each_rank_restores_its_own_file, SECOND, ("diverged",), ("workers-diverged",), WORKERS),
-    Recovery(all_ranks_write_one_path, SECOND, ("comparison",), ("unsafe-checkpoint-path",), WORKERS),
+    Recovery(
+        each_rank_restores_its_own_file, SECOND, ("diverged",), ("workers-diverged", "resume-step-wrong"), WORKERS
+    ),
+    Recovery(all_ranks_write_one_path, SECOND, ("comparison",), ("unsafe-checkpoint-path", "worker-raised"), WORKERS),
     Recovery(chief_alone_restores, SECOND, ("diverged",), ("workers-diverged",), WORKERS),
     Recovery(
         worker_has_a_position_of_its_own,

@@ -364,7 +364,15 @@ def signal_ends_the_program_without_a_save(run):
             manager.save()
 
 
+def result_is_not_restored_if_nothing_is_left(run):
+    """The values are restored with the first batch; after the last step there is none, and new weights are left."""
+    from tests.planted_recovery.correct import restores_within_its_loop
+
+    restores_within_its_loop(run)
+
+
 PLANTED = [
+    Recovery(result_is_not_restored_if_nothing_is_left, "kill worker:0 after training", ("lost",)),
     Recovery(step_is_not_saved, LATE, ("replayed",)),
     Recovery(optimizer_is_not_saved, LATE, ("diverged",), ("resume-lost-state",)),
     Recovery(iterations_are_not_saved, LATE, ("diverged",), ("resume-lost-state", "resume-step-wrong")),

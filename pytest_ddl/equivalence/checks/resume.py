@@ -120,13 +120,19 @@ def _findings(distributed: TrainingRecord, lost: list[_Loss], shift: int | None,
 
 
 def _step_with(lost: list[_Loss], step: int) -> int | None:
-    """Return the earlier step after which all differing variables had the values with which training continues."""
-    for candidate in range(step - 1, 0, -1):
-        values = [_before(loss.rank, candidate).get(loss.variable.index, ()) for loss in lost]
-        pairs = zip(lost, values, strict=True)
-        if all(loss.position < len(parts) and same(parts[loss.position], loss.found) for loss, parts in pairs):
-            return candidate
-    return None
+    """Return the earlier step after which all differing variables had the values with which training continues.
+
+    Initial values are those of no step: the variables were made anew, even if the first step does not change them.
+    """
+    if _have_values_after(lost, 0):
+        return None
+    return next((at for at in range(step - 1, 0, -1) if _have_values_after(lost, at)), None)
+
+
+def _have_values_after(lost: list[_Loss], step: int) -> bool:
+    values = [_before(loss.rank, step).get(loss.variable.index, ()) for loss in lost]
+    pairs = zip(lost, values, strict=True)
+    return all(loss.position < len(parts) and same(parts[loss.position], loss.found) for loss, parts in pairs)
 
 
 def _is_initial(loss: _Loss) -> bool:
