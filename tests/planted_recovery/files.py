@@ -15,7 +15,6 @@ from tests.planted_recovery.parts import (
     WORKERS,
     Recovery,
     Training,
-    arrays,
     batches,
     examples,
     manager_of,
@@ -184,14 +183,6 @@ def fit_continues_without_the_optimizer(run):
     run.fit(model, batches(run, EPOCH * BATCH), epochs=2, initial_epoch=first, callbacks=[Save()])
 
 
-def shuffle_of_fit_is_new(run):
-    """``fit`` shuffles arrays with the global seed, so the second epoch continues in the order of the first."""
-    model = _compiled(run)
-    backup = keras.callbacks.BackupAndRestore(str(run.tmp_path / "backup"), delete_checkpoint=False)
-    x, y = arrays(EPOCH * BATCH)
-    run.fit(model, x, y, batch_size=run.global_batch_size, epochs=2, shuffle=True, callbacks=[backup])
-
-
 def coordinator_forgets_the_step(run):
     """The coordinator of a parameter server is started again and schedules all steps once more."""
     training = Training(run)
@@ -234,6 +225,5 @@ PLANTED = [
     Recovery(backup_within_the_epoch, LATE, ("replayed",)),
     Recovery(fit_begins_with_the_first_epoch, LATE, ("replayed",)),
     Recovery(fit_continues_without_the_optimizer, LATE, ("diverged",), ("resume-lost-state",)),
-    Recovery(shuffle_of_fit_is_new, LATE, ("diverged",), ("resume-data-wrong",)),
     Recovery(coordinator_forgets_the_step, "kill chief:0 before step 6", ("replayed",), (), "parameter_server"),
 ]
