@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.report import Report
     from pytest_ddl.faults.report import FaultReport
-    from pytest_ddl.faults.sweep import Faults
     from pytest_ddl.harness import Harness
     from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
@@ -49,13 +48,6 @@ def assert_equivalence(
     spec: StrategySpec,
     mark: DdlMark,
     train: Any,
-    *,
-    faults: Faults | None = None,
-    exact: bool = False,
-    max_lost_steps: int | None = None,
-    detected_within: float | None = None,
-    always_loadable: bool = False,
-    restart_on: str | None = None,
     **arguments: Any,
 ) -> Report | FaultReport:
     """Compare a training function with one device and turn the verdict into an outcome of the test.
@@ -70,15 +62,13 @@ def assert_equivalence(
     __tracebackhide__ = True
     from pytest_ddl.equivalence.report import DivergenceError
     from pytest_ddl.equivalence.runs.comparer import Comparer
-    from pytest_ddl.faults.api import refuse_limits, with_faults
-    from pytest_ddl.faults.report import Limits, RecoveryError
+    from pytest_ddl.faults.api import injection_of, with_faults
+    from pytest_ddl.faults.report import RecoveryError
     from pytest_ddl.pages.watch import compared, failed
 
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
-    limits = Limits(exact, max_lost_steps, detected_within, always_loadable)
-    if faults is None:
-        refuse_limits(limits, restart_on)
+    injection, arguments = injection_of(arguments)
     strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
     test = _without_strategy(item, spec, harness)
     with status_line(item.config) as harness.show:
@@ -105,7 +95,7 @@ def assert_equivalence(
         raise DivergenceError(report)
     if not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
-    if faults is None:
+    if injection is None:
         return report
     with status_line(item.config) as harness.show:
         recovery = with_faults(
@@ -114,9 +104,7 @@ def assert_equivalence(
             spec,
             mark,
             report,
-            faults,
-            limits,
-            restart_on,
+            injection,
             {**arguments, "strict": strict, "test": test},
         )
     if not recovery.passed:

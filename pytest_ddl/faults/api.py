@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_ddl.cluster.cluster import ClusterError
@@ -13,7 +13,7 @@ from pytest_ddl.equivalence.runs.comparer import SEED, Comparer
 from pytest_ddl.equivalence.runs.program import TrainFunction
 from pytest_ddl.equivalence.verdict.expectations import Expect
 from pytest_ddl.faults.report import FaultReport, Limits
-from pytest_ddl.faults.sweep import Faults, Injector, inject
+from pytest_ddl.faults.sweep import Faults, Injector, Plan, inject, parsed
 from pytest_ddl.faults.trials import Restarts
 from pytest_ddl.training.faults import FaultError
 
@@ -119,27 +119,48 @@ def check_training(
         "checks": checks,
         "timeout": timeout,
         "seed": seed,
+        "faults": faults,
+        "exact": exact,
+        "max_lost_steps": max_lost_steps,
+        "detected_within": detected_within,
+        "always_loadable": always_loadable,
+        "restart_on": restart_on,
     }
+    injection, arguments = injection_of(arguments)
     comparer = Comparer(harness)
     report = comparer.compare(train, spec, mark, **arguments)
-    limits = Limits(exact, max_lost_steps, detected_within, always_loadable)
-    if faults is None:
-        refuse_limits(limits, restart_on)
+    if injection is None or not report.passed:
         return report
-    if not report.passed:
-        return report
-    return with_faults(comparer, train, spec, mark, report, faults, limits, restart_on, arguments)
+    return with_faults(comparer, train, spec, mark, report, injection, arguments)
 
 
-def refuse_limits(limits: Limits, restart_on: str | None) -> None:
-    """Refuse arguments that concern faults if no faults are injected.
+@dataclass(frozen=True)
+class Injection:
+    """Faults to inject after a comparison has passed, with what the program must keep."""
 
-    :raises ArgumentError: for the first of them.
+    plan: Plan
+    limits: Limits
+    restart_on: str | None = None
+
+
+def injection_of(arguments: Mapping[str, Any]) -> tuple[Injection | None, dict[str, Any]]:
+    """Separate the arguments that concern faults from those of the comparison.
+
+    :raises ArgumentError: for a limit without faults, or for a text that is no fault.
     """
-    given = {**vars(limits), "restart_on": restart_on}
+    rest = dict(arguments)
+    faults, restart_on = rest.pop("faults", None), rest.pop("restart_on", None)
+    limits = {one.name: rest.pop(one.name) for one in fields(Limits) if one.name in rest}
+    if faults is not None:
+        try:
+            return Injection(parsed(faults), Limits(**limits), restart_on), rest
+        except FaultError as error:
+            raise ArgumentError(f"faults: {error}") from None
+    given = {**limits, "restart_on": restart_on}
     named = next((name for name, value in given.items() if value not in (None, False)), None)
     if named is not None:
         raise ArgumentError(f"{named}={given[named]!r} concerns faults: give faults= too, for example 'every point'")
+    return None, rest
 
 
 def with_faults(
@@ -148,9 +169,7 @@ def with_faults(
     spec: StrategySpec,
     mark: DdlMark,
     report: Report,
-    faults: Faults,
-    limits: Limits,
-    restart_on: str | None,
+    injection: Injection,
     arguments: Mapping[str, Any],
 ) -> FaultReport:
     """Inject faults into a program whose comparison has passed.
@@ -167,9 +186,9 @@ def with_faults(
         timed = replace(comparison.program, deadline=time.monotonic() + timeout)
         return replace(comparison, program=timed).of_record(record)
 
-    on = harness.registry.parse_variant(restart_on) if restart_on is not None else None
+    on = None if injection.restart_on is None else harness.registry.parse_variant(injection.restart_on)
     injector = Injector(comparison.program, comparison.base, report, judged, timeout, Restarts(on=on))
     try:
-        return inject(injector, faults, limits)
+        return inject(injector, injection.plan, injection.limits)
     except FaultError as error:
         raise ArgumentError(f"faults: {error}") from None

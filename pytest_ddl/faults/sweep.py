@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pytest_ddl.equivalence.runs.arguments import ArgumentError
 from pytest_ddl.equivalence.runs.program import Program
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, run_trial
 from pytest_ddl.faults.verdict import Trial, Verdict, equal_bits, judge_trial
+from pytest_ddl.messages import did_you_mean
 from pytest_ddl.training import lineage
 from pytest_ddl.training.faults import KINDS, PHASES, Fault, FaultError, Point
 from pytest_ddl.training.point_log import Reached
@@ -60,6 +61,7 @@ class Sweep:
         )
 
 
+@runtime_checkable
 class Schedules(Protocol):
     """Generator of schedules, for example :func:`pytest_ddl.generators.faults`."""
 
@@ -70,6 +72,8 @@ class Schedules(Protocol):
 
 Faults = str | Fault | Sweep | Schedules | Iterable["str | Fault"]
 """Values that ``faults=`` takes."""
+Plan = Sweep | Schedules | Schedule
+"""Faults in their plain form; see :func:`parsed`."""
 
 
 @dataclass
@@ -157,22 +161,36 @@ class Injector:
         return trials
 
 
-def inject(injector: Injector, faults: Faults, limits: Limits) -> FaultReport:
-    """Inject faults and report the verdict of each trial.
+def parsed(faults: Faults) -> Plan:
+    """Return what ``faults=`` takes in its plain form, so that a mistake is found before anything runs.
 
-    :raises FaultError: for a text that is no fault, or a fault of a task that does not exist.
+    :raises FaultError: for a text that is no fault, or a sweep of a kind that does not exist.
     """
-    started = time.monotonic()
     if isinstance(faults, str) and faults == EVERY_POINT:
-        faults = Sweep()
-    if isinstance(faults, str | Fault):
-        faults = [faults]
+        return Sweep()
     if isinstance(faults, Sweep):
         if faults.kind not in KINDS:
-            raise FaultError(f"there is no fault {faults.kind!r}; {', '.join(KINDS)}")
-        injector.record(faults.writes and "save" in faults.phases)
-        trials = injector.sweep(faults)
-    elif hasattr(faults, "search"):
+            raise FaultError(f"there is no fault {faults.kind!r}{did_you_mean(faults.kind, KINDS)}; {', '.join(KINDS)}")
+        return faults
+    if isinstance(faults, Schedules):
+        return faults
+    listed = _listed([faults] if isinstance(faults, str | Fault) else faults)
+    return tuple(Fault.parse(one) if isinstance(one, str) else one for one in listed)
+
+
+def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
+    """Inject faults and report the verdict of each trial.
+
+    :raises FaultError: for a fault of a task that does not exist.
+    """
+    started = time.monotonic()
+    if isinstance(plan, Sweep):
+        injector.record(plan.writes and "save" in plan.phases)
+        trials = injector.sweep(plan)
+    elif isinstance(plan, tuple):
+        injector.record(any(fault.point.detail == "write" for fault in plan))
+        trials = [injector.trial(plan)]
+    else:
         injector.record(writes=False)
         trials = []
 
@@ -181,13 +199,9 @@ def inject(injector: Injector, faults: Faults, limits: Limits) -> FaultReport:
             # A later attempt has fewer steps, so that a generated point may not exist in it.
             return trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0])
 
-        faults.search([(task, one.point) for task, one in injector.points], run)
+        plan.search([(task, one.point) for task, one in injector.points], run)
         if trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0]):
             trials = [one for one in injector.made if one.verdict is not Verdict.NOT_INJECTED]
-    else:
-        schedule = tuple(Fault.parse(one) if isinstance(one, str) else one for one in _listed(faults))
-        injector.record(any(fault.point.detail == "write" for fault in schedule))
-        trials = [injector.trial(schedule)]
     return FaultReport(
         strategy=str(injector.program.spec),
         tasks=tuple(injector.tasks),

@@ -7,7 +7,6 @@ which is destroyed first. fit of Keras drops such an iterator in each evaluation
 
 import os
 import sys
-import time
 
 if child := os.fork():
     end = os.waitpid(child, 0)[1]
@@ -16,7 +15,7 @@ import tensorflow as tf
 
 
 def slow(number):
-    return time.sleep(0.1) or number
+    return number + 0 * sum(range(3_000_000))
 
 
 options = tf.data.Options()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import keras
 import numpy as np
@@ -185,3 +187,19 @@ def catches_everything(run):
         except Exception:
             continue
         run.record(loss)
+
+
+def pretends(run, how):
+    """End the second attempt in a way that could look like success."""
+    if run.attempt == 2:
+        if how == "ends with status 0":
+            os._exit(0)
+        if how == "exits with status 0":
+            sys.exit(0)
+        if how == "misses a dependency":
+            import pytest
+
+            pytest.importorskip("a_module_that_does_not_exist")
+        if how == "returns" or run.rank == 1:
+            return
+    checkpointed(run)

@@ -182,6 +182,25 @@ def test_a_fault_that_does_not_strike_is_no_survival(fault, told):
     assert not report.passed
 
 
+@pytest.mark.parametrize(
+    ("how", "strategy", "verdict"),
+    [
+        ("ends with status 0", "mirrored", Verdict.CANNOT_RESUME),
+        ("ends with status 0", WORKERS, Verdict.CANNOT_RESUME),
+        ("exits with status 0", "mirrored", Verdict.CANNOT_RESUME),
+        ("misses a dependency", "mirrored", Verdict.CANNOT_RESUME),
+        ("returns", "mirrored", Verdict.UNDECIDED),
+        ("returns on one rank", WORKERS, Verdict.HUNG),
+    ],
+)
+def test_a_second_attempt_that_only_pretends_is_no_recovery(how, strategy, verdict):
+    report = check_training(
+        partial(programs.pretends, how=how), strategy, faults="kill worker:0 before step 4", **GIVEN
+    )
+    assert only(report).verdict is verdict, str(report)
+    assert not report
+
+
 def test_an_exception_that_the_program_swallows_loses_its_step():
     report = check_training(
         programs.catches_everything, "mirrored", faults="exception worker:0 in step 3, batch 0", **GIVEN
