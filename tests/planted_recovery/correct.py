@@ -300,11 +300,6 @@ def fits_with_a_backup(run):
     run.evaluate(model, data)
 
 
-def fits_several_steps_in_one_execution(run):
-    """``steps_per_execution`` runs two batches in each call."""
-    _fitted(run, batches(run, 4 * BATCH), steps_per_execution=2)
-
-
 def fits_and_counts_its_epochs(run):
     """A callback saves all variables after each epoch, and ``initial_epoch`` is the one that was saved."""
     with run.strategy.scope():
@@ -378,8 +373,6 @@ CORRECT = [
     *(Recovery(trains_two_models, fault) for fault in (LATE, EARLY)),
     *(Recovery(repeats_its_data_until_the_limit, fault, given={"steps": STEPS}) for fault in (LATE, END)),
     *(Recovery(fits_with_a_backup, fault) for fault in (LATE, END, "kill worker:0 before evaluation 1")),
-    Recovery(fits_several_steps_in_one_execution, "kill worker:0 before step 4"),
     *(Recovery(fits_and_counts_its_epochs, fault) for fault in (LATE, END)),
-    Recovery(fits_and_counts_its_epochs, LATE, strategy=WORKERS),
     *(Recovery(writes_a_count_with_its_weights, fault) for fault in (LATE, "kill worker:0 before training", TWICE)),
 ]

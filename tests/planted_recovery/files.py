@@ -221,6 +221,7 @@ PLANTED = [
         ("resume-data-wrong", "examples-duplicated", "examples-dropped"),
         f"{WORKERS}[workers=2]",
         {"restart_on": f"{WORKERS}[workers=3]"},
+        missed="cannot resume, with collectives that do not match",
     ),
     Recovery(backup_within_the_epoch, LATE, ("replayed",)),
     Recovery(fit_begins_with_the_first_epoch, LATE, ("replayed",)),

@@ -31,6 +31,9 @@ def _cases(entries):
 def test_a_bug_of_recovery_is_caught_and_named(entry):
     outcome = evaluate(entry)
     assert outcome.caught, outcome.detail
+    if entry.missed:
+        assert not outcome.right, f"it is named now, so leave out missed=: {outcome.detail}"
+        pytest.xfail(entry.missed)
     assert outcome.right, outcome.detail
 
 
