@@ -100,7 +100,9 @@ class InstalledModules:
             if is_package(module):
                 continue
             # A module in C does not look up its own functions by name, so only names in the call's code matter.
-            by_name = module == "builtins" or not str(getattr(sys.modules.get(module), "__file__", "")).endswith(".py")
+            # Libraries change the import system for themselves; importlib_metadata removes a method of its finder.
+            by_name = module == "builtins" or module.startswith("_frozen_importlib")
+            by_name = by_name or not str(getattr(sys.modules.get(module), "__file__", "")).endswith(".py")
             for space in self._spaces.get(module, ()):
                 for name, old, _new in space.replaced():
                     if (name in reach.names or not by_name) and _counts(module, name, old):

@@ -16,11 +16,14 @@ class StepListener(ABC):
 
     * ``run.watch``: :meth:`watch`, usually before the first step;
     * ``run.steps`` and ``run.batches``: :meth:`begin_loop`, and :meth:`begin_call` if there is data. If steps run
-      concurrently, :meth:`begin_asynchronous`. For each step :meth:`end_step`. At the end :meth:`end_of_data` or
-      :meth:`end_of_steps`, or neither of them if the data ended between two steps;
-    * ``run.fit``: :meth:`begin_call`. In each epoch :meth:`begin`. For each step :meth:`end_update` (if the run takes
-      values over) and :meth:`end_step`. After the training :meth:`end_of_steps` and :meth:`result`;
-    * ``run.evaluate`` and ``run.predict``: :meth:`result` and :meth:`end_without_step`;
+      concurrently, :meth:`begin_asynchronous`. For each step :meth:`begin_step`, :meth:`step_done` (in ``run.steps``)
+      and :meth:`end_step`. At the end :meth:`end_of_data` or :meth:`end_of_steps`, or neither of them if the data ended
+      between two steps;
+    * ``run.fit``: :meth:`begin_call`. In each epoch :meth:`begin`. For each step :meth:`begin_step` and
+      :meth:`step_done` (if the run logs points), :meth:`end_update` (if the run takes values over) and
+      :meth:`end_step`. After the training :meth:`end_of_steps` and :meth:`result`;
+    * ``run.evaluate`` and ``run.predict``: :meth:`begin_phase`, :meth:`end_phase`, :meth:`result` and
+      :meth:`end_without_step`;
     * ``run.record``: :meth:`end_step`;
     * ``run.value``: :meth:`value`.
     """

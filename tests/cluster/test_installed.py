@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -132,6 +133,21 @@ def circle() -> float:
 
 def counted() -> int:
     return len([])
+
+
+def looks_for_itself() -> Any:
+    return finder_of(sys.meta_path)
+
+
+def finder_of(finders: Any, kind: type = PathFinder) -> Any:
+    return next(one for one in finders if one is kind)
+
+
+@pytest.mark.usefixtures("remembered")
+def test_a_library_may_change_the_import_system_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``import importlib_metadata`` removes this method."""
+    monkeypatch.delattr(PathFinder, "find_distributions", raising=False)
+    ship.pack(looks_for_itself)
 
 
 @pytest.mark.usefixtures("remembered")

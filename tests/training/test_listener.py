@@ -87,21 +87,25 @@ def trained(program, listener):
 
 
 LOOP = ["begin_loop", "begin", "begin_call"]
+STEP = ["begin_step", "step_done", "end_step"]
+BATCH = ["begin_step", "end_step"]
 
 
 @pytest.mark.parametrize(
     ("program", "enough", "calls"),
     [
-        (by_steps, 1, [*LOOP, "end_step", "end_of_steps"]),
-        (by_steps, 9, [*LOOP, "end_step", "end_step"]),
-        (by_pairs, 9, [*LOOP, "end_step", "end_of_data"]),
-        (by_batches, 1, [*LOOP, "end_step", "end_of_steps"]),
-        (by_batches, 9, [*LOOP, "end_step", "end_step"]),
+        (by_steps, 1, [*LOOP, *STEP, "end_of_steps"]),
+        (by_steps, 9, [*LOOP, *STEP, *STEP]),
+        (by_pairs, 9, [*LOOP, *STEP, "begin_step", "end_of_data"]),
+        (by_batches, 1, [*LOOP, *BATCH, "end_of_steps"]),
+        (by_batches, 9, [*LOOP, *BATCH, *BATCH]),
         (
             by_keras,
             9,
-            ["watch", "begin_call", "begin", *["end_update", "end_step"] * 2, "end_of_steps", "result"]
-            + ["result", "end_without_step"] * 2,
+            ["watch", "begin_call", "begin"]
+            + ["begin_step", "step_done", "end_update", "end_step"] * 2
+            + ["end_of_steps", "result"]
+            + ["begin_phase", "end_phase", "result", "end_without_step"] * 2,
         ),
     ],
 )
