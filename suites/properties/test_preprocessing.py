@@ -192,6 +192,9 @@ def aligned(array):
     return found
 
 
+STEPS = 16
+
+
 @ENDS
 @pytest.mark.ddl(strategies=["one_device", "mirrored"])
 @pytest.mark.ddl_item("fit.fit.numpy", "fit.fit.pydataset")
@@ -213,14 +216,15 @@ def test_arrays_of_the_user_keep_their_values(kind, ddl_strategy):
             return x, y
 
     model = linear(ddl_strategy, rate=0.125)
+    # A step may write into an array only if no other thread holds it, so one step is not enough to see it each time.
     if kind == "arrays":
-        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        model.fit(x, y, batch_size=8, epochs=STEPS, shuffle=False, verbose=0)
     else:
         source = {
             "dataset": lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(8),
-            "generator": lambda: ((x, y) for _ in range(9)),
+            "generator": lambda: ((x, y) for _ in range(STEPS + 8)),
             "pydataset": Batches,
         }[kind]()
-        model.fit(source, steps_per_epoch=1, shuffle=False, verbose=0)
+        model.fit(source, epochs=STEPS, steps_per_epoch=1, shuffle=False, verbose=0)
     np.testing.assert_array_equal(x, given.x)
     np.testing.assert_array_equal(y, given.y)
