@@ -39,8 +39,7 @@ from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
 
 GRACE = 0.3
-"""Seconds to wait for the other ranks after one rank has failed. Ranks with the same failure answer within this time,
-and the test still ends within a second."""
+"""Seconds to wait for the other ranks after one has failed. Ranks with the same failure answer within this time."""
 REPORT_WAIT = 10.0
 """Maximum seconds to wait for the report of a rank that has failed too. It takes longer if the machine is busy."""
 STACKS_WAIT = 0.3
@@ -69,8 +68,7 @@ class Cluster:
     def __init__(
         self, spec: StrategySpec, launcher: Launcher, reservation: Reservation, tasks: Sequence[Task], num_ranks: int
     ) -> None:
-        self.spec = spec
-        self.tasks = tuple(tasks)
+        self.spec, self.tasks = spec, tuple(tasks)
         self.num_ranks = num_ranks
         self.dirty = ""
         """Reason why the cluster cannot be used any more, for example a dead or stuck rank. Empty if it can."""
@@ -85,8 +83,9 @@ class Cluster:
         self._environ: dict[str, str] = {}
         self._boots: list[Boot] = []
         self._next_id = 0
-        self._turn = threading.Lock()
-        """Held during a request. Threads of a test may share the cluster, and a rank answers one request at a time."""
+        self._asked: dict[int, int] = {}  # index of a process -> id of its last request
+        self._turn = threading.RLock()
+        """Held during a request, because a rank answers one at a time. Its callback ``stuck`` may restart a server."""
         self._closed = False
         self._known = self._started = Snapshot.now()
         self.next_item: str | None = None
@@ -212,6 +211,7 @@ class Cluster:
         stuck: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Answer]:
         self._next_id += 1
+        self._asked.update(dict.fromkeys(ranks, self._next_id))
         surroundings = self._surroundings(kind)
         started = time.monotonic()
         offsets = {rank: self.processes[rank].output_offsets() for rank in ranks}
@@ -315,7 +315,7 @@ class Cluster:
             self.dirty = self.dirty or f"the reply of rank {rank} is unreadable"
             text = f"the reply of this rank cannot be read in the pytest process: {error}"
             return Answer(rank, task, Fate.REPLIED, failure=Failure("UnreadableReply", text, ""))
-        if reply.id != self._next_id:
+        if reply.id != self._asked[rank]:
             self.dirty = self.dirty or f"rank {rank} answered an older request"
             return None
         if isinstance(reply, Notice):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pytest_ddl.equivalence.runs.arguments import ArgumentError
 from pytest_ddl.equivalence.runs.program import Program
+from pytest_ddl.faults.at_least_once import judge_with_retries
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, run_trial
-from pytest_ddl.faults.verdict import Trial, Verdict, equal_bits, judge_trial
+from pytest_ddl.faults.verdict import Trial, Verdict, equal_bits
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.training import lineage
 from pytest_ddl.training.faults import KINDS, PHASES, Fault, FaultError, Point
@@ -97,7 +98,8 @@ class Injector:
 
         :raises ArgumentError: if the program cannot be interrupted in this way.
         """
-        self.settings = replace(self.settings, points=True, writes=writes)
+        self.servers = self._servers()
+        self.settings = replace(self.settings, points=True, writes=writes, servers=self.servers)
         self.plain: TrialRun = run_trial(self.program, self.settings, (), Restarts(0), self.timeout)
         attempt = self.plain.last.attempt
         errors = [rank.error for rank in attempt.ranks if rank.error is not None]
@@ -105,8 +107,6 @@ class Injector:
             raise ArgumentError(f"faults: the run without a fault failed: {errors[0].type}: {errors[0].message}")
         if any(rank.results.get("restart") for rank in attempt.ranks):
             raise ArgumentError("faults: the program interrupts itself with run.restart(); leave this call out")
-        if any(rank.asynchronous for rank in attempt.ranks):
-            raise ArgumentError("faults: steps run concurrently, so that no state belongs to a step")
         self.baseline = self.program.record(
             self.program.spec, self.settings, attempt.ranks, attempt.num_replicas, time.monotonic() - self.plain.started
         )
@@ -117,19 +117,43 @@ class Injector:
                 why = again.findings[0].message if again.findings else "; ".join(again.inconclusive)
                 raise ArgumentError(f"faults: the run without a fault is not the one that was compared: {why}")
         self.settings = replace(self.settings, lineage=lineage.lineage_of(attempt.ranks[0]))
-        self.tasks = [answer.task for answer in attempt.answers]
-        self.points: list[tuple[str, Reached]] = points_of(self.plain, self.tasks)
+        ranks = [answer.task for answer in attempt.answers]
+        self.tasks = [*ranks, *self.servers]
+        self.points: list[tuple[str, Reached]] = []
+        for task, one in points_of(self.plain, ranks):
+            self.points.append((task, one))
+            if task == ranks[0] and one.point.detail in ("", "batch"):
+                self.points += [(server, one) for server in self.servers]
+
+    def _servers(self) -> tuple[str, ...]:
+        program = self.program
+        topology = program.harness.registry[program.spec.name].topology(program.spec)
+        return tuple(map(str, topology.servers))
+
+    def strikes(self, schedule: Schedule) -> bool:
+        """Return whether each fault of a schedule can strike its task."""
+        return all(fault.task not in self.servers or KINDS[fault.kind].signal is not None for fault in schedule)
 
     def trial(self, schedule: Schedule) -> Trial:
         """Return the verdict of a schedule. Each schedule is run once."""
         if schedule not in self._made:
             unknown = [fault.task for fault in schedule if fault.task not in self.tasks]
             if unknown:
-                raise FaultError(f"task={unknown[0]!r} has no rank; tasks: {', '.join(self.tasks)}")
+                raise FaultError(f"task={unknown[0]!r} does not exist; tasks: {', '.join(self.tasks)}{self._hint()}")
+            if not self.strikes(schedule):
+                able = ", ".join(name for name, kind in KINDS.items() if kind.signal is not None)
+                raise FaultError(f"{'; '.join(map(str, schedule))}: a server runs no program, so it gets only {able}")
             run = run_trial(self.program, self.settings, schedule, self.restarts, self.timeout, self.place)
-            self._made[schedule] = judge_trial(run, self.plain, self.baseline, self.judge)
+            self._made[schedule] = judge_with_retries(
+                run, self.plain, self.baseline, self.comparison.reference, self.judge
+            )
             self._keep_restores(schedule, run)
         return self._made[schedule]
+
+    def _hint(self) -> str:
+        shape = self.program.spec.shape
+        separate = shape.get("processes") == "shared"
+        return "; the servers have processes of their own with [processes=separate]" if separate else ""
 
     @property
     def made(self) -> list[Trial]:
@@ -148,6 +172,7 @@ class Injector:
         """Strike at every wanted point once, and then at the points of a restore, which only a resumed run has."""
         first = [(task, one.point) for task, one in self.points if wanted.wants(task, one.point)]
         schedules: list[Schedule] = [(Fault(wanted.kind, task, point),) for task, point in dict.fromkeys(first)]
+        schedules = [schedule for schedule in schedules if self.strikes(schedule)]
         trials = []
         for number, schedule in enumerate(schedules, 1):
             self.place = f"fault {number} of {len(schedules)}: "
@@ -195,6 +220,8 @@ def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
         trials = []
 
         def run(schedule: Schedule) -> bool:
+            if not injector.strikes(schedule):
+                return True
             trials[:] = [injector.trial(schedule)]
             # A later attempt has fewer steps, so that a generated point may not exist in it.
             return trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0])

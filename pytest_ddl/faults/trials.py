@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster.cluster import Fate
 from pytest_ddl.equivalence.runs.program import Attempt, Program
-from pytest_ddl.faults.watch import watching
+from pytest_ddl.faults.platform import Platform
 from pytest_ddl.training import point_log
 from pytest_ddl.training.faults import Effect, Fault
 from pytest_ddl.training.point_log import Reached
@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 Schedule = tuple[Fault, ...]
 """Faults of one trial. Each strikes in its own attempt, so several can interrupt one program in turn."""
 _STATUS = {"kill": (-9,), "torn-write": (-9,), "abort": (-6,)}
-"""Kind -> exit statuses that prove that the process died of it."""
+"""Kind -> exit statuses that prove that the process of a rank died of it."""
+_STATUS_OF_SERVER = {**_STATUS, "term": (-15, -9)}
 
 
 @dataclass(frozen=True)
 class Restarts:
     """Behavior of the platform after a failure: it starts the whole job again, in fresh processes.
 
-    TensorFlow lets no process join a group of running workers, so a single rank cannot be started again.
+    TensorFlow lets no process join a group of running workers, so a single rank cannot be started again. A remote
+    worker of a coordinator can; see :mod:`pytest_ddl.faults.platform`.
     """
 
     at_most: int = 3
@@ -44,6 +46,8 @@ class TrialAttempt:
     points: tuple[tuple[Reached, ...], ...]
     spec: StrategySpec
     settings: RunSettings
+    ends: Mapping[str, int | None]
+    """Fault that ended a server -> exit status of its process."""
 
     @property
     def failed(self) -> bool:
@@ -71,10 +75,15 @@ class TrialAttempt:
         struck = {str(one.struck) for one in self.struck}
         tasks = [answer.task for answer in self.attempt.answers]
         for fault in self.settings.faults:
-            rank = tasks.index(fault.task)
+            rank = 0 if fault.task in self.settings.servers else tasks.index(fault.task)
             if str(fault) not in struck:
                 last = self.points[rank][-1].point if self.points[rank] else "none"
-                return f"the point of {fault} was not reached; the last point of {fault.task} was '{last}'"
+                return f"the point of {fault} was not reached; the last point of {tasks[rank]} was '{last}'"
+            if fault.task in self.settings.servers:
+                status = self.ends.get(str(fault))
+                if fault.effect is Effect.ENDS and status not in _STATUS_OF_SERVER[fault.kind]:
+                    return f"{fault} struck, but the server ended with status {status}"
+                continue
             answer = self.attempt.answers[rank]
             if fault.kind in _STATUS and answer.exit_status not in _STATUS[fault.kind]:
                 return f"{fault} struck, but {fault.task} {answer.describe_end()}"
@@ -140,10 +149,11 @@ def run_trial(
             own = replace(settings, tmp_path=folder, attempt=number, faults=faults, writes=writes)
             timed = replace(program, deadline=time.monotonic() + timeout)
             program.harness.show(f"{place}{', then '.join(map(str, faults)) or 'without a fault'} (attempt {number})")
-            attempt = timed.attempt(spec, own, fresh=writes, watch=watching(own))
+            platform = Platform(own)
+            attempt = timed.attempt(spec, own, fresh=writes, watch=platform.watching)
             ranks = range(len(attempt.ranks))
             points = tuple(point_log.read(point_log.path_of(folder, number, rank)) for rank in ranks)
-            attempts.append(TrialAttempt(attempt, points, spec, own))
+            attempts.append(TrialAttempt(attempt, points, spec, own, platform.ends))
             interrupted = attempts[-1].failed and attempts[-1].struck
             if not interrupted or number > restarts.at_most:
                 return TrialRun(schedule, tuple(attempts), started)

@@ -24,6 +24,7 @@ class Verdict(str, Enum):
 
     EXACT = "exact"
     EQUAL = "equal"
+    RETRIED = "retried"
     EXAMPLES = "examples"
     REPLAYED = "replayed"
     LOST = "lost"
@@ -37,6 +38,7 @@ class Verdict(str, Enum):
 MEANINGS: dict[Verdict, str] = {
     Verdict.EXACT: "All ranks end with the same bits as without the interruption, after the same examples.",
     Verdict.EQUAL: "The checks find no difference to one device, within the measured tolerance.",
+    Verdict.RETRIED: "A coordinator ran a closure in flight again, at least once as it promises; nothing else differs.",
     Verdict.EXAMPLES: "The number of updates is right, but some examples were trained on twice, and others never.",
     Verdict.REPLAYED: "The final weights have too many updates: steps that the save contains were made again.",
     Verdict.LOST: "The final weights have too few updates.",
@@ -47,7 +49,7 @@ MEANINGS: dict[Verdict, str] = {
     Verdict.NOT_INJECTED: "The fault did not strike, or the process did not end by it. This is not a pass.",
 }
 """Verdict -> what it means."""
-RECOVERED = (Verdict.EXACT, Verdict.EQUAL)
+RECOVERED = (Verdict.EXACT, Verdict.EQUAL, Verdict.RETRIED)
 """Verdicts with which a program has recovered."""
 
 
@@ -97,10 +99,7 @@ def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge:
 
     :param plain: the uninterrupted run, as ``baseline`` has it.
     """
-    trial = Trial(
-        run.schedule, Verdict.EXACT, "", detected=run.detected, resumed=run.resumed, attempts=len(run.attempts)
-    )
-    trial = replace(trial, notes=_other_points(run, plain), complete_save=_complete_save(run))
+    trial = begun(run, plain)
     if run.unproved:
         return replace(trial, verdict=Verdict.NOT_INJECTED, message=f"not injected: {run.unproved}")
     if run.last.failed:
@@ -118,6 +117,14 @@ def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge:
         baseline, ranks=tuple(ranks), strategy=str(run.last.spec), num_replicas=run.last.attempt.num_replicas
     )
     return _compared(trial, record, baseline, judge, joining is None or joining.at is not None)
+
+
+def begun(run: TrialRun, plain: TrialRun) -> Trial:
+    """Return a trial with what its points tell, before its verdict is known."""
+    trial = Trial(
+        run.schedule, Verdict.EXACT, "", detected=run.detected, resumed=run.resumed, attempts=len(run.attempts)
+    )
+    return replace(trial, notes=_other_points(run, plain), complete_save=_complete_save(run))
 
 
 class _Joining:
@@ -198,13 +205,13 @@ def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, ju
     trial = replace(trial, twice=twice, never=never, finding=finding)
     if extra:
         verdict = Verdict.REPLAYED if extra > 0 else Verdict.LOST
-        words = f"{verdict.value} {_counted(abs(extra), 'step')}: the final weights have {record.num_steps} updates, "
+        words = f"{verdict.value} {counted(abs(extra), 'step')}: the final weights have {record.num_steps} updates, "
         words += f"{baseline.num_steps} without the interruption"
         return replace(trial, verdict=verdict, steps=abs(extra), message=words)
     if (twice or never) and (located or finding is None):
         unknown = sum(count for name, count in (ours - theirs).items() if name not in theirs)
-        words = f"{_counted(twice - unknown, 'example')} trained on twice, {_counted(never, 'example')} never"
-        words += f", and {_counted(unknown, 'example')} that the uninterrupted run does not have" if unknown else ""
+        words = f"{counted(twice - unknown, 'example')} trained on twice, {counted(never, 'example')} never"
+        words += f", and {counted(unknown, 'example')} that the uninterrupted run does not have" if unknown else ""
         return replace(trial, verdict=Verdict.EXAMPLES, message=words)
     if report.passed and finding is None:
         return replace(trial, verdict=Verdict.EQUAL, message=_with_work("equal", trial))
@@ -251,10 +258,11 @@ def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: J
 
 
 def _with_work(word: str, trial: Trial) -> str:
-    return f"{word}, {_counted(trial.work_lost, 'step')} made again" if trial.work_lost else word
+    return f"{word}, {counted(trial.work_lost, 'step')} made again" if trial.work_lost else word
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, for example ``1 step`` or ``2 steps``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -386,7 +394,9 @@ def _other_points(run: TrialRun, plain: TrialRun) -> tuple[str, ...]:
     notes = []
     for rank, (ours, theirs) in enumerate(zip(run.attempts[0].points, plain.last.points, strict=True)):
         left, right = (
-            [one.point for one in points if one.point.detail not in ("batch", "write")] for points in (ours, theirs)
+            # Several faults at one point have a line each.
+            list(dict.fromkeys(one.point for one in points if one.point.detail not in ("batch", "write")))
+            for points in (ours, theirs)
         )
         other = next(((a, b) for a, b in zip(left, right, strict=False) if a != b), None)
         if other is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
+from signal import SIGABRT, SIGKILL, SIGSTOP, SIGTERM
 
 from pytest_ddl.messages import did_you_mean
 
@@ -40,17 +41,25 @@ class Kind:
     seconds: float | None = None
     only_in: str = ""
     """The only detail of a point at which this kind can strike, for example ``write``. Empty if it strikes anywhere."""
+    signal: int | None = None
+    """Signal by which a platform does it from outside, also to a server, which runs no program."""
 
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("kill", "SIGKILL, as when a machine is taken away or memory ends", Effect.ENDS),
-        Kind("term", "SIGTERM to the rank, and SIGKILL after a grace", Effect.ENDS, 5.0),
+        Kind("kill", "SIGKILL, as when a machine is taken away or memory ends", Effect.ENDS, signal=SIGKILL),
+        Kind("term", "SIGTERM to the rank, and SIGKILL after a grace", Effect.ENDS, 5.0, signal=SIGTERM),
         Kind("term-group", "SIGTERM to the process group of the rank, and SIGKILL after a grace", Effect.ENDS, 5.0),
-        Kind("abort", "SIGABRT, as after a failed check in native code", Effect.ENDS),
+        Kind("abort", "SIGABRT, as after a failed check in native code", Effect.ENDS, signal=SIGABRT),
         Kind("exception", "an exception in the program", Effect.RAISES),
-        Kind("stop", "SIGSTOP, and SIGCONT after some seconds, as when a machine stalls", Effect.DELAYS, 1.0),
+        Kind(
+            "stop",
+            "SIGSTOP, and SIGCONT after some seconds, as when a machine stalls",
+            Effect.DELAYS,
+            1.0,
+            signal=SIGSTOP,
+        ),
         Kind("gil", "native code that holds the interpreter lock for some seconds", Effect.DELAYS, 1.0),
         Kind("slow", "a delay here, and before each later step", Effect.DELAYS, 0.2),
         Kind(
@@ -112,7 +121,7 @@ class Fault:
 
     kind: str
     task: str
-    """Name of the rank, as in TF_CONFIG: ``worker:1``."""
+    """Name of the rank or server, as in TF_CONFIG: ``worker:1``. A server is struck at points of the coordinator."""
     point: Point
     attempt: int = 1
     """Attempt of the program in which it strikes: 1 is the first call, 2 the call after the first restart."""

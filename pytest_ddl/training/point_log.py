@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,9 +45,17 @@ def line_of(point: Point, struck: Fault | None = None, note: str = "") -> bytes:
 class Points:
     """Log of one rank in one attempt, which knows the phase that the program is in."""
 
-    def __init__(self, path: Path, faults: Sequence[Fault]) -> None:
+    def __init__(self, path: Path, faults: Sequence[Fault], servers: Collection[str] = ()) -> None:
+        """Open the log.
+
+        :param faults: faults that strike at points of this rank.
+        :param servers: tasks that the platform strikes when this rank reaches the point.
+        """
         self.path = path
-        self._faults = {fault.point: fault for fault in faults}
+        self._faults: dict[Point, list[Fault]] = {}
+        for fault in faults:
+            self._faults.setdefault(fault.point, []).append(fault)
+        self._servers = servers
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, int, str]] = Counter()
         self._open: list[tuple[str, int]] = []
@@ -89,22 +98,28 @@ class Points:
         """
         if self._open:
             phase, number = self._open[-1]
+            # Steps that run concurrently have no phase of their own. Their events are counted.
+            index = None if phase == TRAINING else index
             self.reach(
                 Point("in", phase, number, detail, self._next(phase, number, detail) if index is None else index)
             )
 
     def reach(self, point: Point) -> None:
-        """Log a point. If a fault of this run is set here, it strikes after the line of the log was written."""
-        fault = self._faults.pop(point, None)
-        os.write(self._file, line_of(point, fault))
-        if fault is not None:
-            self._slow = fault if fault.kind == "slow" else self._slow
-            strike(fault)
+        """Log a point. If faults of this run are set here, they strike after the line of the log was written."""
+        faults = self._faults.pop(point, [])
+        os.write(self._file, b"".join(line_of(point, fault) for fault in faults) or line_of(point))
+        # A fault may end this process, so that servers come first.
+        for fault in sorted(faults, key=lambda one: one.task not in self._servers):
+            if fault.task in self._servers:
+                _wait_until_struck(self.path, fault)
+            else:
+                self._slow = fault if fault.kind == "slow" else self._slow
+                strike(fault)
 
     @property
     def writes(self) -> dict[Point, Fault]:
         """Faults of this run that strike at writes."""
-        return {point: fault for point, fault in self._faults.items() if point.detail == "write"}
+        return {point: faults[0] for point, faults in self._faults.items() if point.detail == "write"}
 
     @property
     def here(self) -> tuple[str, int]:
@@ -118,6 +133,17 @@ class Points:
         with self._lock:
             self._counts[phase, number, detail] += 1
             return self._counts[phase, number, detail]
+
+
+def confirmation(path: Path, fault: Fault) -> Path:
+    """Return the path of the file with which the platform confirms that it has struck a server."""
+    return path.with_name(f"{path.name}-{re.sub('[^a-z0-9]+', '-', str(fault))}")
+
+
+def _wait_until_struck(path: Path, fault: Fault) -> None:
+    # The platform reads this log. Its deadline ends this process too.
+    while not confirmation(path, fault).exists():
+        time.sleep(0.002)
 
 
 def read(path: Path) -> tuple[Reached, ...]:

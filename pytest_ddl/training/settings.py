@@ -105,7 +105,9 @@ class RunSettings:
     writes: bool = False
     """True to log the changes of files in each save too, which costs a helper process."""
     faults: tuple[Fault, ...] = ()
-    """Faults that strike in this attempt, of all ranks."""
+    """Faults that strike in this attempt, of all tasks."""
+    servers: tuple[str, ...] = ()
+    """Tasks that run no program. They are struck at points of the first rank."""
     lineage: tuple[tuple[int, frozenset[str]], ...] = ()
     """Step of the uninterrupted run -> digests of the values of its trainable variables on this rank.
 

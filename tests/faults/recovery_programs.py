@@ -77,6 +77,36 @@ def checkpointed(run, sin="", steps=STEPS):
             manager.save()
 
 
+def concurrent(run, sin=""):
+    """Schedule three closures at a time, and save when they have ended."""
+    model, optimizer = build(run)
+    with run.strategy.scope():
+        done = tf.Variable(0, dtype=tf.int64, trainable=False)
+    run.watch(variables={"done": done})
+    parts = {"model": model, "done": done}
+    checkpoint = tf.train.Checkpoint(**parts)
+    manager = tf.train.CheckpointManager(checkpoint, str(run.tmp_path / "saved"), max_to_keep=2)
+    if manager.latest_checkpoint:
+        checkpoint.restore(manager.latest_checkpoint)
+    x, y = data(50 * BATCH)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
+    train_step = step_function(run, model, optimizer)
+    made = int(done.numpy())
+    if sin == "counts again" and run.attempt > 1:
+        made = 0
+
+    @tf.function
+    def counted_step(iterator):
+        loss = train_step(iterator)
+        done.assign_add(1)
+        return loss
+
+    while made < STEPS:
+        for _loss in run.steps(counted_step, dataset.skip(made), steps=3, concurrent=True):
+            made += 1
+        manager.save()
+
+
 def newest(run, sin="writes in place"):
     """Save weights to one file for each second step, and continue with the newest file. SGD has no other state.
 

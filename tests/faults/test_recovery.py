@@ -244,7 +244,7 @@ def test_a_generator_finds_the_shortest_schedule_that_breaks():
 @pytest.mark.parametrize(
     ("faults", "told"),
     [
-        ("kill worker:7 before step 1", "faults: task='worker:7' has no rank; tasks: worker:0"),
+        ("kill worker:7 before step 1", "faults: task='worker:7' does not exist; tasks: worker:0"),
         ("kil worker:0 before step 1", "faults: there is no fault 'kil'"),
         (3, "faults: faults=3 is no fault"),
         ([], "faults: faults=[] is no fault"),

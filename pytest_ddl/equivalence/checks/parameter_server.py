@@ -197,6 +197,21 @@ def _other_number(reference: TrainingRecord, distributed: TrainingRecord) -> lis
     ]
 
 
+def counted_updates(reference: TrainingRecord, record: TrainingRecord) -> dict[str, tuple[float, bool]]:
+    """Return how many updates each variable counts at the end that grows equally in every step of one device.
+
+    The flag is True if Keras counts. Its counters may lose an update of workers that read at the same time.
+    """
+    found = {}
+    for counter in _counters(reference):
+        actual = _final(record.ranks[0], counter.variable.index)
+        if actual is not None and actual.shape == counter.first.shape:
+            moving = counter.growth != 0
+            applied = float(np.max((actual - counter.first)[moving] / counter.growth[moving]))
+            found[counter.variable.name] = applied, counter.variable.kind in _BY_KERAS
+    return found
+
+
 def _counters(reference: TrainingRecord) -> list[_Counter]:
     """Find variables whose change is exactly the same in each of at least two steps."""
     found = []

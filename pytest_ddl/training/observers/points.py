@@ -22,8 +22,9 @@ class PointObserver(Observer):
             yield
             return
         path = path_of(self.settings.tmp_path, self.settings.attempt, self.context.rank)
-        own = [fault for fault in self.settings.faults if fault.task == self.context.task]
-        points = self.recorder.points = Points(path, own)
+        tasks = [self.context.task, *(self.settings.servers if self.context.rank == 0 else ())]
+        own = [fault for fault in self.settings.faults if fault.task in tasks]
+        points = self.recorder.points = Points(path, own, self.settings.servers)
         with ExitStack() as stack:
             stack.callback(points.close)
             gate = self._gate(points, stack)

@@ -1,0 +1,93 @@
+"""Judge the loss of a remote worker by the contract of the coordinator: its closure runs again, at least once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_ddl.equivalence.checks.parameter_server import counted_updates
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.faults.trials import TrialRun
+from pytest_ddl.faults.verdict import Judge, Trial, Verdict, begun, counted, judge_trial
+from pytest_ddl.records import TrainingRecord
+from pytest_ddl.training.faults import Effect
+
+_COUNTED_TWICE = ("duplicate-update", "iteration-count-wrong")
+"""Causes of a closure that was interrupted after an operation which counts. Operations of a step may run in any order
+that their inputs allow, so the count of an optimizer may be ahead of its weights."""
+_OF_DATA = ("DATA-COVER", "BATCH", "LOSS-EQ")
+"""Checks whose findings follow from the batch of a closure that ran again with the next batch."""
+
+
+def judge_with_retries(
+    run: TrialRun, plain: TrialRun, baseline: TrainingRecord, reference: TrainingRecord | None, judge: Judge
+) -> Trial:
+    """Return the verdict of a trial, as :func:`judge_trial` does, with what a coordinator promises.
+
+    ``ClusterCoordinator.schedule`` runs each closure at least once. If its worker is lost, another worker runs it
+    again, with the next batch of its own iterator (docstring of the method). So each lost worker, which has one closure
+    in flight, may cost one batch or one update, and no more.
+
+    :param reference: record of the run on one device, by which updates are counted.
+    """
+    asynchronous = any(rank.asynchronous for rank in baseline.ranks)
+    if asynchronous and len(run.attempts) > 1 and not run.unproved and not run.last.failed:
+        return _counted_at_the_end(run, plain, baseline, reference)
+    trial = judge_trial(run, plain, baseline, judge)
+    lost = {
+        fault
+        for fault in run.schedule
+        if fault.effect is Effect.ENDS and fault.task in plain.last.settings.servers and fault.task.startswith("worker")
+    }
+    if trial.recovered or not lost or len(run.attempts) > 1 or run.last.failed or trial.verdict is Verdict.NOT_INJECTED:
+        return trial
+    record = replace(baseline, ranks=tuple(run.last.attempt.ranks))
+    batch = max(
+        (sum(one.size for one in baseline.batches(step)) for step in range(1, baseline.num_steps + 1)), default=0
+    )
+    within = trial.steps <= len(lost) and max(trial.twice, trial.never) <= len(lost) * batch
+    if not within or not all(_allowed(finding, len(lost)) for finding in judge(record).findings):
+        return trial
+    cost = [
+        f"{trial.verdict.value} {counted(trial.steps, 'step')}" if trial.steps else "",
+        f"{counted(trial.twice, 'example')} trained on twice" if trial.twice else "",
+        f"{counted(trial.never, 'example')} never" if trial.never else "",
+    ]
+    words = ", ".join(filter(None, cost)) or (trial.finding.message if trial.finding else trial.message)
+    return replace(
+        trial,
+        verdict=Verdict.RETRIED,
+        finding=None,
+        message=f"retried: {words}; {counted(len(lost), 'closure')} in flight may cost a batch or an update each",
+    )
+
+
+def _allowed(finding: Finding, lost: int) -> bool:
+    # The number of steps was compared already.
+    if finding.check in _OF_DATA or finding.cause == "unequal-steps":
+        return True
+    return finding.cause in _COUNTED_TWICE and (finding.error or 0) <= lost
+
+
+def _counted_at_the_end(
+    run: TrialRun, plain: TrialRun, baseline: TrainingRecord, reference: TrainingRecord | None
+) -> Trial:
+    """Return the verdict of a program with concurrent steps that was started again. Its states belong to no step."""
+    trial = begun(run, plain)
+    if reference is None:
+        return replace(trial, verdict=Verdict.UNDECIDED, message="undecided: there is no run on one device")
+    record = replace(baseline, ranks=tuple(run.last.attempt.ranks))
+    theirs = counted_updates(reference, baseline)
+    ours = counted_updates(reference, record)
+    exact = [name for name, (_number, by_keras) in theirs.items() if not by_keras and name in ours]
+    name = next(iter(exact or [name for name in theirs if name in ours]), None)
+    if name is None:
+        why = "steps run concurrently, and no watched variable counts their updates"
+        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {why}")
+    more = round(ours[name][0] - theirs[name][0])
+    words = f"{name} counts {ours[name][0]:g} updates, {theirs[name][0]:g} without the interruption"
+    if more and not exact:
+        why = "Keras counts them, and may lose a count of steps that run at the same time"
+        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {words}; {why}")
+    verdict = Verdict.REPLAYED if more > 0 else Verdict.LOST if more < 0 else Verdict.EQUAL
+    lead = f"{verdict.value} {counted(abs(more), 'step')}" if more else verdict.value
+    return replace(trial, verdict=verdict, steps=abs(more), message=f"{lead}: {words}")

@@ -1,0 +1,105 @@
+"""Do what a platform does: strike servers, continue a stopped process, end one after a grace, start a worker again."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_ddl.cluster.cluster import Cluster
+from pytest_ddl.equivalence.runs.program import Stuck
+from pytest_ddl.training import point_log
+from pytest_ddl.training.faults import KINDS, Effect, Fault
+from pytest_ddl.training.settings import RunSettings
+
+_LATER = {"stop": signal.SIGCONT, "term": signal.SIGKILL, "term-group": signal.SIGKILL}
+"""Kind of fault -> signal that follows after its duration."""
+START_WAIT = 60.0
+"""Maximum seconds to start a worker again."""
+
+
+@dataclass
+class _Pending:
+    fault: Fault
+    index: int
+    """Index of the process in the cluster."""
+    path: Path
+    """Log of the rank at whose point the fault strikes."""
+    at: float | None = None
+    """Time at which it struck."""
+
+
+class Platform:
+    """Platform on which one attempt of a program runs."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self.ends: dict[str, int | None] = {}
+        """Fault that ended a server -> exit status of its process."""
+
+    def watching(self, cluster: Cluster, stuck: Stuck | None) -> Stuck:
+        """Return the callback with which a cluster lets the platform act while the ranks work."""
+        if self._settings.writes:
+            cluster.retired = cluster.retired or "the system calls of its processes are filtered"
+        if self._settings.faults:
+            # A delay of one rank, or a handler of a signal, may outlive the attempt.
+            cluster.retired = cluster.retired or "a fault was injected into it"
+        self._cluster, self._stuck = cluster, stuck
+        tasks = [str(task) for task in cluster.tasks]
+        self._pending = [
+            _Pending(fault, tasks.index(fault.task), self._log_of(tasks.index(fault.task), cluster.num_ranks))
+            for fault in self._settings.faults
+            if fault.task in self._settings.servers or (fault.kind in _LATER and fault.task in tasks)
+        ]
+        self._until = 0.0
+        """Time until which a process is delayed on purpose, so that nothing can be said about who waits for whom."""
+        return self._act
+
+    def _log_of(self, index: int, num_ranks: int) -> Path:
+        rank = index if index < num_ranks else 0
+        return point_log.path_of(self._settings.tmp_path, self._settings.attempt, rank)
+
+    def _act(self, answered: Collection[int]) -> bool:
+        """Do what is due. Return whether all ranks that have not answered wait for each other."""
+        for pending in list(self._pending):
+            fault = pending.fault
+            if pending.at is None:
+                pending.at = _struck_at(pending.path, str(fault))
+                if pending.at is None:
+                    continue
+                if fault.task in self._settings.servers:
+                    self._strike_server(pending)
+            self._until = max(self._until, pending.at + fault.duration)
+            if fault.kind not in _LATER or str(fault) in self.ends:
+                self._pending.remove(pending)
+            elif time.monotonic() >= pending.at + fault.duration:
+                self._pending.remove(pending)
+                if pending.index not in answered:
+                    self._cluster.signal(pending.index, _LATER[fault.kind])
+        return time.monotonic() > self._until and self._stuck is not None and self._stuck(answered)
+
+    def _strike_server(self, pending: _Pending) -> None:
+        """Strike a server, confirm it to the coordinator, which waits for that, and start a worker again.
+
+        A parameter server is not started again alone: its variables are lost, so the coordinator must end too
+        (TensorFlow's guide "Parameter server training", known limitations).
+        """
+        fault, cluster = pending.fault, self._cluster
+        number = KINDS[fault.kind].signal
+        assert number is not None
+        cluster.signal(pending.index, number)
+        if fault.effect is Effect.ENDS:
+            status = cluster.wait_for_exit(pending.index, fault.duration or START_WAIT)
+            if status is None:
+                cluster.signal(pending.index, signal.SIGKILL)
+                status = cluster.wait_for_exit(pending.index)
+            self.ends[str(fault)] = status
+        point_log.confirmation(pending.path, fault).touch()
+        if fault.effect is Effect.ENDS and fault.task.startswith("worker:"):
+            cluster.restart(pending.index, time.monotonic() + START_WAIT)
+
+
+def _struck_at(path: Path, fault: str) -> float | None:
+    return next((one.at for one in point_log.read(path) if str(one.struck) == fault), None)

@@ -1,0 +1,99 @@
+"""Faults strike the servers of a coordinator: a lost worker costs at most its closure, a lost server a restart."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import recovery_programs as programs
+
+from pytest_ddl import Sweep, check_training
+from pytest_ddl.equivalence.runs.arguments import ArgumentError
+from pytest_ddl.faults.report import Limits
+from pytest_ddl.faults.verdict import Verdict
+
+pytestmark = pytest.mark.slow
+
+GIVEN = {"global_batch_size": programs.BATCH, "timeout": 120}
+SERVERS = "parameter_server[processes=separate]"
+
+
+def sweep_of(*points, tasks=("worker:0", "worker:1"), kind="kill"):
+    return Sweep(kind, points=points, tasks=tasks, writes=False)
+
+
+def test_a_worker_that_is_lost_between_steps_costs_nothing():
+    report = check_training(programs.checkpointed, SERVERS, faults=sweep_of("before step 4"), exact=True, **GIVEN)
+    assert report.passed, str(report)
+    assert [trial.attempts for trial in report.trials] == [1, 1]
+
+
+def test_a_worker_that_is_lost_in_a_step_costs_its_closure_at_most():
+    # One of the workers runs the closure of the last step. The other one is lost without a cost.
+    report = check_training(programs.checkpointed, SERVERS, faults=sweep_of("in step 6, batch 0"), **GIVEN)
+    assert report.passed, str(report)
+    by_verdict = {trial.verdict: trial for trial in report.trials}
+    assert set(by_verdict) == {Verdict.EXACT, Verdict.RETRIED}
+    retried = by_verdict[Verdict.RETRIED]
+    assert (retried.steps, retried.never, retried.attempts) == (1, programs.BATCH, 1)
+    assert "retried: lost 1 step, 12 examples never; 1 closure in flight may cost" in retried.message
+    assert Limits(exact=True).broken_by(retried) == "exact=True, and the run is only retried"
+
+
+def test_a_parameter_server_that_is_lost_costs_a_restart():
+    faults = sweep_of("in step 4, batch 0", tasks=["ps:0"])
+    report = check_training(programs.checkpointed, SERVERS, faults=faults, exact=True, **GIVEN)
+    assert report.passed, str(report)
+    (trial,) = report.trials
+    assert (trial.attempts, trial.work_lost) == (2, 1)
+
+
+@pytest.mark.parametrize("kind", ["term", "abort", "stop"])
+def test_signals_reach_a_server(kind):
+    report = check_training(
+        programs.checkpointed, SERVERS, faults=sweep_of("after step 3", tasks=["worker:1"], kind=kind), **GIVEN
+    )
+    assert report.passed, str(report)
+    assert report.trials[0].verdict is Verdict.EXACT
+
+
+def test_two_workers_are_lost_at_once():
+    faults = ["kill worker:0 before step 2", "kill worker:1 before step 2"]
+    report = check_training(programs.checkpointed, SERVERS, faults=faults, exact=True, **GIVEN)
+    assert report.passed, str(report)
+    assert report.trials[0].notes == ()
+
+
+@pytest.mark.parametrize("task", ["worker:0", "chief:0", "ps:0"])
+def test_closures_that_run_concurrently_are_counted(task):
+    faults = sweep_of("in training, batch 5", tasks=[task])
+    report = check_training(programs.concurrent, SERVERS, faults=faults, **GIVEN)
+    assert report.passed, str(report)
+    assert report.trials[0].verdict in (Verdict.EQUAL, Verdict.RETRIED)
+
+
+def test_closures_that_are_scheduled_again_after_a_restart_are_too_many():
+    program = partial(programs.concurrent, sin="counts again")
+    report = check_training(program, SERVERS, faults="kill chief:0 in training, batch 5", **GIVEN)
+    assert not report.passed
+    (trial,) = report.trials
+    assert (trial.verdict, trial.steps) == (Verdict.REPLAYED, 3), str(report)
+    assert "done counts 9 updates, 6 without the interruption" in trial.message
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (SERVERS, "a server runs no program, so it gets only kill, term, abort, stop"),
+        ("parameter_server", "the servers have processes of their own with [processes=separate]"),
+    ],
+)
+def test_a_fault_that_a_server_cannot_get_is_refused(strategy, told):
+    with pytest.raises(ArgumentError, match=r"^faults: ") as caught:
+        check_training(programs.checkpointed, strategy, faults="exception worker:0 before step 2", **GIVEN)
+    assert told in str(caught.value)
