@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster.cluster import Fate
@@ -46,7 +46,7 @@ class TrialAttempt:
     points: tuple[tuple[Reached, ...], ...]
     spec: StrategySpec
     settings: RunSettings
-    ends: Mapping[str, int | None]
+    ends: Mapping[str, int | None] = field(default_factory=dict)
     """Fault that ended a server -> exit status of its process."""
 
     @property

@@ -144,7 +144,7 @@ def test_weights_of_no_step_are_not_counted_as_steps():
     assert trial.finding.cause == "resume-lost-state"
 
 
-def testequal_bits_are_not_exact_if_no_example_was_observed():
+def test_equal_bits_are_not_exact_if_no_example_was_observed():
     ranks = tuple(replace(r, steps=tuple(replace(s, batches=()) for s in r.steps)) for r in BASELINE.ranks)
     unseen = replace(BASELINE, ranks=ranks)
     last = continued(2, steps=tuple(replace(s, batches=()) for s in continued(2).steps))
@@ -153,7 +153,7 @@ def testequal_bits_are_not_exact_if_no_example_was_observed():
     assert "which examples were trained on was not observed" in trial.notes
 
 
-def testequal_bits_are_not_exact_if_other_numbers_were_reported():
+def test_equal_bits_are_not_exact_if_other_numbers_were_reported():
     def told(rank, number):
         return replace(rank, steps=tuple(replace(s, values={"mean": number}) for s in rank.steps))
 
