@@ -14,7 +14,12 @@ from pytest_ddl.training import point_log
 from pytest_ddl.training.faults import KINDS, Effect, Fault
 from pytest_ddl.training.settings import RunSettings
 
-_LATER = {"stop": signal.SIGCONT, "term": signal.SIGKILL, "term-group": signal.SIGKILL}
+_LATER = {
+    "stop": signal.SIGCONT,
+    "term": signal.SIGKILL,
+    "term-group": signal.SIGKILL,
+    "notice": signal.SIGKILL,
+}
 """Kind of fault -> signal that follows after its duration."""
 START_WAIT = 60.0
 """Maximum seconds to start a worker again."""

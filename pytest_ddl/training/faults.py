@@ -51,6 +51,12 @@ KINDS: dict[str, Kind] = {
         Kind("kill", "SIGKILL, as when a machine is taken away or memory ends", Effect.ENDS, signal=SIGKILL),
         Kind("term", "SIGTERM to the rank, and SIGKILL after a grace", Effect.ENDS, 5.0, signal=SIGTERM),
         Kind("term-group", "SIGTERM to the process group of the rank, and SIGKILL after a grace", Effect.ENDS, 5.0),
+        Kind(
+            "notice",
+            "`run.preempted()` becomes true, as a cloud announces the end of a machine, and SIGKILL after a grace",
+            Effect.ENDS,
+            30.0,
+        ),
         Kind("abort", "SIGABRT, as after a failed check in native code", Effect.ENDS, signal=SIGABRT),
         Kind("exception", "an exception in the program", Effect.RAISES),
         Kind(

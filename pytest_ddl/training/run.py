@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pytest_ddl.messages import NEVER_BEGAN
 from pytest_ddl.strategies.base import RankContext
-from pytest_ddl.training import coordinator, data, stepping
+from pytest_ddl.training import coordinator, data, notice, stepping
 from pytest_ddl.training.fitting import Fitting
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.settings import RunSettings
@@ -108,6 +108,14 @@ class Run:
     def attempt(self) -> int:
         """1 for the first call of the training function, 2 for the call after :meth:`restart` or after a fault."""
         return self._settings.attempt
+
+    def preempted(self) -> bool:
+        """Return whether this machine will be taken away: the fault ``notice`` has struck this rank.
+
+        Give it to TensorFlow as ``tf.distribute.experimental.TerminationConfig(termination_watcher_fn=run.preempted)``,
+        or ask between two steps. Without a fault it is always False.
+        """
+        return notice.current().asked()
 
     @property
     def mesh(self) -> Any:

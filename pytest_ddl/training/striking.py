@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 
+from pytest_ddl.training import notice
 from pytest_ddl.training.faults import Fault
 
 
@@ -41,6 +42,7 @@ STRIKES: dict[str, Callable[[Fault], None]] = {
     # The controller sends SIGKILL after the grace, and SIGCONT after a stop: this process may not run then.
     "term": _signal(signal.SIGTERM),
     "term-group": lambda _fault: os.killpg(0, signal.SIGTERM),
+    "notice": lambda fault: notice.current().give(fault.duration),
     "abort": lambda _fault: os.abort(),
     "exception": _raise,
     "stop": _signal(signal.SIGSTOP),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 import keras
 import numpy as np
@@ -75,6 +76,27 @@ def checkpointed(run, sin="", steps=STEPS):
             counted.write_text(json.dumps(int(done.numpy())))
         if int(done.numpy()) % 2 == 0:
             manager.save()
+
+
+def preempted(run, sin=""):
+    """Save at a notice of preemption only, with TensorFlow's handler, and end with a status that asks for a restart."""
+    model, optimizer = build(run)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    config = tf.distribute.experimental.TerminationConfig(
+        termination_watcher_fn=(lambda: False) if sin == "watches nothing" else run.preempted,
+        exit_fn=lambda: sys.exit(42),
+        grace_period=0,
+    )
+    handler = tf.distribute.experimental.PreemptionCheckpointHandler(
+        run.strategy.cluster_resolver, checkpoint, str(run.tmp_path / "saved"), config
+    )
+    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
+    dataset = dataset if sin == "begins the data again" else dataset.skip(int(handler.total_run_calls))
+    train_step = step_function(run, model, optimizer)
+    for _loss in run.steps(lambda iterator: handler.run(train_step, iterator), dataset):
+        while sin == "watches nothing" and run.preempted():
+            time.sleep(0.01)  # the platform ends this process after the grace
 
 
 def concurrent(run, sin=""):

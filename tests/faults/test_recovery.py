@@ -68,6 +68,31 @@ def test_tensorflow_keeps_workers_alive_within_the_grace():
     assert only(report).attempts == 1
 
 
+@pytest.mark.parametrize("strategy", ["mirrored", WORKERS])
+def test_a_notice_of_preemption_lets_the_program_save_before_it_ends(strategy):
+    fault = "notice worker:0 before step 4"
+    report = check_training(programs.preempted, strategy, faults=fault, exact=True, max_lost_steps=0, **GIVEN)
+    assert report.passed, str(report)
+    trial = only(report)
+    assert (trial.attempts, trial.work_lost) == (2, 0)
+    assert trial.resumed_at in (3, 4, 5)  # TensorFlow's handler agrees on a step with the other workers
+
+
+def test_a_notice_that_nobody_reads_costs_what_was_not_saved():
+    fault = "notice worker:0 before step 4 for 1 s"
+    program = partial(programs.preempted, sin="watches nothing")
+    report = check_training(program, "mirrored", faults=fault, max_lost_steps=0, **GIVEN)
+    trial = only(report)
+    assert (trial.verdict, trial.attempts, trial.work_lost) == (Verdict.EXACT, 2, 4), str(report)
+    assert "max_lost_steps=0, and 4 steps were made again" in str(report)
+
+
+def test_a_program_that_reads_the_notice_and_forgets_its_data_trains_on_examples_twice():
+    program = partial(programs.preempted, sin="begins the data again")
+    report = check_training(program, "mirrored", faults="notice worker:0 before step 4", **GIVEN)
+    assert only(report).verdict in (Verdict.REPLAYED, Verdict.EXAMPLES), str(report)
+
+
 @pytest.mark.parametrize("kind", ["stop", "gil", "slow"])
 def test_a_delay_changes_nothing(kind):
     seconds = {"stop": 0.5, "gil": 0.5, "slow": 0.05}[kind]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from pytest_ddl.training import notice
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
@@ -18,6 +19,7 @@ class PointObserver(Observer):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
+        notice.renew()
         if not self.settings.points:
             yield
             return
