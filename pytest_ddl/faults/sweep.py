@@ -168,6 +168,13 @@ class Injector:
             if found and task not in self._restores:
                 self._restores[task] = schedule, found
 
+    def _interrupt_late(self) -> None:
+        """Interrupt the program after its last step, so that a second attempt shows the points of its restore."""
+        ends = [one.point for task, one in self.points if task == self.tasks[0] and one.point.when == "after"]
+        last = next((point for point in reversed(ends) if point.phase == "step"), None)
+        if last is not None:
+            self.trial((Fault("kill", self.tasks[0], last),))
+
     def sweep(self, wanted: Sweep) -> list[Trial]:
         """Strike at every wanted point once, and then at the points of a restore, which only a resumed run has."""
         first = [(task, one.point) for task, one in self.points if wanted.wants(task, one.point)]
@@ -177,6 +184,8 @@ class Injector:
         for number, schedule in enumerate(schedules, 1):
             self.place = f"fault {number} of {len(schedules)}: "
             trials.append(self.trial(schedule))
+        if "restore" in wanted.phases and not self._restores:
+            self._interrupt_late()
         for task, (schedule, points) in sorted(self._restores.items()):
             again = [Fault(wanted.kind, task, point, attempt=2) for point in points if wanted.wants(task, point)]
             trials += [self.trial((*schedule, fault)) for fault in again]

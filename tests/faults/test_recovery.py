@@ -177,6 +177,13 @@ def test_every_point_is_struck_once_and_the_restore_too():
     assert "kill worker:0 before restore 1 of attempt 2" in struck
 
 
+def test_a_sweep_of_restores_alone_strikes_in_the_second_attempt():
+    report = check_training(programs.checkpointed, "mirrored", faults=Sweep(phases=["restore"]), exact=True, **GIVEN)
+    assert report.passed, str(report)
+    struck = [str(trial.schedule[-1]) for trial in report.trials]
+    assert struck == [f"kill worker:0 {when} restore 1 of attempt 2" for when in ("before", "after")]
+
+
 def test_a_sweep_strikes_at_chosen_points():
     points = ["before step 4", "after save 1", "before restore 1"]
     report = check_training(programs.checkpointed, "mirrored", faults=Sweep(points=points, writes=False), **GIVEN)
