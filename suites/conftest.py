@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from pytest_ddl.items.selection import SPEC_FIXTURE
 from pytest_ddl.session import harness_of
 from suites import absent, coverage, expecting, items, subject, tiers
 from suites.items import missing
-from suites.known_failures import FILE, versions_of
+from suites.known_failures import FILE, KnownFailure, versions_of
 
 # The examples are fixed, because a test that fails for one commit must not pass for the next with other examples.
 # The health check about function-scoped fixtures is off, because ddl_equivalence keeps no state between examples.
@@ -86,8 +87,9 @@ def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
 def ddl_equivalence(ddl_equivalence: Callable[..., Any], request: pytest.FixtureRequest) -> Callable[..., Any]:
     """The plugin's ``ddl_equivalence``. A test with a known failure must fail with one of the known causes."""
     known = request.node.stash.get(expecting.KNOWN, None)
+    of_faults = request.node.stash.get(expecting.OF_FAULTS, ())
     if known is None:
-        return ddl_equivalence
+        return partial(_with_faults, ddl_equivalence, of_faults) if of_faults else ddl_equivalence
 
     def compare(train: Any, **arguments: Any) -> Any:
         __tracebackhide__ = True
@@ -109,3 +111,8 @@ def ddl_equivalence(ddl_equivalence: Callable[..., Any], request: pytest.Fixture
         )
 
     return compare
+
+
+def _with_faults(compare: Callable[..., Any], entries: Sequence[KnownFailure], train: Any, **arguments: Any) -> None:
+    __tracebackhide__ = True
+    expecting.injected(entries, partial(compare, train, **arguments))

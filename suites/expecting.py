@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
 
-from pytest_ddl import DivergenceError, RankError
+from pytest_ddl import DivergenceError, RankError, RecoveryError
 from pytest_ddl.items.selection import SPEC_FIXTURE
 from suites import subject
 from suites.known_failures import FILE, KnownFailure, entry_to_paste, installed, known_failures, load, of_installed
 
 KNOWN = pytest.StashKey[KnownFailure]()
 """Entry of a test."""
+OF_FAULTS = pytest.StashKey[tuple[KnownFailure, ...]]()
+"""Entries of a test that injects faults. Each explains the verdicts after some of them."""
 EXPECTED = pytest.StashKey["Expected"]()
 OPTION = "--ddl-expected-failures"
 
@@ -62,6 +64,27 @@ def shows(known: KnownFailure, error: Exception) -> bool:
     return isinstance(error, AssertionError | DivergenceError)
 
 
+def injected(entries: Sequence[KnownFailure], inject: Callable[[], Any]) -> None:
+    """Inject faults of which some are known to show defects. Entries must explain all failures, and each entry one."""
+    __tracebackhide__ = True
+    used = []
+    try:
+        inject()
+    except RecoveryError as error:
+        for trial, _why in error.report.broken:
+            faults = "; then ".join(map(str, trial.schedule))
+            cause = trial.finding.cause if trial.finding is not None else None
+            given = faults, trial.verdict.value, cause, trial.message
+            entry = next((one for one in entries if one.explains(*given)), None)
+            if entry is None:
+                raise
+            used.append(entry)
+    if left := [entry for entry in entries if entry not in used]:
+        told = f"{left[0].file.name}: {left[0]} explains no fault of this test: take the entry out, or change it"
+        pytest.fail(told, pytrace=False)
+    pytest.xfail("; ".join(dict.fromkeys(f"{', '.join(one.verdicts)}: {one.explanation}" for one in used)))
+
+
 class Expected:
     """The known failures of one run. An entry of a later file goes before one of an earlier file."""
 
@@ -81,7 +104,10 @@ class Expected:
             for entry in self._entries:
                 if entry.matches(test.nodeid, strategy) and entry.applies(installed(), subject.of_test(test)):
                     unmatched.discard(entry)
-                    test.stash[KNOWN] = entry
+                    if entry.verdicts:
+                        test.stash[OF_FAULTS] = (*test.stash.get(OF_FAULTS, ()), entry)
+                    else:
+                        test.stash[KNOWN] = entry
             known = test.stash.get(KNOWN, None)
             if known is not None and "ddl_equivalence" not in test.fixturenames:  # type: ignore[attr-defined]
                 reason = f"{', '.join(known.causes)}: {known.explanation}"
@@ -121,7 +147,8 @@ class Expected:
         """Show the entry that would make a failure an expected one."""
         report = yield
         strategy = strategy_of(item)
-        own = item.path.is_relative_to(FILE.parent) and strategy is not None and KNOWN not in item.stash
+        known = KNOWN in item.stash or OF_FAULTS in item.stash
+        own = item.path.is_relative_to(FILE.parent) and strategy is not None and not known
         if call.when == "call" and report.failed and own and call.excinfo is not None:
             title = f"entry for {OPTION}, if TensorFlow or Keras is wrong"
             of_ranks = [text for name, text in report.sections if name.startswith(title)]

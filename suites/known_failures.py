@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.known.catalogue import KNOWN
+from pytest_ddl.faults.verdict import Verdict
 from suites.subject import KERAS, KERAS_3
 
 if sys.version_info >= (3, 11):
@@ -27,6 +28,7 @@ FILE = Path(__file__).with_name("expected_failures.toml")
 _RAISE = {"worker-raised", "worker-died", "unsupported-by-framework", "optimizer-not-built"}
 """Causes of failures in which TensorFlow or Keras raises, or ends the process."""
 
+VERDICTS = tuple(verdict.value for verdict in Verdict)
 REPROS = Path(__file__).with_name("repros")
 """Folder of programs that show a failure without pytest-ddl."""
 
@@ -49,6 +51,10 @@ class KnownFailure:
     """File with the entry; the programs are in the folder ``repros`` beside it."""
     message: str = ""
     """Pattern that the message of the exception contains. Without one, the test must find a wrong result."""
+    verdicts: tuple[str, ...] = ()
+    """Verdicts of interruptions that the entry is about; empty if it is not about faults."""
+    points: str = ""
+    """Pattern of the faults after which there are such verdicts; empty for all faults."""
     known: str = ""
     """Id of the plugin's known behavior that gives causes, versions, reason and link; empty if it is not one."""
 
@@ -78,6 +84,11 @@ class KnownFailure:
         """Return whether the entry is for this test under this strategy."""
         return (not self.strategies or strategy in self.strategies) and re.search(self.test, nodeid) is not None
 
+    def explains(self, faults: str, verdict: str, cause: str | None, message: str) -> bool:
+        """Return whether the entry is about the verdict of an interruption, with its cause and its message."""
+        told = re.search(self.points, faults) and re.search(self.message, message)
+        return verdict in self.verdicts and cause in (None, *self.causes) and told is not None
+
 
 def load(text: str, file: Path = FILE) -> tuple[KnownFailure, ...]:
     """Parse the entries of a file, given its text.
@@ -99,6 +110,10 @@ def load(text: str, file: Path = FILE) -> tuple[KnownFailure, ...]:
         for cause in () if of_catalogue else entry["causes"]:
             if cause not in CAUSES:
                 raise ValueError(f"{file.name}: {entry}: {cause!r} is no cause; see docs/causes.md")
+        if wrong := [one for one in entry.get("verdicts", ()) if one not in VERDICTS]:
+            raise ValueError(f"{file.name}: {entry}: {wrong[0]!r} is no verdict; valid: {', '.join(VERDICTS)}")
+        if "points" in entry and "verdicts" not in entry:
+            raise ValueError(f"{file.name}: {entry}: points need the verdicts of the faults that strike there")
         if not of_catalogue and "message" not in entry and _RAISE & set(entry["causes"]):
             raise ValueError(f"{file.name}: {entry}: needs the message of the exception, as a pattern")
         if not proof:
@@ -168,6 +183,7 @@ def entry_to_paste(nodeid: str, strategy: str, error: BaseException, subject: st
     report = getattr(error, "report", None)
     causes = [finding.cause for finding in report.findings if finding.cause] if report is not None else []
     told = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    broken = getattr(report, "broken", ())
     raised = report is None and not isinstance(error, AssertionError) and not told.startswith("AssertionError on ")
     lines = [
         "[[failure]]",
@@ -176,7 +192,18 @@ def entry_to_paste(nodeid: str, strategy: str, error: BaseException, subject: st
         f"causes = {json.dumps(list(dict.fromkeys(causes)) or (['worker-raised'] if raised else ['?']))}",
         *(f'{name} = "=={number}"' for name, number in versions_of(subject).items()),
         *([f"message = {json.dumps(re.escape(told[:80]))}"] if raised else []),
+        *_of_faults(broken),
         'reason = "?"',
         'link = "?"  # or: repro = "name of a program in repros/"',
     ]
     return "\n".join(lines)
+
+
+def _of_faults(broken: Iterable[Any]) -> list[str]:
+    """Return the lines of an entry about the interruptions that a program does not recover from."""
+    trials = [trial for trial, _why in broken]
+    if not trials:
+        return []
+    points = dict.fromkeys(re.escape(str(trial.schedule[-1].point)) for trial in trials)
+    verdicts = dict.fromkeys(trial.verdict.value for trial in trials)
+    return [f"verdicts = {json.dumps(list(verdicts))}", f"points = '{'|'.join(points)}'"]
