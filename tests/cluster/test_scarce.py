@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
 from pytest_ddl.cluster.obstacles import cannot_start, temporary_folder
 from pytest_ddl.cluster.resources import Ledger, PortLease
+from tests.fire.registry import SCARCITIES
 from tests.polling import wait_until
 
 
@@ -154,7 +156,7 @@ def test_a_refused_fork_fails_only_its_own_request(start: Callable[..., LocalLau
     before = launcher.launch(PortLease(0), [0], os.environ)
     first = psutil.Process(before[0].pid)
     count = descriptors()
-    with pytest.raises(LaunchError, match=r"Resource temporarily unavailable.*ulimit -u"):
+    with pytest.raises(LaunchError, match=f"Resource temporarily unavailable.*{re.escape(SCARCITIES['forks'].says)}"):
         launcher.launch(PortLease(0), [0, 1], os.environ)
     assert descriptors() == count
     assert first.is_running()
