@@ -390,9 +390,10 @@ class Cluster:
 
     @property
     def alive(self) -> bool:
-        """True if all processes still run, as far as the launcher knows."""
+        """True if all processes still run. Between requests, a readable channel is that of a process that has ended."""
         with contextlib.suppress(LaunchError):
-            return all(process.wait() is None for process in self.processes)
+            silent = not self._closed and not wait([process.fileno() for process in self.processes], 0)
+            return silent and all(process.wait() is None for process in self.processes)
         return False
 
     def tear_down_session(self, deadline: float | None = None) -> None:

@@ -27,11 +27,11 @@ POINTS = """
         except FileExistsError:
             return
         os.kill(pid, getattr(signal, SIGNAL))
-        if (TARGET, SIGNAL) == ("zygote", "SIGKILL"):
-            # The kernel kills the ranks together with the zygote. Nothing goes on before both have happened.
+        if TARGET in ("zygote", "rank") and SIGNAL == "SIGKILL":
+            # Nothing goes on before the process has ended. The kernel kills the ranks together with the zygote.
             while in_rank():
                 signal.pause()
-            while strays.state(pid) not in ("Z", ""):
+            while strays.state(pid) not in ("Z", "X", ""):
                 time.sleep(0.01)
 
     def in_rank():
@@ -57,7 +57,7 @@ CONFTEST = """
     from pytest_ddl.cluster.protocol import Kind
     from pytest_ddl.cluster.resources import PortLease
 
-    LIMIT = float(os.environ["FIRE_LIMIT"])
+    LIMIT, IMPORT_LIMIT = map(float, os.environ["FIRE_LIMITS"].split(","))
 
     def pytest_configure(config):
         if fire_points.in_rank():
@@ -66,8 +66,8 @@ CONFTEST = """
         name = "xdist_worker" if worker else "xdist_controller" if xdist else "pytest_process"
         os.environ["FIRE_" + name] = str(os.getpid())
         # Limits of 120 s, which a test does not wait for.
-        for module in (local_launcher, pytest_ddl.harness, pytest_ddl.items.on_ranks):
-            module.START_TIMEOUT = LIMIT
+        pytest_ddl.harness.START_TIMEOUT = pytest_ddl.items.on_ranks.START_TIMEOUT = LIMIT
+        local_launcher.START_TIMEOUT = IMPORT_LIMIT
         watch(local_launcher.LocalLauncher, "_start_cold", after=zygote_starts)
         watch(cluster.Cluster, "_gather", before=cluster_starts)
         watch(PortLease, "__init__", after=ports_are_leased)
@@ -97,7 +97,7 @@ CONFTEST = """
             file.writelines(f"{port}\\n" for port in lease.ports)
 
     def pytest_runtest_logfinish(nodeid):
-        if "test_struck" in nodeid and not fire_points.in_rank():
+        if "::test_struck" in nodeid and not fire_points.in_rank():
             fire_points.reached("between two tests")
 
     @pytest.hookimpl(tryfirst=True)
