@@ -22,7 +22,6 @@ from pytest_ddl.cluster.explain import sections
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.parameters import difference, in_words
 from pytest_ddl.cluster.protocol import Kind, PhaseResult
-from pytest_ddl.cluster.resources import ResourcesBusyError
 from pytest_ddl.harness import START_TIMEOUT
 from pytest_ddl.items.merge import crash_message, failed_report, is_unexpected_pass, merge_phase, output_sections
 from pytest_ddl.items.selection import parse_mark
@@ -236,7 +235,7 @@ class ItemOnRanks:
             yield
         except (KeyboardInterrupt, pytest.exit.Exception):
             raise
-        except (ClusterError, LaunchError, ResourcesBusyError) as error:
+        except (ClusterError, LaunchError) as error:
             self._merged[when] = failed_report(self._item, when, str(error))
             self._raise(error)
         except BaseException as error:

@@ -48,11 +48,14 @@ def _ports(process: psutil.Process) -> int:
 
 
 def resident(pid: int) -> int:
-    """Return the bytes of memory that a process has written and shares with no other process."""
+    """Return the bytes of memory that a process has written, whether or not it shares them with forked processes.
+
+    The private part would grow by itself: a page becomes private when a forked process writes its copy.
+    """
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Private_Dirty:"):
+        if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("smaps_rollup has no Private_Dirty")
+    raise AssertionError("smaps_rollup has no line for anonymous memory")
 
 
 @dataclass(frozen=True)
