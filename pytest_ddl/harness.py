@@ -52,6 +52,8 @@ class Harness:
         self._address = address
         self._own_folder = folder is None
         self._folder = folder
+        self._folder_lock: int | None = None
+        """Lock that shows to zygotes of xdist workers that this process still uses the folder."""
         self._machine = machine
         self._shared = shared
         self._built: dict[StrategySpec, Any] = {}
@@ -66,8 +68,12 @@ class Harness:
     def folder(self) -> Path:
         """Scratch folder of this session. All xdist workers share it, and it is removed at the end."""
         if self._folder is None:
-            with _writing(tempfile.gettempdir()):
-                self._folder = Path(tempfile.mkdtemp(prefix="pytest-ddl-"))
+            from pytest_ddl.cluster import session_folder
+            from pytest_ddl.cluster.obstacles import temporary_folder
+
+            with _writing(temporary_folder()):
+                self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
+                self._folder_lock = session_folder.hold(str(self._folder))
         return self._folder
 
     @property
@@ -255,6 +261,9 @@ class Harness:
         if self._folder is not None and self._own_folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+            if self._folder_lock is not None:
+                os.close(self._folder_lock)
+                self._folder_lock = None
 
 
 @contextmanager

@@ -307,7 +307,7 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
         try:
             cluster = stack.enter_context(harness.cluster(_ddl_spec, mark))
         except (ClusterError, LaunchError) as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         # The time limit of the test starts when its cluster is ready: how long that takes depends on earlier tests.
         yield ClusterHandle(cluster, time.monotonic() + harness.timeout(mark))
 

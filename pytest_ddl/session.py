@@ -378,7 +378,7 @@ def checking(harness: Harness, item: pytest.Item, spec: StrategySpec, planned: P
         try:
             planned.run(spec, harness.registry[spec.name].capabilities, call, compare)
         except (ClusterError, LaunchError) as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     return run
 

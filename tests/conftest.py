@@ -27,12 +27,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # A test that an argument names runs always.
-    if config.getoption("--nightly") or any("::" in argument for argument in config.args):
+    if any("::" in argument for argument in config.args):
         return
-    left_out = {item for item in items if _is_nightly(item)}
+    left_out = set() if "soak" in config.option.markexpr else {item for item in items if _is_soak(item)}
+    if not config.getoption("--nightly"):
+        left_out |= {item for item in items if _is_nightly(item)}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def _is_soak(item: pytest.Item) -> bool:
+    # It takes hours, so the other tests of the night do not wait for it.
+    return item.path.is_relative_to(TIERS.parent) and item.get_closest_marker("soak") is not None
 
 
 def _is_nightly(item: pytest.Item) -> bool:

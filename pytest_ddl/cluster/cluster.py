@@ -33,8 +33,9 @@ from pytest_ddl.cluster.protocol import (
     decode,
     encode,
 )
+from pytest_ddl.cluster.sending import send
 from pytest_ddl.cluster.ship import user_modules
-from pytest_ddl.cluster.worker import STACKS_SIGNAL
+from pytest_ddl.cluster.stacks import stacks_of
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
 
@@ -42,8 +43,6 @@ GRACE = 0.3
 """Seconds to wait for the other ranks after one has failed. Ranks with the same failure answer within this time."""
 REPORT_WAIT = 10.0
 """Maximum seconds to wait for the report of a rank that has failed too. It takes longer if the machine is busy."""
-STACKS_WAIT = 0.3
-"""Seconds to wait for a rank's stacks. faulthandler writes them within milliseconds."""
 POLL = 0.5
 """Seconds between calls of ``stuck``, which reads a small file of every rank."""
 EXIT_WAIT = 2.0
@@ -91,7 +90,9 @@ class Cluster:
         self.next_item: str | None = None
         """Id of the item for which the ranks keep fixtures of an earlier item."""
         self.on_session_end: Callable[[Sequence[Answer]], None] | None = None
-        """Callback for the answers of the ranks when they tear down the fixtures that a finished item has left."""
+        """Callback for the answers of the ranks when they tear down the fixtures that a finished item has left.
+
+        It gets no answers if the ranks could not be asked. :attr:`dirty` then has the reason."""
 
     @classmethod
     def start(
@@ -216,13 +217,14 @@ class Cluster:
         started = time.monotonic()
         offsets = {rank: self.processes[rank].output_offsets() for rank in ranks}
         for rank, body in zip(ranks, bodies, strict=True):
-            # If a rank has already died, the wait below notices it.
-            with contextlib.suppress(OSError):
-                self.processes[rank].send(encode(Request(self._next_id, kind, body, surroundings)))
+            send(self.processes[rank], encode(Request(self._next_id, kind, body, surroundings)))
         try:
             answers = self._collect(ranks, deadline, patience, stuck)
+        except LaunchError as error:
+            self.dirty = self.dirty or str(error).partition("\n")[0]
+            raise
         except BaseException:
-            # After Ctrl-C or the end of the zygote, the ranks are still busy with the request.
+            # After Ctrl-C, the ranks are still busy with the request.
             self.dirty = self.dirty or "interrupted"
             raise
         if any(not answer.ok for answer in answers.values()):
@@ -303,11 +305,14 @@ class Cluster:
     def _answer(self, rank: int, reporting: set[int]) -> Answer | None:
         """Read one message of a rank. A notice adds the rank to ``reporting`` and gives ``None``.
 
-        A reply to an older request makes the cluster dirty and gives ``None``.
+        A reply to an older request makes the cluster dirty and gives ``None``. So does a reply of which only a part has
+        arrived, without making the cluster dirty.
         """
         task = str(self.tasks[rank])
         try:
             reply = decode(self.processes[rank].receive())
+        except BlockingIOError:
+            return None
         except (EOFError, OSError):
             self.dirty = self.dirty or f"rank {rank} died"
             return Answer(rank, task, Fate.DIED, exit_status=self._exit_status(rank))
@@ -340,21 +345,8 @@ class Cluster:
 
     def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
         """Return the Python stacks of all threads of the ranks, by rank."""
-        chosen = list(range(self.num_ranks) if ranks is None else ranks)
-        for rank in chosen:
-            self.processes[rank].read_stacks()
-            self.processes[rank].signal(STACKS_SIGNAL)
-        found = dict.fromkeys(chosen, "")
-        deadline = time.monotonic() + STACKS_WAIT
-        quiet = 0
-        # faulthandler does not signal its end, so stop when all ranks have written and no new text arrives.
-        while time.monotonic() < deadline and quiet < 3:
-            time.sleep(0.01)
-            news = {rank: self.processes[rank].read_stacks() for rank in chosen}
-            for rank, text in news.items():
-                found[rank] += text
-            quiet = quiet + 1 if all(found.values()) and not any(news.values()) else 0
-        return {rank: text or "(no stacks: the process is suspended or gone)" for rank, text in found.items()}
+        chosen = range(self.num_ranks) if ranks is None else ranks
+        return stacks_of({rank: self.processes[rank] for rank in chosen})
 
     def signal(self, index: int, number: int) -> None:
         """Send a signal to a rank or server. The cluster is then not given to another test."""
@@ -398,9 +390,10 @@ class Cluster:
 
     @property
     def alive(self) -> bool:
-        """True if all processes still run, as far as the launcher knows."""
+        """True if all processes still run. Between requests, a readable channel is that of a process that has ended."""
         with contextlib.suppress(LaunchError):
-            return all(process.wait() is None for process in self.processes)
+            silent = not self._closed and not wait([process.fileno() for process in self.processes], 0)
+            return silent and all(process.wait() is None for process in self.processes)
         return False
 
     def tear_down_session(self, deadline: float | None = None) -> None:
@@ -409,11 +402,16 @@ class Cluster:
         :param deadline: in seconds of :func:`time.monotonic`. The default is :data:`TEAR_DOWN_WAIT` from now.
         """
         report, self.on_session_end = self.on_session_end, None
-        if report is None or self.dirty or not self.alive:
+        if report is None:
             return
-        with contextlib.suppress(LaunchError):
+        answers: Sequence[Answer] = ()
+        if not self.dirty:
             until = time.monotonic() + TEAR_DOWN_WAIT if deadline is None else deadline
-            report(self.ask(Kind.END_SESSION, deadline=until))
+            try:
+                answers = self.ask(Kind.END_SESSION, deadline=until)
+            except (LaunchError, ClusterError) as error:
+                self.dirty = self.dirty or str(error)
+        report(answers)
 
     def _end_sessions(self) -> None:
         """End open pytest sessions in the usual way, so that fixtures of wider scopes are torn down."""

@@ -127,8 +127,9 @@ def explain_start(spec: str, answers: Sequence[Answer]) -> tuple[str, bool]:
     output = "\n".join(answer.stderr for answer in answers)
     if any(words in text + output for words in ("Could not start gRPC server", "Address already in use")):
         return text, True
-    traces = "\n".join(answer.failure.traceback for answer in answers if answer.failure and answer.failure.traceback)
-    return f"{text}\n{traces}".rstrip(), False
+    traces = [answer.failure.traceback for answer in answers if answer.failure and answer.failure.traceback]
+    ends = [f"{answer.task}, {part}" for answer in answers if answer.fate is not Fate.REPLIED for part in _last(answer)]
+    return "\n".join([text, *traces, *ends]).rstrip(), False
 
 
 def sections(answers: Sequence[Answer], num_ranks: int | None = None) -> list[tuple[str, str]]:
@@ -150,13 +151,18 @@ def sections(answers: Sequence[Answer], num_ranks: int | None = None) -> list[tu
     for answer in answers:
         if answer.fate is not Fate.REPLIED:
             title = f"rank {answer.rank} of {total} ({answer.task}) {answer.describe_end()}"
-            parts = []
-            if answer.stacks:
-                parts.append("stacks:\n" + shorten(main_thread_first(answer.stacks), MAX_STACK_LINES))
-            if answer.fate is Fate.DIED and (answer.stdout or answer.stderr):
-                parts.append("its last output:\n" + shorten_head(answer.stdout + answer.stderr, MAX_OUTPUT_LINES))
-            found.append((title, "\n".join(parts)))
+            found.append((title, "\n".join(_last(answer))))
     return found
+
+
+def _last(answer: Answer) -> list[str]:
+    """Return what is known about the end of a rank that did not reply: its stacks, or its last output if it died."""
+    parts = []
+    if answer.stacks:
+        parts.append("stacks:\n" + shorten(main_thread_first(answer.stacks), MAX_STACK_LINES))
+    if answer.fate is Fate.DIED and (answer.stdout or answer.stderr):
+        parts.append("its last output:\n" + shorten_head(answer.stdout + answer.stderr, MAX_OUTPUT_LINES))
+    return parts
 
 
 def main_thread_first(stacks: str) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pytest_ddl.cluster.resources import Ledger
 from pytest_ddl.strategies.spec import Topology
+
+if TYPE_CHECKING:
+    from pytest_ddl.cluster.resources import Ledger
 
 
 class LaunchError(RuntimeError):
@@ -29,7 +31,7 @@ class WorkerProcess(Protocol):
         """Return a file descriptor that becomes readable when :meth:`receive` has something to return or to raise."""
 
     def send(self, data: bytes) -> None:
-        """Send a request.
+        """Send a request. It may wait until the worker reads, because a large request is sent by a thread.
 
         :raises OSError: if the worker has ended.
         """
@@ -38,6 +40,8 @@ class WorkerProcess(Protocol):
         """Return the next reply. Do not read beyond its end, because :meth:`fileno` would not announce that part.
 
         :raises EOFError: if the worker has ended or has closed its channel. An ``OSError`` has the same meaning.
+        :raises BlockingIOError: if only a part of the reply has arrived. The method is called again when there is more.
+            A launcher that waits for the rest instead waits without a deadline if the worker is suspended.
         """
 
     def signal(self, number: int) -> None:

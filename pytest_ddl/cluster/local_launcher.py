@@ -21,9 +21,10 @@ import pytest_ddl
 from pytest_ddl.cluster import strays
 from pytest_ddl.cluster.launcher import LaunchError, Reservation
 from pytest_ddl.cluster.local_process import LocalProcess, tail
-from pytest_ddl.cluster.obstacles import cannot_write, how_it_ended, loopback_problem
+from pytest_ddl.cluster.obstacles import cannot_start, cannot_write, how_it_ended, loopback_problem
 from pytest_ddl.cluster.preload import PRELOAD
 from pytest_ddl.cluster.resources import Ledger, PortLease
+from pytest_ddl.cluster.session_folder import ZYGOTE_PREFIX
 from pytest_ddl.cluster.zygote import short_path
 from pytest_ddl.strategies.spec import Topology
 
@@ -89,6 +90,9 @@ class LocalLauncher:
         """Exit statuses of workers that ended before :meth:`launch` returned them, by pid."""
         self._running: dict[int, LocalProcess] = {}
         self._forked: dict[int, int] = {}
+        """Pids of forked workers that :meth:`launch` has not returned, by the number of their request."""
+        self._refused: dict[int, str] = {}
+        """Reasons why workers could not be forked, by the number of their request."""
         self._process: subprocess.Popen[bytes] | WarmZygote | None = None
         self._leave_warm: Callable[[], None] | None = None
         """Function that starts a warm server for the next run, if this run needs it."""
@@ -104,19 +108,23 @@ class LocalLauncher:
         try:
             # A zygote removes the folder when it ends, but a zygote that was killed leaves its socket there.
             folder.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix="zygote-", dir=folder)) if shared else folder
+            folder = Path(tempfile.mkdtemp(prefix=ZYGOTE_PREFIX, dir=folder)) if shared else folder
             self.address = str(folder / "zygote")
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.address)
             self._log = open(folder / "zygote.log", "ab+")  # noqa: SIM115
         except OSError as error:
             raise LaunchError(cannot_write(error, folder)) from None
-        self._socket, theirs = socket.socketpair()
         environ = {**environ, strays.TAG: self._tag}
-        with theirs:
-            if warm:
-                self._process = self._fork_warm(environ, theirs, isolated)
-            self._process = self._process or self._start_cold(environ, theirs, isolated)
+        try:
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                if warm:
+                    self._process = self._fork_warm(environ, theirs, isolated)
+                self._process = self._process or self._start_cold(environ, theirs, isolated)
+        except OSError as error:
+            self._log.close()
+            raise LaunchError(cannot_start(error)) from None
 
     def _fork_warm(self, environ: Mapping[str, str], theirs: socket.socket, isolated: bool) -> WarmZygote | None:
         from pytest_ddl.cluster import warm
@@ -172,25 +180,37 @@ class LocalLauncher:
         self._wait_until(lambda: self._ready, "importing TensorFlow")
         if self._error:
             raise LaunchError(self._error + self._log_tail())
-        workers = {}
-        for _ in tasks:
-            worker = LocalProcess(self._signal, self._poll)
-            request = {"op": "fork", "id": self._next_id + 1, "environ": {**environ, strays.TAG: self._tag}}
-            data = json.dumps(request).encode() + b"\n"
-            # Counted before the request is sent: if a signal handler raises here, a later worker gets another number.
-            self._next_id += 1
-            workers[self._next_id] = worker
-            try:
-                sent = socket.send_fds(self._socket, [data], worker.fds)
-                self._socket.sendall(data[sent:])
-            except OSError:
-                raise self._ended_error() from None
-        self._wait_until(lambda: workers.keys() <= self._forked.keys(), "forking workers")
+        with contextlib.ExitStack() as unless_started:
+            workers: dict[int, LocalProcess] = {}
+            for _ in tasks:
+                worker = LocalProcess(self._signal, self._poll)
+                unless_started.callback(worker.close)
+                # Counted before the request is sent: if a signal handler raises here, a later worker gets another
+                # number.
+                self._next_id += 1
+                workers[self._next_id] = worker
+                self._request_fork(self._next_id, worker, environ)
+            self._wait_until(lambda: workers.keys() <= self._forked.keys() | self._refused.keys(), "forking workers")
+            pids = {number: self._forked.pop(number) for number in workers.keys() & self._forked.keys()}
+            refused = [self._refused.pop(number) for number in workers.keys() & self._refused.keys()]
+            if refused:
+                # Those that were forked end, because their channels are closed.
+                raise LaunchError(refused[0])
+            unless_started.pop_all()
         for number, worker in workers.items():
-            worker.started(self._forked.pop(number))
+            worker.started(pids[number])
             self._running[worker.pid] = worker
             worker.exit_status = self._ended.pop(worker.pid, None)
         return list(workers.values())
+
+    def _request_fork(self, number: int, worker: LocalProcess, environ: Mapping[str, str]) -> None:
+        request = {"op": "fork", "id": number, "environ": {**environ, strays.TAG: self._tag}}
+        data = json.dumps(request).encode() + b"\n"
+        try:
+            sent = socket.send_fds(self._socket, [data], worker.fds)
+            self._socket.sendall(data[sent:])
+        except OSError:
+            raise self._ended_error() from None
 
     def _signal(self, pid: int, number: int) -> None:
         request = {"op": "signal", "pid": pid, "number": int(number)}
@@ -228,6 +248,8 @@ class LocalLauncher:
             self._ready = True
         elif message["event"] == "forked":
             self._forked[message["id"]] = message["pid"]
+        elif message["event"] == "refused":
+            self._refused[message["id"]] = message["error"]
         elif message["event"] == "exited":
             worker = self._running.pop(message["pid"], None)
             if worker is not None:
@@ -251,8 +273,22 @@ class LocalLauncher:
         deadline = time.monotonic() + START_TIMEOUT
         while not done():
             if time.monotonic() > deadline:
-                raise LaunchError(f"{what} took more than {START_TIMEOUT:.0f} s{self._log_tail()}")
+                raise self._late_error(f"{what} took more than {START_TIMEOUT:.0f} s")
             self._poll(0.5)
+
+    def _late_error(self, what: str) -> LaunchError:
+        """Return the error for a zygote that does not answer. Give up on it if it never will, so that it is replaced.
+
+        An import may only be slow, for example from a network disk. The next test then waits for it again.
+        """
+        pid = None if self._process is None else self._process.pid
+        suspended = pid is not None and strays.is_suspended(pid)
+        text = f"{what}{'; the zygote is suspended (SIGSTOP), and is killed' if suspended else ''}{self._log_tail()}"
+        if suspended or self._ready:
+            self.ended = text
+            if self._process is not None:
+                self._process.kill()
+        return LaunchError(text)
 
     def _log_tail(self) -> str:
         if self._process is None:
@@ -264,8 +300,9 @@ class LocalLauncher:
         with contextlib.suppress(OSError):
             self._socket.close()
         if self._process is not None:
-            if not self._ready:
-                # It is still importing and would notice the closed socket only afterwards. It has no workers yet.
+            if not self._ready or strays.is_suspended(self._process.pid):
+                # If it is still importing, it would notice the closed socket only afterwards. It has no workers yet. If
+                # it is suspended, the kernel kills its workers together with it.
                 self._process.kill()
             try:
                 self._process.wait(timeout=10)

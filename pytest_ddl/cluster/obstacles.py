@@ -7,13 +7,16 @@ standard library.
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import signal
 import socket
+import tempfile
 from collections.abc import Mapping
 
 _LOCAL = ("localhost", "127.0.0.1")
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
+_MORE_FILES = "raise the number of open files, for example with `ulimit -n 4096`"
 _LIMITS = ((resource.RLIMIT_AS, "address space", "-v"), (resource.RLIMIT_DATA, "data segment", "-d"))
 
 
@@ -77,12 +80,35 @@ def how_it_ended(status: int | None) -> str:
     return f"{how} ({cause})" if cause else how
 
 
+def cannot_start(error: OSError) -> str:
+    """Explain why the system refuses a process, or the pipes and sockets to it, with the fix."""
+    why = error.strerror or str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"no more files can be opened ({why}); {_MORE_FILES}"
+    if error.errno == errno.EAGAIN:
+        return (
+            f"no more processes can be started ({why}); end other processes, or raise their number with "
+            "`ulimit -u unlimited`, in a container with its pids limit"
+        )
+    if error.errno in (errno.ENOMEM, errno.ENOBUFS):
+        return f"no more processes can be started ({why}); free memory or run fewer processes"
+    return f"a process cannot be started: {why}"
+
+
+def temporary_folder() -> str:
+    """Return the folder for temporary files, also if nothing can be written to any."""
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return os.environ.get("TMPDIR") or "/tmp"
+
+
 def cannot_write(error: OSError, folder: object) -> str:
     """Explain why files cannot be made in the folder for temporary files, with the fix."""
     if error.errno == errno.EFBIG:
         fix = "the size of files is limited (ulimit -f): try `ulimit -f unlimited`"
     elif error.errno in (errno.EMFILE, errno.ENFILE):
-        fix = "raise the number of open files, for example with `ulimit -n 4096`"
+        fix = _MORE_FILES
     else:
         fix = "free space there, or set the environment variable TMPDIR to a folder with free space"
     return f"pytest-ddl cannot write to {folder}: {error.strerror or error}; {fix}"

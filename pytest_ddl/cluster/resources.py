@@ -11,6 +11,8 @@ not use them.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import random
@@ -19,12 +21,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import cannot_start, cannot_write
+
 HOST = "127.0.0.1"
 FIRST_PORT, LAST_PORT = 18000, 32000
 """Range of ports: below Linux's default ephemeral range (from 32768) and above the ports of most services."""
 
 
-class ResourcesBusyError(RuntimeError):
+class ResourcesBusyError(LaunchError):
     """The requested slots did not become free in time."""
 
 
@@ -40,6 +45,11 @@ class Slots:
         while self._locks:
             os.close(self._locks.pop())
 
+    @property
+    def held(self) -> bool:
+        """True until the slots are released, unless there are none."""
+        return bool(self._locks)
+
 
 class Ledger:
     """Slots of each kind of resource. All processes with the same folder share them."""
@@ -48,53 +58,137 @@ class Ledger:
         self._folder = folder
         self.capacity = capacity
         """Number of slots by kind of resource. The number of GPUs is added once the machine is known."""
+        self._given: dict[str, list[Slots]] = {}
+        """Slots that this process got, by kind. Released ones are removed at the next request."""
 
     def acquire(self, kind: str, count: int, deadline: float) -> Slots:
         """Wait for ``count`` slots, or for all slots if fewer exist, and take them at once.
 
-        A process that waits holds no slots, so two waiting processes cannot block each other.
+        A process that waits holds no slots, so two waiting processes cannot block each other. Processes wait in turn:
+        otherwise one that wants many slots would never find them free at the same time. The deadline is extended while
+        slots change hands, because others may work for a long time before this process gets its turn.
+
+        A process that already holds slots of CPUs does not wait for more, because it might wait for itself. It gets
+        those that are free, and its ranks share them.
 
         :param deadline: in seconds of :func:`time.monotonic`.
-        :raises ResourcesBusyError: if the slots are not free by the deadline.
+        :raises ResourcesBusyError: if the slots are not free by the deadline. The message names the processes that hold
+            them.
+        :raises LaunchError: if the files of the slots cannot be made.
         """
         wanted = min(count, self.capacity.get(kind, 0))
+        given = self._given[kind] = [slots for slots in self._given.get(kind, ()) if slots.held]
+        with contextlib.ExitStack() as turn:
+            try:
+                slots = self._take(kind, wanted, deadline, at_once=kind == "cpu" and bool(given), turn=turn)
+            except OSError as error:
+                raise LaunchError(cannot_write(error, self._folder)) from None
+        given.append(slots)
+        return slots
+
+    def _take(self, kind: str, wanted: int, deadline: float, *, at_once: bool, turn: contextlib.ExitStack) -> Slots:
+        if at_once or not wanted:
+            return self._free(kind, wanted)
+        patience = deadline - time.monotonic()
+        last = self._last_change(kind)
+        waits = False
         while True:
-            slots = self._try(kind, wanted)
-            if slots is not None:
+            waits = waits or self._gets_turn(kind, turn)
+            slots = self._free(kind, wanted) if waits else Slots()
+            if len(slots.numbers) == wanted:
                 return slots
+            slots.release()
+            change = self._last_change(kind)
+            if change != last:
+                last, deadline = change, time.monotonic() + patience
             if time.monotonic() > deadline:
-                raise ResourcesBusyError(f"{wanted} {kind} slots did not become free; other xdist workers hold them")
+                asked = f"{wanted} of {self.capacity[kind]} {kind} slots"
+                raise ResourcesBusyError(
+                    f"{asked} did not become free within {max(patience, 0):.0f} s; {self._holders(kind)}. "
+                    "Run fewer xdist workers, or end these processes if they are stuck"
+                )
             time.sleep(0.02)
 
-    def _try(self, kind: str, wanted: int) -> Slots | None:
+    def _gets_turn(self, kind: str, turn: contextlib.ExitStack) -> bool:
+        """Return whether this process is the one that takes the next free slots."""
+        lock = self._lock(f"{kind}-turn")
+        if lock is not None:
+            turn.callback(os.close, lock)
+        return lock is not None
+
+    def _free(self, kind: str, wanted: int) -> Slots:
+        """Take at most ``wanted`` slots of those that are free."""
         taken = Slots()
         numbers: list[int] = []
-        for number in range(self.capacity.get(kind, 0)):
-            if len(numbers) == wanted:
-                break
-            lock = os.open(self._folder / f"{kind}-{number}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-            else:
-                taken._locks.append(lock)
-                numbers.append(number)
-        if len(numbers) < wanted:
+        try:
+            for number in range(self.capacity.get(kind, 0)):
+                if len(numbers) == wanted:
+                    break
+                lock = self._lock(f"{kind}-{number}")
+                if lock is not None:
+                    taken._locks.append(lock)
+                    numbers.append(number)
+        except BaseException:
             taken.release()
-            return None
+            raise
         taken.numbers = tuple(numbers)
         return taken
+
+    def _lock(self, name: str) -> int | None:
+        """Lock a file of the folder, and write the pid of this process into it. Return ``None`` if it is locked."""
+        lock = os.open(self._folder / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(lock, f"{os.getpid():<20}".encode(), 0)
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock
+
+    def _last_change(self, kind: str) -> int:
+        """Return a number that changes when a process takes a slot or its turn."""
+        files = [self._folder / f"{kind}-{name}" for name in (*range(self.capacity.get(kind, 0)), "turn")]
+        return max((file.stat().st_mtime_ns for file in files if file.exists()), default=0)
+
+    def _holders(self, kind: str) -> str:
+        """Name the processes that hold slots, and the other one that takes the next ones."""
+        pids = {pid for number in range(self.capacity[kind]) if (pid := self._pid_of_holder(f"{kind}-{number}"))}
+        pids |= {self._pid_of_holder(f"{kind}-turn")} - {0, os.getpid()}
+        own, others = os.getpid() in pids, sorted(pids - {os.getpid()})
+        parts = [f"{'processes' if len(others) > 1 else 'process'} {', '.join(map(str, others))}"] if others else []
+        parts += ["this process"] if own else []
+        return f"held by {' and '.join(parts)}" if parts else "other processes took them"
+
+    def _pid_of_holder(self, name: str) -> int:
+        """Return the pid of the process that has locked a file, or 0 if it is free."""
+        file = os.open(self._folder / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(os.pread(file, 20, 0) or 0)
+        finally:
+            os.close(file)
+        return 0
 
 
 class PortLease:
     """Lease of TCP ports of this machine. No other cluster takes them until they are released.
 
-    :raises OSError: if there are not enough free ports.
+    :raises LaunchError: if there are not enough free ports, or if this process cannot open more sockets.
     """
 
     def __init__(self, count: int) -> None:
         self._held: dict[int, socket.socket] = {}
+        try:
+            self._take(count)
+        except OSError as error:
+            self.release()
+            raise LaunchError(cannot_start(error)) from None
+
+    def _take(self, count: int) -> None:
         # Random numbers of the operating system, because a test that seeds `random` must not make two runs collide.
         order = random.Random(os.urandom(8)).sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT)
         for port in order:
@@ -105,7 +199,10 @@ class PortLease:
                 self._held[port] = held
         if len(self._held) < count:
             self.release()
-            raise OSError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT} on this machine")
+            raise LaunchError(
+                f"no {count} free ports between {FIRST_PORT} and {LAST_PORT} on this machine; `ss -lntup` lists the "
+                "programs that hold them: end some of them"
+            )
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -123,6 +220,10 @@ class PortLease:
 
 
 def _lease(port: int) -> socket.socket | None:
+    """Lease one port. Return ``None`` if it is taken.
+
+    :raises OSError: for another reason, such as too many open files. It is the same for all ports.
+    """
     held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         held.bind((HOST, port))
@@ -130,7 +231,9 @@ def _lease(port: int) -> socket.socket | None:
             # The port of an ended server stays in TIME_WAIT, in which TensorFlow can bind it too.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
-    except OSError:
+    except OSError as error:
         held.close()
-        return None
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return None
+        raise
     return held

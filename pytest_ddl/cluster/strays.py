@@ -39,6 +39,19 @@ def children() -> set[int]:
     return found
 
 
+def is_suspended(pid: int) -> bool:
+    """Return whether a process is suspended by a signal such as SIGSTOP."""
+    return state(pid) in ("t", "T")
+
+
+def state(pid: int) -> str:
+    """Return the state of a process as one letter, as in proc(5); empty if it does not exist."""
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        # The state follows the command's name in parentheses, and the name may contain parentheses.
+        return file.read().rpartition(b")")[2].split()[0].decode()
+    return ""
+
+
 def tagged(value: str) -> list[int]:
     """Return the pids of processes that were started with this value of :data:`TAG`, without zombies."""
     entry = f"{TAG}={value}".encode()

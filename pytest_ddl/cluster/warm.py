@@ -8,7 +8,6 @@ that a process reads when it starts, and the files that it has imported are unch
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
@@ -29,6 +28,7 @@ from typing import Any
 
 import pytest_ddl
 from pytest_ddl.cluster import strays
+from pytest_ddl.cluster.file_lock import locked
 from pytest_ddl.cluster.warm_server import SOFT_LIMITS
 from pytest_ddl.cluster.zygote import short_path
 
@@ -39,6 +39,8 @@ MAX_SERVERS = 3
 _ANSWER_TIMEOUT = 5.0
 """Maximum seconds until a server answers. A ready server needs milliseconds."""
 _START_TIMEOUT = 120.0
+_LOCK_TIMEOUT = 30.0
+"""Maximum seconds to wait while other processes start or end servers, which takes some seconds."""
 _FREE = frozenset(
     (
         *("PWD", "OLDPWD", "SHLVL", "_", "HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "COLUMNS", "LINES", "PS1"),
@@ -349,8 +351,9 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[Path]:
-    with open(folder / "lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(folder / "lock", _LOCK_TIMEOUT) as free:
+        if not free:
+            raise WarmError(f"another process keeps {folder}/lock; `fuser` shows which: end it if it is stuck")
         yield folder
 
 

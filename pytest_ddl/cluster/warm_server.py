@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -100,9 +101,7 @@ class WarmServer:
     def _handle(self, client: zygote.Client) -> None:
         requests = client.read()
         if requests is None:
-            self._selector.unregister(client.socket)
-            self._clients.discard(client)
-            client.socket.close()
+            self._drop(client)
             return
         for request in requests:
             if request["op"] == "fork":
@@ -114,8 +113,22 @@ class WarmServer:
             elif request["op"] == "stop":
                 self._stopped = True
 
+    def _drop(self, client: zygote.Client) -> None:
+        self._selector.unregister(client.socket)
+        self._clients.discard(client)
+        client.socket.close()
+
     def _fork(self, client: zygote.Client, request: dict[str, Any], fds: list[int]) -> None:
-        pid = zygote.fork()
+        try:
+            if len(fds) < NUM_ZYGOTE_FDS:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            pid = zygote.fork()
+        except OSError:
+            # The client starts a zygote itself, and reports why if that fails too.
+            for fd in fds:
+                os.close(fd)
+            self._drop(client)
+            return
         if pid == 0:
             with zygote.ends_after():
                 self._become_zygote(request, fds)

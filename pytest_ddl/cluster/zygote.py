@@ -11,7 +11,7 @@ closes for any reason, including ``kill -9`` of pytest, its workers are killed. 
 started the zygote closes, the zygote ends too.
 
 Wire format: one JSON object per line. Requests: ``fork`` (with the worker's file descriptors attached: control, stdout,
-stderr, stacks) and ``signal``. Answers: ``ready``, ``forked`` and ``exited``.
+stderr, stacks) and ``signal``. Answers: ``ready``, ``forked``, ``refused`` and ``exited``.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import errno
 import faulthandler
+import fcntl
+import functools
 import gc
 import json
 import os
 import random
 import selectors
-import shutil
 import signal
 import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from pytest_ddl.cluster import strays
+from pytest_ddl.cluster import session_folder, strays
+from pytest_ddl.cluster.obstacles import cannot_start
 from pytest_ddl.cluster.preload import import_all
 
 NUM_WORKER_FDS = 4
@@ -97,8 +100,10 @@ class Zygote:
         self._own_children: set[int] = set()
         """Pids of processes that an import has started. They are not orphans of a worker."""
 
-    def serve(self) -> None:
+    def serve(self, imported: Callable[[], None]) -> None:
+        """Import the modules, call ``imported``, and serve until the owner's connection closes."""
         self._error = (_isolate() if self._isolated else "") or import_all(self._preload)
+        imported()
         self._own_children = strays.children()
         # A process that a test starts in a new session outlives its worker and then becomes a child of the zygote.
         strays.adopt_orphans()
@@ -163,7 +168,17 @@ class Zygote:
 
     def _fork(self, client: Client, request: dict[str, Any], fds: list[int]) -> None:
         zygote = os.getpid()
-        pid = fork()
+        try:
+            if len(fds) < NUM_WORKER_FDS:
+                # The kernel leaves descriptors out if this process cannot open so many.
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            pid = fork()
+        except OSError as error:
+            # Only this request fails. The workers of other clients go on.
+            for fd in fds:
+                os.close(fd)
+            client.send({"event": "refused", "id": request["id"], "error": cannot_start(error)})
+            return
         if pid == 0:
             with ends_after():
                 self._become_worker(zygote, request, fds)
@@ -299,11 +314,52 @@ def run(owner: socket.socket, address: str, preload: Sequence[str], *, isolated:
     with short_path(address) as path:
         listener.bind(path)
     listener.listen(64)
+    # The owner may have been killed, so the zygote removes the folder.
+    clean = functools.partial(session_folder.remove, os.path.dirname(address))
     try:
-        Zygote(owner, listener, preload, isolated=isolated).serve()
+        with _ends_with(owner, clean) as disarm:
+            Zygote(owner, listener, preload, isolated=isolated).serve(disarm)
     finally:
-        # The owner may have been killed, so the zygote removes the folder.
-        shutil.rmtree(os.path.dirname(address), ignore_errors=True)
+        clean()
+
+
+@contextlib.contextmanager
+def _ends_with(owner: socket.socket, clean: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """End this process when the owner's connection closes, even during an import, which takes many seconds.
+
+    Yield a function that switches this off. Afterwards the event loop notices the end of the connection.
+    """
+    if not hasattr(fcntl, "F_SETOWN"):
+        yield lambda: None
+        return
+
+    def look(*_signal: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not _peek(owner):
+                clean()
+                os._exit(0)
+
+    def arm(flag: int) -> None:
+        flags = fcntl.fcntl(owner, fcntl.F_GETFL) & ~os.O_ASYNC
+        fcntl.fcntl(owner, fcntl.F_SETFL, flags | flag)
+
+    def disarm() -> None:
+        arm(0)
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+
+    signal.signal(signal.SIGIO, look)
+    fcntl.fcntl(owner, fcntl.F_SETOWN, os.getpid())
+    arm(os.O_ASYNC)
+    # It may have closed before.
+    look()
+    yield disarm
+
+
+def _peek(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except ConnectionError:
+        return b""
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from pytest_ddl.cluster.explain import sections
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.parameters import difference, in_words
 from pytest_ddl.cluster.protocol import Kind, PhaseResult
-from pytest_ddl.cluster.resources import ResourcesBusyError
 from pytest_ddl.harness import START_TIMEOUT
 from pytest_ddl.items.merge import crash_message, failed_report, is_unexpected_pass, merge_phase, output_sections
 from pytest_ddl.items.selection import parse_mark
@@ -104,6 +103,8 @@ class ItemOnRanks:
             self._limit(self._runner.timeout(self._mark))
             self._limit_by_plugin(func_only=False)
             self._following = self._runner.next_in(cluster, self._item, self._nextitem)
+            # From now on, this item reports what its ranks cannot tear down.
+            cluster.on_session_end = None
             self._phase(cluster, "setup", Kind.SETUP, (self._item.nodeid, self._following))
         if _is_given(self._item):
             # To check the scopes of a @given test's fixtures, Hypothesis's own hook would set them up in this process.
@@ -140,22 +141,27 @@ class ItemOnRanks:
                 cluster.retired = cluster.retired or f"{self._item.nodeid} failed in it"
                 raise
             finally:
-                if cluster.retired:
-                    # The cluster is about to be ended, so everything that it still holds is torn down now.
-                    cluster.tear_down_session(self._deadline)
-                else:
-                    self._keep(cluster)
+                self._keep_or_end(cluster)
 
-    def _keep(self, cluster: Cluster) -> None:
+    def _keep_or_end(self, cluster: Cluster) -> None:
         """Keep the fixtures of wider scopes for the next item, if there is one."""
+        if cluster.dirty:
+            # The report of this phase says that the ranks were lost.
+            cluster.on_session_end = None
+            return
+        if cluster.retired:
+            # The cluster is about to be ended, so everything that it still holds is torn down now.
+            cluster.tear_down_session(self._deadline)
+            return
         cluster.next_item = self._following
         cluster.on_session_end = None
         if self._following:
-            cluster.on_session_end = functools.partial(self._runner.report_session_end, self._item)
+            cluster.on_session_end = functools.partial(self._runner.report_session_end, self._item, cluster)
 
     def _rest_is_torn_down(self, answers: Sequence[Answer]) -> None:
         """Report the tear-down of fixtures of wider scopes. It does not change the item's own outcome."""
-        self._runner.report_session_end(self._item, answers, later=True)
+        assert self._cluster is not None
+        self._runner.report_session_end(self._item, self._cluster, answers, later=True)
         self._add_sections(output_sections(answers, "teardown"))
 
     def report(self, call: pytest.CallInfo[None], made_here: pytest.TestReport) -> pytest.TestReport:
@@ -229,7 +235,7 @@ class ItemOnRanks:
             yield
         except (KeyboardInterrupt, pytest.exit.Exception):
             raise
-        except (ClusterError, LaunchError, ResourcesBusyError) as error:
+        except (ClusterError, LaunchError) as error:
             self._merged[when] = failed_report(self._item, when, str(error))
             self._raise(error)
         except BaseException as error:

@@ -187,18 +187,23 @@ class SpmdRunner:
 
     # ----- reports -----
 
-    def report_session_end(self, item: pytest.Item, answers: Sequence[Answer], *, later: bool = False) -> None:
+    def report_session_end(
+        self, item: pytest.Item, cluster: Cluster, answers: Sequence[Answer], *, later: bool = False
+    ) -> None:
         """Report failures of fixtures of wider scopes that were torn down after an item's own tear-down.
 
         They are errors even if the item is expected to fail, and they are not run again.
 
+        :param answers: answers of the ranks, or none if the ranks could not be asked.
         :param later: log the report at the end of the running item's protocol, after the item's own reports.
         """
         self.record_warnings(warning for answer in answers if answer.ok for warning in answer.body.warnings)
         try:
+            if not answers:
+                raise pytest.fail.Exception(cluster.dirty)
             *_subtests, report = merge_phase(item, "teardown", answers)
         except pytest.fail.Exception as error:
-            report = failed_report(item, "teardown", str(error))
+            report = failed_report(item, "teardown", f"fixtures of a wider scope were not torn down: {error}")
         if not report.failed:
             return
         if self._running is not None and self._running is not item and hasattr(self._config, "workerinput"):

@@ -19,6 +19,7 @@ import pytest
 from pytest_ddl.cluster import cluster as cluster_module
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster, ClusterError, Fate
+from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
 from pytest_ddl.cluster.protocol import Failure, Kind, Notice, Reply, Request, decode, encode
@@ -297,6 +298,51 @@ def test_an_interrupted_request_leaves_the_cluster_dirty(
     with pytest.raises(KeyboardInterrupt):
         ask(cluster)
     assert cluster.dirty == "interrupted"
+
+
+def test_a_rank_that_ended_between_two_requests_is_not_alive(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+    assert cluster.alive
+    # The launcher does not know its exit status yet.
+    ends[1].close()
+    assert not cluster.alive
+    cluster.close()
+    assert not cluster.alive
+
+
+def test_fixtures_that_dead_ranks_kept_are_reported_as_lost(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, ends = by_hand
+    reported: list[list[Fate]] = []
+    cluster.on_session_end = lambda answers: reported.append([answer.fate for answer in answers])
+    cast("LocalProcess", cluster.processes[1]).exit_status = -9
+    ends[1].close()
+    send(ends[0], Reply(1, "torn down"))
+    cluster.close()
+    assert reported == [[Fate.REPLIED, Fate.DIED]]
+
+
+def test_fixtures_of_a_dirty_cluster_are_reported_without_answers(by_hand: tuple[Cluster, Ends]) -> None:
+    cluster, _ends = by_hand
+    reported: list[int] = []
+    cluster.on_session_end = lambda answers: reported.append(len(answers))
+    cluster.dirty = "deadline exceeded"
+    cluster.close()
+    cluster.close()
+    assert reported == [0]
+
+
+def test_an_ended_launcher_loses_the_fixtures_too(by_hand: tuple[Cluster, Ends], monkeypatch: Any) -> None:
+    cluster, _ends = by_hand
+    reported: list[int] = []
+    cluster.on_session_end = lambda answers: reported.append(len(answers))
+
+    def ended(*_arguments: Any) -> Any:
+        raise LaunchError("the zygote has ended: it was killed\nits log")
+
+    monkeypatch.setattr(cluster, "_ready", ended)
+    cluster.tear_down_session()
+    assert reported == [0]
+    assert cluster.dirty == "the zygote has ended: it was killed"
 
 
 # ----- with real processes -----

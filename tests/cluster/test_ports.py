@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.cluster import resources
+from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.resources import PortLease
 
 HOLDER = """
@@ -62,7 +63,7 @@ def test_a_port_that_a_server_listens_on_is_not_leased(monkeypatch: pytest.Monke
         port = server.getsockname()[1]
         monkeypatch.setattr(resources, "FIRST_PORT", port)
         monkeypatch.setattr(resources, "LAST_PORT", port + 1)
-        with pytest.raises(OSError, match="no 1 free ports"):
+        with pytest.raises(LaunchError, match="no 1 free ports"):
             PortLease(1)
 
 
@@ -70,7 +71,7 @@ def test_a_released_port_can_be_leased_again(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(resources, "FIRST_PORT", 24_300)
     monkeypatch.setattr(resources, "LAST_PORT", 24_302)
     lease = PortLease(2)
-    with pytest.raises(OSError, match="free ports"):
+    with pytest.raises(LaunchError, match="free ports"):
         PortLease(1)
     lease.release()
     lease.release()

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.cluster import warm
+from pytest_ddl.cluster.file_lock import locked
 from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.config import resolve_without_pytest
@@ -299,6 +300,20 @@ def test_killed_server_leaves_its_zygotes(home: Path, tmp_path: Path) -> None:
 
 
 # ----- the end -----
+
+
+def test_a_suspended_process_that_holds_the_lock_does_not_stop_others(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert warm.stop() == 0
+    monkeypatch.setattr(warm, "_LOCK_TIMEOUT", 0.1)
+    with locked(home / "lock", 10) as free:
+        assert free
+        with pytest.raises(warm.WarmError, match=r"another process keeps .*/lock; `fuser` shows which"):
+            warm.stop()
+        # The end of a run goes on without a server for the next one.
+        warm.leave("key", os.environ)
+    assert warm.stop() == 0
 
 
 def test_server_ends_when_idle(home: Path) -> None:
