@@ -13,10 +13,11 @@ from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.resuming import joined
+from pytest_ddl.faults import damaged
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.records import Array, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
 from pytest_ddl.training import lineage
-from pytest_ddl.training.faults import Fault
+from pytest_ddl.training.faults import KINDS, Fault
 
 
 class Verdict(str, Enum):
@@ -24,10 +25,12 @@ class Verdict(str, Enum):
 
     EXACT = "exact"
     EQUAL = "equal"
+    REFUSED = "refused"
     EXAMPLES = "examples"
     REPLAYED = "replayed"
     LOST = "lost"
     DIVERGED = "diverged"
+    DAMAGED = "damaged save loaded"
     UNDECIDED = "undecided"
     CANNOT_RESUME = "cannot resume"
     HUNG = "hung"
@@ -37,18 +40,20 @@ class Verdict(str, Enum):
 MEANINGS: dict[Verdict, str] = {
     Verdict.EXACT: "All ranks end with the same bits as without the interruption, after the same examples.",
     Verdict.EQUAL: "The checks find no difference to one device, within the measured tolerance.",
+    Verdict.REFUSED: "The program fails when it is started again, and its error names the file that the fault damaged.",
     Verdict.EXAMPLES: "The number of updates is right, but some examples were trained on twice, and others never.",
     Verdict.REPLAYED: "The final weights have too many updates: steps that the save contains were made again.",
     Verdict.LOST: "The final weights have too few updates.",
     Verdict.DIVERGED: "A check finds another difference and names its cause, for example a lost optimizer state.",
+    Verdict.DAMAGED: "The program continues with values of a damaged file, which it did not notice.",
     Verdict.UNDECIDED: "No check could decide. This is not a pass.",
     Verdict.CANNOT_RESUME: "The program fails when it is started again.",
     Verdict.HUNG: "Ranks wait for each other forever, or until the deadline.",
     Verdict.NOT_INJECTED: "The fault did not strike, or the process did not end by it. This is not a pass.",
 }
 """Verdict -> what it means."""
-RECOVERED = (Verdict.EXACT, Verdict.EQUAL)
-"""Verdicts with which a program has recovered."""
+RECOVERED = (Verdict.EXACT, Verdict.EQUAL, Verdict.REFUSED)
+"""Verdicts with which a program did what it must: it has recovered, or it refused a damaged file."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,22 @@ def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge:
     record = replace(
         baseline, ranks=tuple(ranks), strategy=str(run.last.spec), num_replicas=run.last.attempt.num_replicas
     )
-    return _compared(trial, record, baseline, judge, joining is None or joining.at is not None)
+    trial = _compared(trial, record, baseline, judge, joining is None or joining.at is not None)
+    return _after_damage(trial, run, baseline)
+
+
+def _after_damage(trial: Trial, run: TrialRun, baseline: TrainingRecord) -> Trial:
+    """Return the verdict of a trial whose last attempt has ended, if a file of its save was damaged before."""
+    files = damaged.damaged_files(run)
+    if not files or trial.verdict is Verdict.EXACT:
+        return trial
+    trial = replace(trial, notes=(*trial.notes, f"{', '.join(files)} was damaged"))
+    names = damaged.unknown_values(run.last.attempt.ranks, baseline)
+    if not names:
+        return trial
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    words = f"attempt {len(run.attempts)} continued with a value of {names[0]}{more} that no step has"
+    return replace(trial, verdict=Verdict.DAMAGED, message=f"{Verdict.DAMAGED.value}, {files[-1]}: {words}")
 
 
 class _Joining:
@@ -245,6 +265,9 @@ def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: J
     finding = report.findings[0] if report.findings else None
     what = finding.message if finding else "; ".join(report.inconclusive) or "the last attempt failed"
     verdict = Verdict.HUNG if run.last.hung else Verdict.CANNOT_RESUME
+    if verdict is Verdict.CANNOT_RESUME and (files := damaged.damaged_files(run)):
+        said = damaged.named(files, ranks)
+        verdict, what = (Verdict.REFUSED, said) if said else (verdict, damaged.unnamed(files, ranks))
     return replace(
         trial, verdict=verdict, finding=finding, message=f"{verdict.value}, attempt {len(run.attempts)}: {what}"
     )
@@ -367,15 +390,16 @@ def _equal_values(record: TrainingRecord, baseline: TrainingRecord) -> bool:
 
 
 def _complete_save(run: TrialRun) -> int:
-    """Return the last step of which a save was complete on every rank when the first fault struck."""
+    """Return the last step of which a save was complete and whole on every rank when the first fault struck."""
     first = run.attempts[0]
     steps = []
     for points in first.points:
         step = saved = 0
+        hurt = {one.point.number for one in points if one.struck and KINDS[one.struck.kind].only_in == "file"}
         for one in points:
             if (one.point.when, one.point.phase) == ("after", "step"):
                 step = one.point.number
-            elif (one.point.when, one.point.phase) == ("after", "save"):
+            elif (one.point.when, one.point.phase) == ("after", "save") and one.point.number not in hurt:
                 saved = step
         steps.append(saved)
     return min(steps, default=0)
@@ -386,7 +410,8 @@ def _other_points(run: TrialRun, plain: TrialRun) -> tuple[str, ...]:
     notes = []
     for rank, (ours, theirs) in enumerate(zip(run.attempts[0].points, plain.last.points, strict=True)):
         left, right = (
-            [one.point for one in points if one.point.detail not in ("batch", "write")] for points in (ours, theirs)
+            [one.point for one in points if one.point.detail not in ("batch", "write", "file")]
+            for points in (ours, theirs)
         )
         other = next(((a, b) for a, b in zip(left, right, strict=False) if a != b), None)
         if other is not None:
