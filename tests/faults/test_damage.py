@@ -152,7 +152,7 @@ def test_a_program_restores_an_older_checkpoint_if_a_file_is_damaged(kind, file)
     [
         ("flip-bit", DATA, "", Verdict.REFUSED),
         ("flip-bit", INDEX, "", Verdict.REFUSED),
-        # TensorFlow's own message names no file: suites/repros/truncated_checkpoint_not_named.py
+        # TensorFlow's own message names no file: suites/repros/cut_checkpoint_without_name.py
         ("truncate", DATA, "", Verdict.CANNOT_RESUME),
         ("truncate", DATA, "names", Verdict.REFUSED),
     ],
