@@ -46,7 +46,9 @@ class _Space:
             new = self.namespace.get(name, MISSING)
             if new is old:
                 continue
-            if not name.startswith("__") and not isinstance(old, ModuleType) and not _is_same(old, new):
+            # A package that imports a module at first use keeps a proxy in its place (importlib_metadata 10).
+            imported = isinstance(old, ModuleType) or (isinstance(new, ModuleType) and not is_code(old))
+            if not name.startswith("__") and not imported and not _is_same(old, new):
                 yield name, old, new
 
 

@@ -37,6 +37,10 @@ class Limits:
         """Return which limit a trial has broken, or an empty text."""
         if not trial.recovered:
             return trial.message
+        if trial.verdict is Verdict.REFUSED:
+            continues = "always_loadable=True" if self.always_loadable else f"max_lost_steps={self.max_lost_steps}"
+            needed = self.always_loadable or self.max_lost_steps is not None
+            return f"{continues}, and the program did not continue at an older save" if needed else ""
         if self.exact and trial.verdict is not Verdict.EXACT:
             return f"exact=True, and the run is only {trial.verdict.value}"
         unknown = trial.attempts > 1 and trial.resumed_at is None

@@ -58,6 +58,8 @@ class Sweep:
             and (not self.tasks or task in self.tasks)
             and (not self.points or str(point) in self.points)
             and (not only_in or point.detail == only_in)
+            # A kill here would be one after the last write of the save.
+            and not (point.detail == "file" and only_in != "file")
             and not (point.detail == "write" and self.kind not in ("kill", "no-space", "io-error", "torn-write"))
         )
 

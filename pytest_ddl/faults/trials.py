@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Schedule = tuple[Fault, ...]
 """Faults of one trial. Each strikes in its own attempt, so several can interrupt one program in turn."""
-_STATUS = {"kill": (-9,), "torn-write": (-9,), "abort": (-6,)}
+_STATUS = {"kill": (-9,), "torn-write": (-9,), "truncate": (-9,), "flip-bit": (-9,), "abort": (-6,)}
 """Kind -> exit statuses that prove that the process of a rank died of it."""
 _STATUS_OF_SERVER = {**_STATUS, "term": (-15, -9)}
 

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
+from pytest_ddl.equivalence.checks.write import shared_writes
 from pytest_ddl.equivalence.evidence.arrays import same
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.resuming import joined
+from pytest_ddl.faults import damaged
+from pytest_ddl.faults.clashes import with_clashes
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.records import Array, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
 from pytest_ddl.training import lineage
-from pytest_ddl.training.faults import Fault
+from pytest_ddl.training.faults import KINDS, Fault
 
 
 class Verdict(str, Enum):
@@ -25,10 +28,12 @@ class Verdict(str, Enum):
     EXACT = "exact"
     EQUAL = "equal"
     RETRIED = "retried"
+    REFUSED = "refused"
     EXAMPLES = "examples"
     REPLAYED = "replayed"
     LOST = "lost"
     DIVERGED = "diverged"
+    DAMAGED = "damaged save loaded"
     UNDECIDED = "undecided"
     CANNOT_RESUME = "cannot resume"
     HUNG = "hung"
@@ -39,18 +44,20 @@ MEANINGS: dict[Verdict, str] = {
     Verdict.EXACT: "All ranks end with the same bits as without the interruption, after the same examples.",
     Verdict.EQUAL: "The checks find no difference to one device, within the measured tolerance.",
     Verdict.RETRIED: "A coordinator ran a closure in flight again, at least once as it promises; nothing else differs.",
+    Verdict.REFUSED: "The program fails when it is started again, and its error names the file that the fault damaged.",
     Verdict.EXAMPLES: "The number of updates is right, but some examples were trained on twice, and others never.",
     Verdict.REPLAYED: "The final weights have too many updates: steps that the save contains were made again.",
     Verdict.LOST: "The final weights have too few updates.",
     Verdict.DIVERGED: "A check finds another difference and names its cause, for example a lost optimizer state.",
+    Verdict.DAMAGED: "The program continues with values of a damaged file, which it did not notice.",
     Verdict.UNDECIDED: "No check could decide. This is not a pass.",
     Verdict.CANNOT_RESUME: "The program fails when it is started again.",
     Verdict.HUNG: "Ranks wait for each other forever, or until the deadline.",
     Verdict.NOT_INJECTED: "The fault did not strike, or the process did not end by it. This is not a pass.",
 }
 """Verdict -> what it means."""
-RECOVERED = (Verdict.EXACT, Verdict.EQUAL, Verdict.RETRIED)
-"""Verdicts with which a program has recovered."""
+RECOVERED = (Verdict.EXACT, Verdict.EQUAL, Verdict.RETRIED, Verdict.REFUSED)
+"""Verdicts with which a program did what it must: it has recovered, or it refused a damaged file."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +120,26 @@ def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge:
         at = joining.at
         trial = replace(trial, resumed_at=at, work_lost=max(0, joining.done - at) if at is not None else None)
         ranks = joining.ranks
+    ranks = with_clashes(run, ranks, baseline)
     record = replace(
         baseline, ranks=tuple(ranks), strategy=str(run.last.spec), num_replicas=run.last.attempt.num_replicas
     )
-    return _compared(trial, record, baseline, judge, joining is None or joining.at is not None)
+    trial = _compared(trial, record, baseline, judge, joining is None or joining.at is not None)
+    return _after_damage(trial, run, baseline)
+
+
+def _after_damage(trial: Trial, run: TrialRun, baseline: TrainingRecord) -> Trial:
+    """Return the verdict of a trial whose last attempt has ended, if a file of its save was damaged before."""
+    files = damaged.damaged_files(run)
+    if not files or trial.verdict is Verdict.EXACT:
+        return trial
+    trial = replace(trial, notes=(*trial.notes, f"{', '.join(files)} was damaged"))
+    names = damaged.unknown_values(run.last.attempt.ranks, baseline)
+    if not names:
+        return trial
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    words = f"attempt {len(run.attempts)} continued with a value of {names[0]}{more} that no step has"
+    return replace(trial, verdict=Verdict.DAMAGED, message=f"{Verdict.DAMAGED.value}, {files[-1]}: {words}")
 
 
 def begun(run: TrialRun, plain: TrialRun) -> Trial:
@@ -196,7 +219,9 @@ def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, ju
     twice, never = sum((ours - theirs).values()), sum((theirs - ours).values())
     bits = equal_bits(record, baseline) and not extra and not twice and not never
     bits = bits and _equal_values(record, baseline)
-    if bits and observed:
+    # Two writers of one file may be lucky.
+    lucky = not shared_writes(record).keys() <= shared_writes(baseline).keys()
+    if bits and observed and not lucky:
         return replace(trial, message=_with_work("exact", trial))
     if not observed:
         trial = replace(trial, notes=(*trial.notes, "which examples were trained on was not observed"))
@@ -246,12 +271,15 @@ def _of_interruption(report: Report, judge_baseline: Callable[[], Report]) -> Fi
 def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: Judge) -> Trial:
     """Return the verdict of a trial whose last attempt has failed."""
     last = run.last
-    ranks = tuple(last.attempt.ranks)
+    ranks = tuple(with_clashes(run, last.attempt.ranks, baseline))
     record = replace(baseline, ranks=ranks, strategy=str(last.spec), num_replicas=last.attempt.num_replicas)
     report = judge(record)
     finding = report.findings[0] if report.findings else None
     what = finding.message if finding else "; ".join(report.inconclusive) or "the last attempt failed"
     verdict = Verdict.HUNG if run.last.hung else Verdict.CANNOT_RESUME
+    if verdict is Verdict.CANNOT_RESUME and (files := damaged.damaged_files(run)):
+        said = damaged.named(files, ranks)
+        verdict, what = (Verdict.REFUSED, said) if said else (verdict, damaged.unnamed(files, ranks))
     return replace(
         trial, verdict=verdict, finding=finding, message=f"{verdict.value}, attempt {len(run.attempts)}: {what}"
     )
@@ -375,15 +403,16 @@ def _equal_values(record: TrainingRecord, baseline: TrainingRecord) -> bool:
 
 
 def _complete_save(run: TrialRun) -> int:
-    """Return the last step of which a save was complete on every rank when the first fault struck."""
+    """Return the last step of which a save was complete and whole on every rank when the first fault struck."""
     first = run.attempts[0]
     steps = []
     for points in first.points:
         step = saved = 0
+        hurt = {one.point.number for one in points if one.struck and KINDS[one.struck.kind].only_in == "file"}
         for one in points:
             if (one.point.when, one.point.phase) == ("after", "step"):
                 step = one.point.number
-            elif (one.point.when, one.point.phase) == ("after", "save"):
+            elif (one.point.when, one.point.phase) == ("after", "save") and one.point.number not in hurt:
                 saved = step
         steps.append(saved)
     return min(steps, default=0)
@@ -395,7 +424,7 @@ def _other_points(run: TrialRun, plain: TrialRun) -> tuple[str, ...]:
     for rank, (ours, theirs) in enumerate(zip(run.attempts[0].points, plain.last.points, strict=True)):
         left, right = (
             # Several faults at one point have a line each.
-            list(dict.fromkeys(one.point for one in points if one.point.detail not in ("batch", "write")))
+            list(dict.fromkeys(one.point for one in points if one.point.detail not in ("batch", "write", "file")))
             for points in (ours, theirs)
         )
         other = next(((a, b) for a, b in zip(left, right, strict=False) if a != b), None)

@@ -12,9 +12,9 @@ from pytest_ddl.messages import did_you_mean
 TRAINING = "training"
 PHASES = ("training", "step", "save", "restore", "evaluation")
 """Parts of a run that have points. The first has no number, because a run trains once."""
-DETAILS = ("batch", "collective", "write")
+DETAILS = ("batch", "collective", "write", "file")
 """Events in a phase that have points of their own: a replica has its batch (the index is the replica), a collective
-starts (from 1), the rank changes a file of the run in a save (from 1)."""
+starts (from 1), the rank changes a file of the run in a save (from 1), a file of a save is complete (from 1)."""
 _POINT = re.compile(r"(before|in|after) ([a-z]+)(?: (\d+))?(?:, ([a-z]+) (\d+))?")
 _FAULT = re.compile(r"([a-z-]+) ([a-z]+:\d+) (.+?)(?: of attempt (\d+))?(?: for ([\d.]+) s)?")
 
@@ -77,6 +77,14 @@ KINDS: dict[str, Kind] = {
         ),
         Kind("io-error", "the write fails with EIO", Effect.RAISES, None, "write"),
         Kind("torn-write", "the file is cut to half of its size, and SIGKILL", Effect.ENDS, None, "write"),
+        Kind(
+            "truncate",
+            "a file of a save is cut to half of its size after the save, and SIGKILL",
+            Effect.ENDS,
+            None,
+            "file",
+        ),
+        Kind("flip-bit", "one bit of a file of a save changes after the save, and SIGKILL", Effect.ENDS, None, "file"),
     )
 }
 """All kinds of faults. To add one, add an entry here and a function in :mod:`pytest_ddl.training.striking`."""
@@ -139,7 +147,7 @@ class Fault:
             raise FaultError(f"there is no fault {self.kind!r}{did_you_mean(self.kind, KINDS)}; {', '.join(KINDS)}")
         kind = KINDS[self.kind]
         if kind.only_in and kind.only_in != self.point.detail:
-            raise FaultError(f"{self.kind} strikes only at a {kind.only_in}, for example 'in save 1, write 2'")
+            raise FaultError(f"{self.kind} strikes only at a {kind.only_in}, for example 'in save 1, {kind.only_in} 2'")
         if self.attempt < 1:
             raise FaultError(f"attempt={self.attempt} is not an attempt: they are counted from 1")
         if self.seconds is not None and (kind.seconds is None or self.seconds <= 0):

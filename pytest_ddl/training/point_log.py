@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddl.training.faults import TRAINING, Fault, Point
+from pytest_ddl.records import Array
+from pytest_ddl.training.damage import Held
+from pytest_ddl.training.faults import KINDS, TRAINING, Fault, Point
 from pytest_ddl.training.striking import strike
 
 
@@ -61,6 +64,7 @@ class Points:
         self._open: list[tuple[str, int]] = []
         self._ended = 0
         self._slow: Fault | None = None
+        self._held: Held | None = None
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
 
     def begin(self, phase: str, number: int | None = None) -> None:
@@ -106,8 +110,12 @@ class Points:
 
     def reach(self, point: Point) -> None:
         """Log a point. If faults of this run are set here, they strike after the line of the log was written."""
-        faults = self._faults.pop(point, [])
-        os.write(self._file, b"".join(line_of(point, fault) for fault in faults) or line_of(point))
+        if self._held is not None:
+            self._damage(self._held, point)
+        self._strike(point, self._faults.pop(point, []))
+
+    def _strike(self, point: Point, faults: Sequence[Fault], note: str = "") -> None:
+        os.write(self._file, b"".join(line_of(point, fault, note) for fault in faults) or line_of(point, note=note))
         # A fault may end this process, so that servers come first.
         for fault in sorted(faults, key=lambda one: one.task not in self._servers):
             if fault.task in self._servers:
@@ -115,6 +123,32 @@ class Points:
             else:
                 self._slow = fault if fault.kind == "slow" else self._slow
                 strike(fault)
+
+    def file(self, path: Path, folder: str, trained: Callable[[], Sequence[Array]]) -> None:
+        """Log a file of the save that the program is in. A fault that is set here damages it when the program goes on.
+
+        :param folder: folder of the run.
+        :param trained: function that returns the values of the trainable variables.
+        """
+        phase, number = self._open[-1]
+        point = Point("in", phase, number, "file", self._next(phase, number, "file"))
+        faults = self._faults.pop(point, [])
+        for fault in faults:
+            if KINDS[fault.kind].only_in:
+                self._held = Held.open(fault, path, folder, trained())
+        others = [fault for fault in faults if not KINDS[fault.kind].only_in]
+        self._strike(point, others, os.path.relpath(path, os.path.realpath(folder)))
+
+    def _damage(self, held: Held, next_point: Point) -> None:
+        """Damage a file and end the process, unless the program has removed the file or is still in the save."""
+        point = held.fault.point
+        if (next_point.phase, next_point.number) == (point.phase, point.number):
+            return
+        self._held = None
+        if name := held.name:
+            os.write(self._file, line_of(point, held.fault, name))
+            held.damage()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     @property
     def writes(self) -> dict[Point, Fault]:

@@ -49,4 +49,5 @@ STRIKES: dict[str, Callable[[Fault], None]] = {
     "gil": _hold_interpreter_lock,
     "slow": lambda fault: time.sleep(fault.duration),
 }
-"""Kind -> function that carries it out in the rank. Kinds of writes strike in :mod:`pytest_ddl.training.write_gate`."""
+"""Kind -> function that carries it out in the rank. Kinds of writes strike in :mod:`pytest_ddl.training.write_gate`,
+and kinds of files in :mod:`pytest_ddl.training.damage`."""

@@ -84,3 +84,20 @@ def test_what_is_read_back_is_complete(restore: RestoreRecord, outcome: Outcome)
 
 def test_a_program_that_reads_nothing_back_is_not_judged() -> None:
     assert check_checkpoint(REFERENCE, REFERENCE, TOLERANCE).outcome is Outcome.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("message", ["Unable to lock file, errno = 11", "anything"])
+def test_the_error_of_a_save_to_a_shared_path_is_explained_whatever_it_says(message: str) -> None:
+    error = ErrorRecord("BlockingIOError", message, "", 2)
+    record = writing(("w",), ("w",), error=error)
+    stopped = replace(record.ranks[1], error=ErrorRecord("stopped", "", "", 2))
+    failed = replace(record.ranks[0], facts={**record.ranks[0].facts, "failed_saves": ("w",)})
+    report = judge(REFERENCE, replace(record, ranks=(failed, stopped)))
+    assert [finding.cause for finding in report.findings] == ["unsafe-checkpoint-path"]
+
+
+def test_an_error_of_a_save_to_a_path_of_its_own_is_no_clash() -> None:
+    error = ErrorRecord("OSError", "no space left on the device", "", 2)
+    record = writing(("w", "w-0"), ("rank-1/w",), error=error)
+    failed = replace(record.ranks[0], facts={**record.ranks[0].facts, "failed_saves": ("w-0",)})
+    assert check_write(REFERENCE, replace(record, ranks=(failed, record.ranks[1])), TOLERANCE).outcome is Outcome.PASS

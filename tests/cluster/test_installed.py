@@ -30,6 +30,12 @@ TABLE = {"rate": 1}
 calls = 0
 client = None
 
+class Proxy:
+    # Stands for a module until its first use. A lock cannot be sent.
+    lock = __import__("threading").Lock()
+
+parser = Proxy()
+
 class Options:
     rate = 1
 
@@ -46,6 +52,15 @@ def use():
     global calls, client
     calls += 1
     client = open(__file__)
+
+def parse():
+    global_names = globals()
+    if isinstance(global_names["parser"], Proxy):
+        import types
+        loaded = types.ModuleType("not_importable")
+        loaded.lock = Proxy.lock
+        global_names["parser"] = loaded
+    return type(parser).__name__
 """
 AS_WRITTEN = (1, 1, 1, "as written")
 
@@ -184,6 +199,12 @@ def test_python_that_an_installed_package_uses_is_reached(package: Any, monkeypa
     monkeypatch.setattr(random, "random", lambda: 0.5)
     with pytest.raises(ShippingError, match=r"random\.random was replaced"):
         ship.pack(lambda: package.draw())
+
+
+@pytest.mark.usefixtures("remembered")
+def test_a_module_that_a_package_imports_at_first_use_stays_here(package: Any) -> None:
+    assert package.parse() == "module"
+    assert "parser" not in ship.pack(package.parse).overrides.get("ddl_installed.work", {})
 
 
 @pytest.mark.usefixtures("remembered")

@@ -151,6 +151,23 @@ def test_every_write_of_a_checkpoint_may_be_the_last(kind, points):
     assert len(report.trials) >= points
 
 
+@needs_gate
+def test_after_a_kill_at_every_write_another_number_of_replicas_loads_the_last_complete_save():
+    # A step is left after the last save: a run without a step cannot be compared on another number of replicas.
+    program = partial(programs.checkpointed, steps=3)
+    report = check_training(
+        program,
+        "mirrored[replicas=2]",
+        faults=Sweep(phases=["save"]),
+        restart_on="mirrored[replicas=3]",
+        always_loadable=True,
+        **GIVEN,
+    )
+    assert report.passed, str(report)
+    assert sum(trial.schedule[0].point.detail == "write" for trial in report.trials) >= 13
+    assert {trial.complete_save for trial in report.trials} == {0, 2}
+
+
 @pytest.mark.parametrize(("saves", "work"), [(True, 1), (False, 3)])
 @pytest.mark.parametrize("strategy", ["mirrored", WORKERS])
 def test_a_loop_that_records_its_steps_continues_where_it_was_saved(saves, work, strategy):

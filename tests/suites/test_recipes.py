@@ -39,7 +39,7 @@ def test_the_documentation_is_quoted():
 
 
 def test_every_point_is_for_the_night():
-    name = "suites/faults/test_recipes.py::test_saved_models[mirrored-{}]"
+    name = "suites/faults/test_recipes.py::test_backup_by_epoch[mirrored-{}]"
     assert [tier_of(name.format(points)) for points in test_recipes.SWEEPS] == ["core", "full"]
 
 

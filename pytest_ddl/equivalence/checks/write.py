@@ -21,18 +21,22 @@ def check_write(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     ranks = distributed.ranks
     if len(ranks) < 2:
         return not_applicable(CHECK, "one process writes all files")
-    writes = [(rank.rank, write) for rank in ranks for write in rank.writes]
-    if not writes:
+    paths = {write.path for rank in ranks for write in rank.writes}
+    if not paths:
         return not_applicable(CHECK, "no rank wrote a file through Python, TensorFlow or Keras")
-    by_path: dict[str, dict[int, WriteRecord]] = {}
-    for rank, write in writes:
-        by_path.setdefault(write.path, {}).setdefault(rank, write)
-    shared = {
-        path: found for path, found in by_path.items() if len(found) > 1 or _failed_over(path, found, distributed)
-    }
+    shared = shared_writes(distributed)
     if not shared:
-        return passed(CHECK, f"{len(by_path)} file(s), each written by only one rank")
+        return passed(CHECK, f"{len(paths)} file(s), each written by only one rank")
     return failed(CHECK, [_finding(shared, distributed)])
+
+
+def shared_writes(distributed: TrainingRecord) -> dict[str, dict[int, WriteRecord]]:
+    """Return the paths that several ranks wrote, each with the first write of each rank."""
+    by_path: dict[str, dict[int, WriteRecord]] = {}
+    for rank in distributed.ranks:
+        for write in rank.writes:
+            by_path.setdefault(write.path, {}).setdefault(rank.rank, write)
+    return {path: found for path, found in by_path.items() if len(found) > 1 or _failed_over(path, found, distributed)}
 
 
 def _failed_over(path: str, found: dict[int, WriteRecord], distributed: TrainingRecord) -> bool:
@@ -51,7 +55,8 @@ def _finding(shared: dict[str, dict[int, WriteRecord]], distributed: TrainingRec
     more = f" and {len(shared) - 1} other path(s)" if len(shared) > 1 else ""
     # If a rank failed on one of these files, the shared path is the reason.
     names = [part.rsplit("/", 1)[-1] for part in shared]
-    crashed = any(
+    crashed = any(rank.failed and shared.keys() & set(rank.facts.get("failed_saves", ())) for rank in distributed.ranks)
+    crashed = crashed or any(
         (_FILES.search(error.type) and any(name in f"{error.message}{error.traceback}" for name in names))
         or any(len(path) > len(name) and path in error.message for path, name in zip(shared, names, strict=True))
         for _rank, error in distributed.errors

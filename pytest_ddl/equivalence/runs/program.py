@@ -23,7 +23,7 @@ from pytest_ddl.messages import RUN_AGAIN
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 from pytest_ddl.strategies.base import capabilities_of
 from pytest_ddl.tracebacks import own_frame_of_stacks, own_frame_of_traceback
-from pytest_ddl.training import collective_log
+from pytest_ddl.training import collective_log, write_log
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -198,7 +198,8 @@ def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
         output = answer.stdout + answer.stderr
         return replace(record, error=replace(record.error, output=output[-4000:])) if record.error else record
     failure = answer.failure
-    # A rank that gave no answer leaves only its log of executed collectives.
+    # A rank that gave no answer leaves only its logs of executed collectives and of written files.
+    writes = write_log.read(write_log.path_of(settings.tmp_path, settings.attempt, answer.rank))
     executed = collective_log.read(collective_log.path_of(settings.tmp_path, settings.attempt, answer.rank))
     fates = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped", Fate.STUCK: "stuck"}
     kind = fates.get(answer.fate)
@@ -215,4 +216,4 @@ def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
     )
     if frame is not None:
         error = replace(error, file=frame.file, line=frame.line, function=frame.function, source=frame.source)
-    return RankRecord(rank=answer.rank, task=answer.task, replicas=(), error=error, collectives=executed)
+    return RankRecord(answer.rank, answer.task, replicas=(), error=error, collectives=executed, writes=writes)

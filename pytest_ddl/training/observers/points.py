@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from pytest_ddl.training import notice
+from pytest_ddl.records import Array, VariableKind
+from pytest_ddl.training import damage, notice
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
@@ -40,16 +41,24 @@ class PointObserver(Observer):
                     if gate is not None and writes:
                         gate.open()
 
-            def ended(writes: bool, failed: bool) -> None:
+            def ended(writes: bool, used: str | None) -> None:
                 self._depth -= 1
                 if self._depth == 0:
                     if gate is not None and writes:
                         gate.close()
-                    (points.leave if failed else points.end)("save" if writes else "restore")
+                    if writes and used:
+                        for file in damage.files_of(used, self.settings.tmp_path):
+                            points.file(file, self.settings.tmp_path, self._trained)
+                    (points.leave if used is None else points.end)("save" if writes else "restore")
 
             stack.enter_context(saving.observed(lambda _call: None, began, ended))
             points.begin("training", 0)
             yield
+
+    def _trained(self) -> list[Array]:
+        """Return the current values of the trainable variables, which a save has just written."""
+        watched = self.recorder.watched
+        return [item.read()[0] for item in watched if item.record.kind is VariableKind.TRAINABLE]
 
     def _gate(self, points: Points, stack: ExitStack) -> WriteGate | None:
         if not self.settings.writes:

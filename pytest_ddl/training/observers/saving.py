@@ -60,12 +60,12 @@ def _points() -> Iterator[tuple[Any, str, str, bool]]:
 def observed(
     listener: Listener,
     began: Callable[[bool], None] = lambda _writes: None,
-    ended: Callable[[bool, bool], None] = lambda _writes, _failed: None,
+    ended: Callable[[bool, str | None], None] = lambda _writes, _path: None,
 ) -> Iterator[None]:
     """Report every call that saves or loads to ``listener`` while the context is open.
 
     :param began: callback before each call, which receives whether it writes. Its exceptions go to the program.
-    :param ended: callback after each call, which receives whether it writes, and whether it has raised.
+    :param ended: callback after each call, which receives whether it writes, and its path; ``None`` if it has raised.
     """
     with Replacements() as replaced:
         for owner, attribute, name, writes in _points():
@@ -81,7 +81,7 @@ def _reporting(
     writes: bool,
     listener: Listener,
     began: Callable[[bool], None],
-    ended: Callable[[bool, bool], None],
+    ended: Callable[[bool, str | None], None],
 ) -> Callable[..., Any]:
     signature = inspect.signature(original)
     numbered = name.endswith(_NUMBERED)
@@ -95,12 +95,12 @@ def _reporting(
         subject, path = [*given.values(), ""][:2]
         try:
             began(writes)
-            failed = True
+            used: str | None = None
             try:
                 result = original(*args, **kwargs)
-                failed = False
+                used = str((result if numbered else path) or "")
             finally:
-                ended(writes, failed)
+                ended(writes, used)
         except Exception:
             if writes:
                 with suppress(Exception):

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.records import WriteRecord
+from pytest_ddl.training import write_log
 from pytest_ddl.training.lines import WRITE
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
 
 _WRITING = os.O_WRONLY | os.O_RDWR
-_active: list[Callable[[str, str], None]] = []
+_active: list[Callable[[str, str], Any]] = []
 """Listeners for writes in this process: one while a training function runs, otherwise none."""
 _hooked: list[bool] = []
 _IGNORED = ("/dev/", "/proc/", "/sys/", sysconfig.get_paths()["purelib"], str(Path.home() / ".keras"))
@@ -34,6 +35,8 @@ class WriteObserver(Observer):
     @contextmanager
     def installed(self) -> Iterator[None]:
         self._writes: dict[WriteRecord, None] = {}
+        self._failed: dict[str, None] = {}
+        """Paths that a call tried to save to, and failed."""
         if self.context.num_ranks < 2:
             yield  # one process cannot collide with other ranks
             return
@@ -47,22 +50,32 @@ class WriteObserver(Observer):
             yield
 
     def end_run(self) -> Mapping[str, Any]:
-        return {"writes": tuple(self._writes)}
+        facts = {"facts": {"failed_saves": tuple(self._failed)}} if self._failed else {}
+        return {"writes": tuple(self._writes), **facts}
 
     def _hear(self, call: saving.Call) -> None:
         if call.writes:
-            self._wrote(call.path, call.api)
+            shown = self._wrote(call.path, call.api)
+            if call.failed and shown:
+                self._failed.setdefault(shown)
 
-    def _wrote(self, path: str, api: str) -> None:
+    def _wrote(self, path: str, api: str) -> str:
+        """Record a write, and return its path as it is shown; an empty text if it does not count."""
         whole = os.path.realpath(path)
         # Python opens the folder itself for a temporary file without a name.
         if whole.startswith(_IGNORED) or "__pycache__" in whole or (api == "open" and os.path.isdir(whole)):
-            return
+            return ""
         folder = os.path.realpath(self.settings.tmp_path) + os.sep if self.settings.tmp_path else None
         shown = whole.removeprefix(folder) if folder else whole
-        if not shown.startswith("."):  # files of this package are hidden
-            self._writes.setdefault(WriteRecord(shown, api, self.recorder.completed))
-            self.recorder.lines.add(WRITE.format(shown))
+        if shown.startswith("."):  # files of this package are hidden
+            return ""
+        record = WriteRecord(shown, api, self.recorder.completed)
+        if record not in self._writes:
+            self._writes[record] = None
+            if folder:
+                write_log.append(write_log.path_of(folder, self.settings.attempt, self.context.rank), record)
+        self.recorder.lines.add(WRITE.format(shown))
+        return shown
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
