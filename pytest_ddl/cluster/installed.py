@@ -47,7 +47,7 @@ class _Space:
             if new is old:
                 continue
             # A package that imports a module at first use keeps a proxy in its place (importlib_metadata 10).
-            imported = isinstance(old, ModuleType) or (isinstance(new, ModuleType) and not is_code(old))
+            imported = isinstance(old, ModuleType) or (_is_module(new) and not is_code(old))
             if not name.startswith("__") and not imported and not _is_same(old, new):
                 yield name, old, new
 
@@ -132,6 +132,11 @@ def _is_stored(module: str, name: str) -> bool:
         and name in function.__code__.co_names
         for one in dis.get_instructions(function)
     )
+
+
+def _is_module(value: Any) -> bool:
+    # A package may put another object in the place of a module (zipp.compat.overlay.zipfile).
+    return isinstance(value, ModuleType) or any(value is module for module in list(sys.modules.values()))
 
 
 def _is_same(old: Any, new: Any) -> bool:
