@@ -47,7 +47,7 @@ class _Space:
             if new is old:
                 continue
             # A package that imports a module at first use keeps a proxy in its place (importlib_metadata 10).
-            imported = isinstance(old, ModuleType) or (_is_module(new) and not is_code(old))
+            imported = isinstance(old, ModuleType) or _is_module(new)
             if not name.startswith("__") and not imported and not _is_same(old, new):
                 yield name, old, new
 

@@ -31,8 +31,11 @@ calls = 0
 client = None
 
 class Proxy:
-    # Stands for a module until its first use. A lock cannot be sent.
+    # Stands for anything until its first use, and can be called. A lock cannot be sent.
     lock = __import__("threading").Lock()
+
+    def __call__(self):
+        raise NotImplementedError
 
 parser = Proxy()
 
