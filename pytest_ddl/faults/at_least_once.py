@@ -9,8 +9,11 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.verdict import Judge, Trial, Verdict, begun, counted, judge_trial
 from pytest_ddl.records import TrainingRecord
+from pytest_ddl.training import lineage
 from pytest_ddl.training.faults import Effect
 
+_COSTS = (Verdict.EXAMPLES, Verdict.LOST, Verdict.REPLAYED, Verdict.DIVERGED)
+"""Verdicts that a closure which ran again may explain."""
 _COUNTED_TWICE = ("duplicate-update", "iteration-count-wrong")
 """Causes of a closure that was interrupted after an operation which counts. Operations of a step may run in any order
 that their inputs allow, so the count of an optimizer may be ahead of its weights."""
@@ -38,14 +41,13 @@ def judge_with_retries(
         for fault in run.schedule
         if fault.effect is Effect.ENDS and fault.task in plain.last.settings.servers and fault.task.startswith("worker")
     }
-    if trial.recovered or not lost or len(run.attempts) > 1 or run.last.failed or trial.verdict is Verdict.NOT_INJECTED:
+    if not lost or len(run.attempts) > 1 or trial.verdict not in _COSTS:
         return trial
     record = replace(baseline, ranks=tuple(run.last.attempt.ranks))
-    batch = max(
-        (sum(one.size for one in baseline.batches(step)) for step in range(1, baseline.num_steps + 1)), default=0
-    )
+    steps = range(1, baseline.num_steps + 1)
+    batch = max((sum(one.size for one in baseline.batches(step)) for step in steps), default=0)
     within = trial.steps <= len(lost) and max(trial.twice, trial.never) <= len(lost) * batch
-    if not within or not all(_allowed(finding, len(lost)) for finding in judge(record).findings):
+    if not within or not all(_follows(finding, trial, len(lost)) for finding in judge(record).findings):
         return trial
     cost = [
         f"{trial.verdict.value} {counted(trial.steps, 'step')}" if trial.steps else "",
@@ -61,10 +63,12 @@ def judge_with_retries(
     )
 
 
-def _allowed(finding: Finding, lost: int) -> bool:
-    # The number of steps was compared already.
-    if finding.check in _OF_DATA or finding.cause == "unequal-steps":
-        return True
+def _follows(finding: Finding, trial: Trial, lost: int) -> bool:
+    """Return whether a finding follows from closures that ran again."""
+    if finding.check in _OF_DATA:
+        return bool(trial.twice or trial.never)
+    if finding.cause == "unequal-steps":
+        return trial.steps > 0
     return finding.cause in _COUNTED_TWICE and (finding.error or 0) <= lost
 
 
@@ -89,5 +93,29 @@ def _counted_at_the_end(
         why = "Keras counts them, and may lose a count of steps that run at the same time"
         return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {words}; {why}")
     verdict = Verdict.REPLAYED if more > 0 else Verdict.LOST if more < 0 else Verdict.EQUAL
-    lead = f"{verdict.value} {counted(abs(more), 'step')}" if more else verdict.value
-    return replace(trial, verdict=verdict, steps=abs(more), message=f"{lead}: {words}")
+    if verdict is Verdict.EQUAL:
+        return _of_state(trial, run, baseline, words)
+    return replace(
+        trial, verdict=verdict, steps=abs(more), message=f"{verdict.value} {counted(abs(more), 'step')}: {words}"
+    )
+
+
+def _of_state(trial: Trial, run: TrialRun, baseline: TrainingRecord, words: str) -> Trial:
+    """Return the verdict of the right number of updates: the program must have continued with the values of a save."""
+    rank = run.last.attempt.ranks[0]
+    resumed = next(iter(rank.resumed.values()), {})
+    values = {variable.name: lineage.digests([(variable, resumed)]) for variable in rank.variables}
+    found = frozenset[str]().union(*values.values())
+    noted = [one.note for attempt in run.attempts[:-1] for one in attempt.points[0] if one.point.phase == "save"]
+    states = [frozenset(note.split()) for note in noted if note]
+    states.append(lineage.lineage_of(baseline.ranks[0])[0][1])
+    nearest = max(states, key=lambda state: len(found & state))
+    other = [name for name, digest in values.items() if not digest <= nearest]
+    if other:
+        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+        message = f"diverged: the last attempt continued with a value of {other[0]}{more} that no save has; {words}"
+        return replace(trial, verdict=Verdict.DIVERGED, message=message)
+    if nearest - found or not found:
+        why = "the last attempt restored some variables only after its loop had begun, or it has no loop"
+        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {why}; {words}")
+    return replace(trial, verdict=Verdict.EQUAL, message=f"equal: {words}, and it continued with the values of a save")

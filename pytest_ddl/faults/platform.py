@@ -21,8 +21,8 @@ _LATER = {
     "notice": signal.SIGKILL,
 }
 """Kind of fault -> signal that follows after its duration."""
-START_WAIT = 60.0
-"""Maximum seconds to start a worker again."""
+_EXIT_WAIT = 5.0
+"""Maximum seconds until a killed process has ended."""
 
 
 @dataclass
@@ -39,8 +39,13 @@ class _Pending:
 class Platform:
     """Platform on which one attempt of a program runs."""
 
-    def __init__(self, settings: RunSettings) -> None:
+    def __init__(self, settings: RunSettings, deadline: float) -> None:
+        """Prepare for an attempt.
+
+        :param deadline: end of the attempt, on the clock of :func:`time.monotonic`.
+        """
         self._settings = settings
+        self._deadline = deadline
         self.ends: dict[str, int | None] = {}
         """Fault that ended a server -> exit status of its process."""
 
@@ -96,14 +101,14 @@ class Platform:
         assert number is not None
         cluster.signal(pending.index, number)
         if fault.effect is Effect.ENDS:
-            status = cluster.wait_for_exit(pending.index, fault.duration or START_WAIT)
+            status = cluster.wait_for_exit(pending.index, fault.duration or _EXIT_WAIT)
             if status is None:
                 cluster.signal(pending.index, signal.SIGKILL)
                 status = cluster.wait_for_exit(pending.index)
             self.ends[str(fault)] = status
         point_log.confirmation(pending.path, fault).touch()
         if fault.effect is Effect.ENDS and fault.task.startswith("worker:"):
-            cluster.restart(pending.index, time.monotonic() + START_WAIT)
+            cluster.restart(pending.index, self._deadline)
 
 
 def _struck_at(path: Path, fault: str) -> float | None:

@@ -149,7 +149,7 @@ def run_trial(
             own = replace(settings, tmp_path=folder, attempt=number, faults=faults, writes=writes)
             timed = replace(program, deadline=time.monotonic() + timeout)
             program.harness.show(f"{place}{', then '.join(map(str, faults)) or 'without a fault'} (attempt {number})")
-            platform = Platform(own)
+            platform = Platform(own, timed.deadline)
             attempt = timed.attempt(spec, own, fresh=writes, watch=platform.watching)
             ranks = range(len(attempt.ranks))
             points = tuple(point_log.read(point_log.path_of(folder, number, rank)) for rank in ranks)

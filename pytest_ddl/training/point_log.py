@@ -75,10 +75,10 @@ class Points:
             strike(self._slow)
         self.reach(Point("before", phase, number))
 
-    def end(self, phase: str) -> None:
+    def end(self, phase: str, note: str = "") -> None:
         """Leave a phase. Nothing happens if the program is not in it."""
         if self._open and self._open[-1][0] == phase:
-            self.reach(Point("after", *self._open.pop()))
+            self.reach(Point("after", *self._open.pop()), note)
 
     def end_step(self, number: int) -> None:
         """Leave a step. A loop that the program writes enters none, so only its end is logged."""
@@ -108,11 +108,11 @@ class Points:
                 Point("in", phase, number, detail, self._next(phase, number, detail) if index is None else index)
             )
 
-    def reach(self, point: Point) -> None:
+    def reach(self, point: Point, note: str = "") -> None:
         """Log a point. If faults of this run are set here, they strike after the line of the log was written."""
         if self._held is not None:
             self._damage(self._held, point)
-        self._strike(point, self._faults.pop(point, []))
+        self._strike(point, self._faults.pop(point, []), note)
 
     def _strike(self, point: Point, faults: Sequence[Fault], note: str = "") -> None:
         os.write(self._file, b"".join(line_of(point, fault, note) for fault in faults) or line_of(point, note=note))

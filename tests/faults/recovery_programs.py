@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
-import time
 
 import keras
 import numpy as np
@@ -95,8 +95,8 @@ def preempted(run, sin=""):
     dataset = dataset if sin == "begins the data again" else dataset.skip(int(handler.total_run_calls))
     train_step = step_function(run, model, optimizer)
     for _loss in run.steps(lambda iterator: handler.run(train_step, iterator), dataset):
-        while sin == "watches nothing" and run.preempted():
-            time.sleep(0.01)  # the platform ends this process after the grace
+        if sin == "watches nothing" and run.preempted():
+            signal.pause()  # the platform ends this process after the grace
 
 
 def concurrent(run, sin=""):
@@ -105,7 +105,10 @@ def concurrent(run, sin=""):
     with run.strategy.scope():
         done = tf.Variable(0, dtype=tf.int64, trainable=False)
     run.watch(variables={"done": done})
-    parts = {"model": model, "done": done}
+    parts = {"model": model, "optimizer": optimizer, "done": done}
+    # A Keras optimizer keeps the variables that it trains, so that its checkpoint has the weights too.
+    for name in {"forgets the optimizer": ["optimizer"], "forgets the weights": ["model", "optimizer"]}.get(sin, []):
+        del parts[name]
     checkpoint = tf.train.Checkpoint(**parts)
     manager = tf.train.CheckpointManager(checkpoint, str(run.tmp_path / "saved"), max_to_keep=2)
     if manager.latest_checkpoint:

@@ -86,6 +86,16 @@ def test_closures_that_are_scheduled_again_after_a_restart_are_too_many():
     assert "done counts 9 updates, 6 without the interruption" in trial.message
 
 
+@pytest.mark.parametrize("sin", ["forgets the weights", "forgets the optimizer"])
+def test_the_right_number_of_updates_is_not_enough(sin):
+    program = partial(programs.concurrent, sin=sin)
+    report = check_training(program, SERVERS, faults="kill chief:0 in training, batch 5", **GIVEN)
+    assert not report.passed
+    (trial,) = report.trials
+    assert trial.verdict is Verdict.DIVERGED, str(report)
+    assert "that no save has" in trial.message
+
+
 @pytest.mark.parametrize(
     ("strategy", "told"),
     [

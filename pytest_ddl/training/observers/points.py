@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pytest_ddl.records import Array, VariableKind
-from pytest_ddl.training import damage, notice
+from pytest_ddl.training import damage, lineage, notice
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
@@ -49,11 +49,20 @@ class PointObserver(Observer):
                     if writes and used:
                         for file in damage.files_of(used, self.settings.tmp_path):
                             points.file(file, self.settings.tmp_path, self._trained)
-                    (points.leave if used is None else points.end)("save" if writes else "restore")
+                    phase = "save" if writes else "restore"
+                    if used is None:
+                        points.leave(phase)
+                    else:
+                        points.end(phase, self._state() if writes and self.recorder.asynchronous else "")
 
             stack.enter_context(saving.observed(lambda _call: None, began, ended))
             points.begin("training", 0)
             yield
+
+    def _state(self) -> str:
+        """Return the digests of the current values. After concurrent steps, no step tells what a save contains."""
+        values = [(item.record, {item.record.index: tuple(item.read())}) for item in self.recorder.watched]
+        return " ".join(sorted(lineage.digests(values)))
 
     def _trained(self) -> list[Array]:
         """Return the current values of the trainable variables, which a save has just written."""
