@@ -63,7 +63,7 @@ class KnownFailure:
 
     @property
     def explanation(self) -> str:
-        """Reason for the failure, and where it is tracked or shown."""
+        """Reason for the failure, and the program or link that shows it."""
         folder = f"{self.file.parent.name}/{REPROS.name}"
         shown = f"{folder}/{self.repro}.py" if self.repro else "not reported yet"
         return f"{self.reason} ({self.link or shown})"

@@ -107,7 +107,7 @@ class Launcher(Protocol):
         """
 
     def reserve(self, topology: Topology) -> Reservation:
-        """Choose where the processes of a cluster run, and lease the addresses of its servers.
+        """Choose the machine of each process of a cluster, and lease the addresses of its servers.
 
         :raises LaunchError: if the processes could not connect to any address. An ``OSError`` of the system is also
             reported.

@@ -1,4 +1,4 @@
-"""Run the warm server: a process that has imported TensorFlow, stays after a run, and forks the zygotes of later runs.
+"""Run the warm server: a process that has imported TensorFlow, and forks the zygotes of later runs.
 
 It must be possible to import this module with only the standard library. Like a zygote, the server never runs a
 TensorFlow operation. A zygote that it forks belongs to the pytest process that asked for it, and ends with that process
@@ -43,7 +43,7 @@ SOFT_LIMITS = tuple(
 
 
 class WarmServer:
-    """Event loop that accepts clients, forks zygotes for them, and tells them when their zygotes end."""
+    """Event loop that accepts clients, forks zygotes for them, and reports the end of their zygotes."""
 
     def __init__(self, listener: socket.socket, idle: float) -> None:
         """Prepare to serve.

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.checks.parameter_server import counted_updates
 from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.faults.judging import Judge, begun, judge_trial
 from pytest_ddl.faults.trials import TrialRun
-from pytest_ddl.faults.verdict import Judge, Trial, Verdict, begun, counted, judge_trial
+from pytest_ddl.faults.verdict import Trial, Verdict, counted
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training import lineage
 from pytest_ddl.training.faults import Effect

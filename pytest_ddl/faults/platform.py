@@ -93,7 +93,7 @@ class Platform:
     def _strike_server(self, pending: _Pending) -> None:
         """Strike a server, confirm it to the coordinator, which waits for that, and start a worker again.
 
-        A parameter server is not started again alone: its variables are lost, so the coordinator must end too
+        Only a worker is started again: the variables of a parameter server are lost, so the coordinator must end too
         (TensorFlow's guide "Parameter server training", known limitations).
         """
         fault, cluster = pending.fault, self._cluster

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from pytest_ddl.equivalence.runs.arguments import ArgumentError
 from pytest_ddl.equivalence.runs.program import Program
 from pytest_ddl.faults.at_least_once import judge_with_retries
+from pytest_ddl.faults.joining import equal_bits
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, run_trial
-from pytest_ddl.faults.verdict import Trial, Verdict, equal_bits
+from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.training import lineage
 from pytest_ddl.training.faults import KINDS, PHASES, Fault, FaultError, Point

@@ -111,7 +111,7 @@ class RunSettings:
     lineage: tuple[tuple[int, frozenset[str]], ...] = ()
     """Step of the uninterrupted run -> digests of the values of its trainable variables on this rank.
 
-    In a later attempt, they tell after which step the program continues.
+    A later attempt finds by them the step after which it continues.
     """
     repeat: bool = False
     """True to repeat the data, and to let ``fit`` run until the run stops it; used to measure steady steps."""

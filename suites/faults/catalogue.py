@@ -1,4 +1,4 @@
-"""List the recipes of recovery: the program, what the documentation says about it, and where it is interrupted."""
+"""List the recipes of recovery: the program, the sentence of the documentation, and the points of its interruptions."""
 
 from __future__ import annotations
 

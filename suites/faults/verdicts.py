@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,9 @@ from suites.known_failures import KnownFailure, installed
 
 FILE = Path(__file__).with_name("verdicts.json")
 NOT_COMPARED = "not compared"
-"""What stands in place of a verdict if the program fails without a fault."""
+"""Word in the place of a verdict, for a program that fails without a fault."""
+_FOLDER = re.compile(r"/\S*?/run-\w+/")
+"""Folder of a run, which is another one each time."""
 _ROOT = Path(__file__).parents[2]
 _DEADLINE = 600.0
 
@@ -76,7 +79,7 @@ def run(recipe: Recipe, strategy: str) -> dict[str, Any]:
             "faults": "; then ".join(map(str, trial.schedule)),
             "verdict": trial.verdict.value,
             "cause": trial.finding.cause if trial.finding is not None else None,
-            "message": trial.message,
+            "message": _FOLDER.sub("", trial.message),
         }
         for trial in report.trials
     ]

@@ -30,7 +30,7 @@ def hold(count: int, first: int = resources.FIRST_PORT, last: int = resources.LA
 
 
 def test_many_leases_of_several_processes_never_share_a_port() -> None:
-    # A range little larger than what is taken: chance alone would collide.
+    # The range is little larger than what is taken, so that random choices would collide.
     holders = [hold(40, 24_000, 24_200) for _ in range(4)]
     taken = [int(port) for holder in holders for port in holder.stdout.readline().split()]
     for holder in holders:

@@ -1,4 +1,4 @@
-"""What a launcher says when the system refuses descriptors, processes or ports, and that nothing is left open."""
+"""A launcher explains that the system refuses descriptors, processes or ports, and leaves nothing open."""
 
 from __future__ import annotations
 

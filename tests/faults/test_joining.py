@@ -21,9 +21,10 @@ from pytest_ddl.equivalence.runs.program import Attempt
 from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.faults.at_least_once import judge_with_retries
+from pytest_ddl.faults.judging import judge_trial
 from pytest_ddl.faults.report import Limits
 from pytest_ddl.faults.trials import TrialAttempt, TrialRun
-from pytest_ddl.faults.verdict import Trial, Verdict, judge_trial
+from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.records import ErrorRecord, RankRecord, VariableKind, VariableRecord
 from pytest_ddl.strategies.spec import StrategySpec
 from pytest_ddl.training.faults import Fault, Point

@@ -32,7 +32,9 @@ POINTS = """
             while in_rank():
                 signal.pause()
             # A zombie may still have threads with open files, and the zygote reaps it only after them.
+            deadline = time.monotonic() + 60
             while strays.state(pid) not in ("", *("Z" if TARGET == "zygote" else "")):
+                assert time.monotonic() < deadline, f"process {pid} has not ended"
                 time.sleep(0.01)
 
     def in_rank():

@@ -1,0 +1,152 @@
+"""Join the steps of an uninterrupted run with those of the last attempt, which continued after one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_ddl.equivalence.evidence.arrays import same
+from pytest_ddl.equivalence.runs.resuming import joined
+from pytest_ddl.faults.trials import TrialRun
+from pytest_ddl.records import Array, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
+from pytest_ddl.training import lineage
+
+
+class Joining:
+    """Steps of the uninterrupted run, joined with those of the last attempt, which continued after one of them."""
+
+    def __init__(self, run: TrialRun, baseline: TrainingRecord) -> None:
+        ranks = run.last.attempt.ranks
+        known = lineage.lineage_of(baseline.ranks[0])
+        places = [lineage.place_of(rank, known) for rank in ranks]
+        self.done = max(one.completed for one in run.attempts[:-1])
+        """Number of steps that were made before the last attempt."""
+        self.silent = all(_shows_nothing(rank, place) for rank, place in zip(ranks, places, strict=True))
+        """True if the last attempt shows no values that it continued with or ended with."""
+        own = min((rank.num_steps - place.replaced for rank, place in zip(ranks, places, strict=True)), default=0)
+        starts = {None if one.start is None else one.start + one.replaced for one in places}
+        self.at = starts.pop() if len(starts) == 1 else None
+        """Step after which the last attempt continued; ``None`` if its values belong to no step, or not to one."""
+        found = [start for start in starts if start is not None]
+        # If the values are those of no step, the last attempt may have made the steps that were left.
+        left = min(self.done, max(0, baseline.num_steps - own))
+        step = min(self.at if self.at is not None else max(found, default=left), baseline.num_steps)
+
+        def joined_after(step: int) -> list[RankRecord]:
+            cut = [replace(rank, steps=rank.steps[one.replaced :]) for rank, one in zip(ranks, places, strict=True)]
+            alike = len(ranks) == len(baseline.ranks)
+            return [
+                _continued(baseline.ranks, rank, alike, step, late=one.late)
+                for rank, one in zip(cut, places, strict=True)
+            ]
+
+        self.ranks = joined_after(step)
+        whole = baseline.num_steps - own
+        possible = all(whole - one.replaced in one.starts for one in places)
+        if whole >= 0 and (self.at is None or (whole != self.at and possible)):
+            # Equal bits at the end prove the number of steps.
+            ranks_of_whole = joined_after(whole)
+            if equal_bits(replace(baseline, ranks=tuple(ranks_of_whole)), baseline):
+                self.at, self.ranks = whole, ranks_of_whole
+        if own and (self.at is None or self.at + own != baseline.num_steps) and len(ranks) == len(baseline.ranks):
+            # A restore after the last step replaced all steps of this attempt.
+            after_all = [
+                _continued(baseline.ranks, _without_steps(rank), True, baseline.num_steps, late=False) for rank in ranks
+            ]
+            if equal_bits(replace(baseline, ranks=tuple(after_all)), baseline):
+                self.at, self.ranks = baseline.num_steps, after_all
+
+
+def _shows_nothing(rank: RankRecord, place: lineage.Place) -> bool:
+    """Return whether a rank has no step, and no weights that it restored."""
+    if rank.steps:
+        return False
+    trained = {variable.index for variable in rank.variables if variable.kind is VariableKind.TRAINABLE}
+    restored = any(trained & set(values) for values in rank.resumed.values())
+    return not restored or (place.start == 0 and bool(rank.facts.get("no_loop", True)))
+
+
+def _without_steps(rank: RankRecord) -> RankRecord:
+    return replace(rank, steps=(), final=None, resumed={0: _end(rank)})
+
+
+def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step: int, late: bool) -> RankRecord:
+    """Return the record of a rank with the steps of the uninterrupted run before those of its last attempt.
+
+    :param alike: whether both have the same number of ranks.
+    :param late: whether the values with which the loop began are not those with which it continued.
+    """
+    earlier = before[rank.rank] if alike else _on_other_ranks(before, rank.rank)
+    # The earlier run has a folder of its own. Its files are judged by the comparison.
+    first = replace(
+        earlier,
+        rank=rank.rank,
+        task=rank.task,
+        steps=earlier.steps[:step],
+        final=None,
+        resumed={},
+        results={},
+        writes=(),
+    )
+    parts = next((len(value) for value in rank.initial.values()), 0)
+    if any(len(value) != parts for value in first.initial.values()):
+        first = _with_components(first, parts)
+    began, resumed = next(iter(rank.resumed.items()), (step, {}))
+    moved = tuple(replace(one, index=step + place) for place, one in enumerate(rank.steps, 1))
+    results = {name: at - began + step for name, at in rank.result_steps.items()}
+    found = {step: resumed} if resumed and not late else {}
+    end = joined(first, replace(rank, steps=moved, resumed=found, result_steps=results), step)
+    if moved or not resumed:
+        return end
+    # The last attempt made no step, so that it ends with the values that it restored.
+    restored = next(iter(end.resumed.values()), {})
+    last = first.steps[-1].snapshot if first.steps else first.initial
+    changed = {index: parts for index, parts in restored.items() if not _same_parts(parts, last.get(index, ()))}
+    return replace(end, final={**changed, **(end.final or {})})
+
+
+def _on_other_ranks(before: Sequence[RankRecord], rank: int) -> RankRecord:
+    """Return a record for a rank of a run with another number of ranks. The first rank has the batches of all."""
+    steps = tuple(
+        StepRecord(
+            step.index,
+            step.loss,
+            step.values,
+            tuple(batch for one in before for batch in one.steps[place].batches) if rank == 0 else (),
+            step.snapshot,
+        )
+        for place, step in enumerate(before[0].steps)
+    )
+    return replace(before[0], steps=steps, writes=())
+
+
+def _with_components(rank: RankRecord, number: int) -> RankRecord:
+    """Return a record whose variables have another number of replicas, all with the values of the first."""
+
+    def spread(values: Snapshot) -> dict[int, tuple[Array, ...]]:
+        return {index: (parts[0],) * number for index, parts in values.items() if parts}
+
+    steps = tuple(replace(step, snapshot=spread(step.snapshot)) for step in rank.steps)
+    return replace(rank, initial=spread(rank.initial), steps=steps)
+
+
+def equal_bits(record: TrainingRecord, baseline: TrainingRecord) -> bool:
+    """Return whether all ranks end with the same bits in all variables but metrics."""
+    if len(record.ranks) != len(baseline.ranks):
+        return False
+    return all(_equal_ends(ours, theirs) for ours, theirs in zip(record.ranks, baseline.ranks, strict=True))
+
+
+def _equal_ends(ours: RankRecord, theirs: RankRecord) -> bool:
+    left, right = _end(ours), _end(theirs)
+    kept = [item.index for item in theirs.variables if item.kind is not VariableKind.METRIC]
+    return bool(kept) and all(index in left and _same_parts(left[index], right[index]) for index in kept)
+
+
+def _same_parts(left: Sequence[Array], right: Sequence[Array]) -> bool:
+    return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _end(rank: RankRecord) -> dict[int, tuple[Array, ...]]:
+    last = rank.steps[-1].snapshot if rank.steps else next(iter(rank.resumed.values()), rank.initial)
+    return {**last, **(rank.final or {})}

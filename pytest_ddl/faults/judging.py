@@ -1,0 +1,210 @@
+"""Judge a trial: compare a run that was interrupted with the uninterrupted one, step by step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
+from pytest_ddl.equivalence.checks.write import shared_writes
+from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.faults import damaged
+from pytest_ddl.faults.clashes import with_clashes
+from pytest_ddl.faults.joining import Joining, equal_bits
+from pytest_ddl.faults.trials import TrialRun
+from pytest_ddl.faults.verdict import Trial, Verdict, counted
+from pytest_ddl.records import TrainingRecord
+from pytest_ddl.training.faults import KINDS
+
+Judge = Callable[[TrainingRecord], Report]
+"""Function that judges a record of a run under the strategy, as the comparison without faults did."""
+
+
+def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge: Judge) -> Trial:
+    """Return the verdict of a trial.
+
+    :param plain: the uninterrupted run, as ``baseline`` has it.
+    """
+    trial = begun(run, plain)
+    if run.unproved:
+        return replace(trial, verdict=Verdict.NOT_INJECTED, message=f"not injected: {run.unproved}")
+    if run.last.failed:
+        return _without_end(trial, run, baseline, judge)
+    joining = Joining(run, baseline) if len(run.attempts) > 1 else None
+    ranks = run.last.attempt.ranks
+    if joining is not None:
+        if joining.silent:
+            why = "the last attempt ended without a loop and without restored values: restore before it returns"
+            return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {why}")
+        at = joining.at
+        trial = replace(trial, resumed_at=at, work_lost=max(0, joining.done - at) if at is not None else None)
+        ranks = joining.ranks
+    ranks = with_clashes(run, ranks, baseline)
+    record = replace(
+        baseline, ranks=tuple(ranks), strategy=str(run.last.spec), num_replicas=run.last.attempt.num_replicas
+    )
+    trial = _compared(trial, record, baseline, judge, joining is None or joining.at is not None)
+    return _after_damage(trial, run, baseline)
+
+
+def _after_damage(trial: Trial, run: TrialRun, baseline: TrainingRecord) -> Trial:
+    """Return the verdict of a trial whose last attempt has ended, if a file of its save was damaged before."""
+    files = damaged.damaged_files(run)
+    if not files or trial.verdict is Verdict.EXACT:
+        return trial
+    trial = replace(trial, notes=(*trial.notes, f"{', '.join(files)} was damaged"))
+    names = damaged.unknown_values(run.last.attempt.ranks, baseline)
+    if not names:
+        return trial
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    words = f"attempt {len(run.attempts)} continued with a value of {names[0]}{more} that no step has"
+    return replace(trial, verdict=Verdict.DAMAGED, message=f"{Verdict.DAMAGED.value}, {files[-1]}: {words}")
+
+
+def begun(run: TrialRun, plain: TrialRun) -> Trial:
+    """Return a trial without a verdict, with the facts that follow from its points."""
+    trial = Trial(
+        run.schedule, Verdict.EXACT, "", detected=run.detected, resumed=run.resumed, attempts=len(run.attempts)
+    )
+    return replace(trial, notes=_other_points(run, plain), complete_save=_complete_save(run))
+
+
+def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, judge: Judge, located: bool) -> Trial:
+    """Return the verdict of a trial whose last attempt has ended.
+
+    :param located: whether the step is known after which the last attempt continued.
+    """
+    extra = record.num_steps - baseline.num_steps
+    observed = _observed(record) and _observed(baseline)
+    ours, theirs = (_examples(one) if observed else Counter[object]() for one in (record, baseline))
+    twice, never = sum((ours - theirs).values()), sum((theirs - ours).values())
+    bits = equal_bits(record, baseline) and not extra and not twice and not never
+    bits = bits and _equal_values(record, baseline)
+    # Two writers of one file may be lucky.
+    lucky = not shared_writes(record).keys() <= shared_writes(baseline).keys()
+    if bits and observed and not lucky:
+        return replace(trial, message=_with_work("exact", trial))
+    if not observed:
+        trial = replace(trial, notes=(*trial.notes, "which examples were trained on was not observed"))
+    report = judge(record)
+    finding = _of_interruption(report, lambda: judge(baseline))
+    trial = replace(trial, twice=twice, never=never, finding=finding)
+    if extra:
+        verdict = Verdict.REPLAYED if extra > 0 else Verdict.LOST
+        words = f"{verdict.value} {counted(abs(extra), 'step')}: the final weights have {record.num_steps} updates, "
+        words += f"{baseline.num_steps} without the interruption"
+        return replace(trial, verdict=verdict, steps=abs(extra), message=words)
+    if (twice or never) and (located or finding is None):
+        unknown = sum(count for name, count in (ours - theirs).items() if name not in theirs)
+        words = f"{counted(twice - unknown, 'example')} trained on twice, {counted(never, 'example')} never"
+        words += f", and {counted(unknown, 'example')} that the uninterrupted run does not have" if unknown else ""
+        return replace(trial, verdict=Verdict.EXAMPLES, message=words)
+    if report.passed and finding is None:
+        return replace(trial, verdict=Verdict.EQUAL, message=_with_work("equal", trial))
+    if finding is not None:
+        cause = finding.cause or "no known cause"
+        return replace(trial, verdict=Verdict.DIVERGED, message=f"diverged, {cause}: {finding.message}")
+    if bits:
+        return replace(trial, verdict=Verdict.EQUAL, message=_with_work("equal", trial))
+    reasons = list(report.inconclusive)
+    if report.findings:
+        reasons.append(f"{report.findings[0].message}, and so it does without the interruption")
+    return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {'; '.join(reasons) or _NOTHING}")
+
+
+_NOTHING = "nothing could be compared"
+
+
+def _of_interruption(report: Report, judge_baseline: Callable[[], Report]) -> Finding | None:
+    """Return the finding that the interruption causes.
+
+    A comparison may pass only after further runs, for example with constants for random numbers. Its own findings say
+    nothing about the interruption.
+    """
+    every = [one for result in report.results for one in result.findings if one.check == RESUME]
+    candidates = [*report.findings, *(one for one in every if one.cause not in report.expectations)]
+    if not candidates:
+        return None
+    before = {(one.check, one.cause) for result in judge_baseline().results for one in result.findings}
+    return next((one for one in candidates if (one.check, one.cause) not in before), None)
+
+
+def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: Judge) -> Trial:
+    """Return the verdict of a trial whose last attempt has failed."""
+    last = run.last
+    ranks = tuple(with_clashes(run, last.attempt.ranks, baseline))
+    record = replace(baseline, ranks=ranks, strategy=str(last.spec), num_replicas=last.attempt.num_replicas)
+    report = judge(record)
+    finding = report.findings[0] if report.findings else None
+    what = finding.message if finding else "; ".join(report.inconclusive) or "the last attempt failed"
+    verdict = Verdict.HUNG if run.last.hung else Verdict.CANNOT_RESUME
+    if verdict is Verdict.CANNOT_RESUME and (files := damaged.damaged_files(run)):
+        said = damaged.named(files, ranks)
+        verdict, what = (Verdict.REFUSED, said) if said else (verdict, damaged.unnamed(files, ranks))
+    return replace(
+        trial, verdict=verdict, finding=finding, message=f"{verdict.value}, attempt {len(run.attempts)}: {what}"
+    )
+
+
+def _with_work(word: str, trial: Trial) -> str:
+    return f"{word}, {counted(trial.work_lost, 'step')} made again" if trial.work_lost else word
+
+
+def _examples(record: TrainingRecord) -> Counter[object]:
+    """Count the examples that were trained on, by their content or their id."""
+    found: Counter[object] = Counter()
+    for step in range(1, record.num_steps + 1):
+        for batch in record.batches(step):
+            found.update(batch.fingerprints or batch.example_ids or ())
+    return found
+
+
+def _observed(record: TrainingRecord) -> bool:
+    """Return whether it is known which examples each step was trained on."""
+    found = [record.batches(step) for step in range(1, record.num_steps + 1)]
+    return all(
+        batches and all(one.fingerprints or one.example_ids or not one.size for one in batches) for batches in found
+    )
+
+
+def _equal_values(record: TrainingRecord, baseline: TrainingRecord) -> bool:
+    """Return whether all steps report the same numbers. Within an epoch, ``fit`` shows means over a part of it."""
+    return all(
+        RUNNING_MEAN in one.values or one.values == other.values
+        for ours, theirs in zip(record.ranks, baseline.ranks, strict=True)
+        for one, other in zip(ours.steps, theirs.steps, strict=False)
+    )
+
+
+def _complete_save(run: TrialRun) -> int:
+    """Return the last step of which a save was complete and whole on every rank when the first fault struck."""
+    first = run.attempts[0]
+    steps = []
+    for points in first.points:
+        step = saved = 0
+        hurt = {one.point.number for one in points if one.struck and KINDS[one.struck.kind].only_in == "file"}
+        for one in points:
+            if (one.point.when, one.point.phase) == ("after", "step"):
+                step = one.point.number
+            elif (one.point.when, one.point.phase) == ("after", "save") and one.point.number not in hurt:
+                saved = step
+        steps.append(saved)
+    return min(steps, default=0)
+
+
+def _other_points(run: TrialRun, plain: TrialRun) -> tuple[str, ...]:
+    """Note that a rank reached other points than in the uninterrupted run. Replicas have no order among themselves."""
+    notes = []
+    for rank, (ours, theirs) in enumerate(zip(run.attempts[0].points, plain.last.points, strict=True)):
+        left, right = (
+            # Several faults at one point have a line each.
+            list(dict.fromkeys(one.point for one in points if one.point.detail not in ("batch", "write", "file")))
+            for points in (ours, theirs)
+        )
+        other = next(((a, b) for a, b in zip(left, right, strict=False) if a != b), None)
+        if other is not None:
+            notes.append(f"rank {rank} reached '{other[0]}' where the uninterrupted run reached '{other[1]}'")
+    return tuple(notes)
