@@ -68,7 +68,7 @@ def assert_equivalence(
 
     if _COMPARER not in item.config.stash:
         item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
-    injection, arguments = injection_of(arguments)
+    injection, arguments = injection_of(arguments, spec, harness.registry)
     strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
     test = _without_strategy(item, spec, harness)
     with status_line(item.config) as harness.show:

@@ -13,7 +13,8 @@ from pytest_ddl.equivalence.runs.comparer import SEED, Comparer
 from pytest_ddl.equivalence.runs.program import TrainFunction
 from pytest_ddl.equivalence.verdict.expectations import Expect
 from pytest_ddl.faults.report import FaultReport, Limits
-from pytest_ddl.faults.sweep import Faults, Injector, Plan, inject, parsed
+from pytest_ddl.faults.sweep import Faults, Injector, Plan, Sweep, inject, parsed
+from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts
 from pytest_ddl.training.faults import FaultError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
     from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.records import TrainingRecord
+    from pytest_ddl.strategies.registry import StrategyRegistry
     from pytest_ddl.strategies.spec import StrategySpec
 
 
@@ -126,7 +128,7 @@ def check_training(
         "always_loadable": always_loadable,
         "restart_on": restart_on,
     }
-    injection, arguments = injection_of(arguments)
+    injection, arguments = injection_of(arguments, spec, harness.registry)
     comparer = Comparer(harness)
     report = comparer.compare(train, spec, mark, **arguments)
     if injection is None or not report.passed:
@@ -140,27 +142,42 @@ class Injection:
 
     plan: Plan
     limits: Limits
-    restart_on: str | None = None
+    tasks: Tasks
+    restart_on: StrategySpec | None = None
 
 
-def injection_of(arguments: Mapping[str, Any]) -> tuple[Injection | None, dict[str, Any]]:
+def injection_of(
+    arguments: Mapping[str, Any], spec: StrategySpec, registry: StrategyRegistry
+) -> tuple[Injection | None, dict[str, Any]]:
     """Separate the arguments that concern faults from those of the comparison.
 
-    :raises ArgumentError: for a limit without faults, or for a text that is no fault.
+    :raises ArgumentError: for a limit without faults, a text that is no fault, or a task that does not exist.
     """
     rest = dict(arguments)
     faults, restart_on = rest.pop("faults", None), rest.pop("restart_on", None)
     limits = {one.name: rest.pop(one.name) for one in fields(Limits) if one.name in rest}
     if faults is not None:
         try:
-            return Injection(parsed(faults), Limits(**limits), restart_on), rest
+            plan, tasks = parsed(faults), Tasks.of(spec, registry)
+            if isinstance(plan, Sweep):
+                tasks.refuse_others(plan.tasks)
+            elif isinstance(plan, tuple):
+                tasks.refuse(plan)
         except FaultError as error:
             raise ArgumentError(f"faults: {error}") from None
+        return Injection(plan, Limits(**limits), tasks, _variant(restart_on, registry)), rest
     given = {**limits, "restart_on": restart_on}
     named = next((name for name, value in given.items() if value not in (None, False)), None)
     if named is not None:
         raise ArgumentError(f"{named}={given[named]!r} concerns faults: give faults= too, for example 'every point'")
     return None, rest
+
+
+def _variant(restart_on: str | None, registry: StrategyRegistry) -> StrategySpec | None:
+    try:
+        return None if restart_on is None else registry.parse_variant(restart_on)
+    except ValueError as error:
+        raise ArgumentError(f"restart_on={restart_on!r}: {error}") from None
 
 
 def with_faults(
@@ -186,8 +203,8 @@ def with_faults(
         timed = replace(comparison.program, deadline=time.monotonic() + timeout)
         return replace(comparison, program=timed).of_record(record)
 
-    on = None if injection.restart_on is None else harness.registry.parse_variant(injection.restart_on)
-    injector = Injector(comparison.program, comparison.base, report, judged, timeout, Restarts(on=on))
+    restarts = Restarts(on=injection.restart_on)
+    injector = Injector(comparison.program, comparison.base, report, judged, timeout, restarts, injection.tasks)
     try:
         return inject(injector, injection.plan, injection.limits)
     except FaultError as error:

@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.runs.program import Program
 from pytest_ddl.faults.at_least_once import judge_with_retries
 from pytest_ddl.faults.joining import equal_bits
 from pytest_ddl.faults.report import FaultReport, Limits
+from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, run_trial
 from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.messages import did_you_mean
@@ -90,6 +91,7 @@ class Injector:
     judge: Callable[[TrainingRecord], Report]
     timeout: float
     restarts: Restarts
+    tasks: Tasks
     place: str = ""
     """Place of the next trial among all, for the line that a terminal shows while it lasts."""
     _made: dict[Schedule, Trial] = field(default_factory=dict)
@@ -101,8 +103,7 @@ class Injector:
 
         :raises ArgumentError: if the program cannot be interrupted in this way.
         """
-        self.servers = self._servers()
-        self.settings = replace(self.settings, points=True, writes=writes, servers=self.servers)
+        self.settings = replace(self.settings, points=True, writes=writes, servers=self.tasks.servers)
         self.plain: TrialRun = run_trial(self.program, self.settings, (), Restarts(0), self.timeout)
         attempt = self.plain.last.attempt
         errors = [rank.error for rank in attempt.ranks if rank.error is not None]
@@ -120,43 +121,21 @@ class Injector:
                 why = again.findings[0].message if again.findings else "; ".join(again.inconclusive)
                 raise ArgumentError(f"faults: the run without a fault is not the one that was compared: {why}")
         self.settings = replace(self.settings, lineage=lineage.lineage_of(attempt.ranks[0]))
-        ranks = [answer.task for answer in attempt.answers]
-        self.tasks = [*ranks, *self.servers]
         self.points: list[tuple[str, Reached]] = []
-        for task, one in points_of(self.plain, ranks):
+        for task, one in points_of(self.plain, self.tasks.ranks):
             self.points.append((task, one))
-            if task == ranks[0] and one.point.detail in ("", "batch"):
-                self.points += [(server, one) for server in self.servers]
-
-    def _servers(self) -> tuple[str, ...]:
-        program = self.program
-        topology = program.harness.registry[program.spec.name].topology(program.spec)
-        return tuple(map(str, topology.servers))
-
-    def strikes(self, schedule: Schedule) -> bool:
-        """Return whether each fault of a schedule can strike its task."""
-        return all(fault.task not in self.servers or KINDS[fault.kind].signal is not None for fault in schedule)
+            if task == self.tasks.ranks[0] and one.point.detail in ("", "batch"):
+                self.points += [(server, one) for server in self.tasks.servers]
 
     def trial(self, schedule: Schedule) -> Trial:
         """Return the verdict of a schedule. Each schedule is run once."""
         if schedule not in self._made:
-            unknown = [fault.task for fault in schedule if fault.task not in self.tasks]
-            if unknown:
-                raise FaultError(f"task={unknown[0]!r} does not exist; tasks: {', '.join(self.tasks)}{self._hint()}")
-            if not self.strikes(schedule):
-                able = ", ".join(name for name, kind in KINDS.items() if kind.signal is not None)
-                raise FaultError(f"{'; '.join(map(str, schedule))}: a server runs no program, so it gets only {able}")
             run = run_trial(self.program, self.settings, schedule, self.restarts, self.timeout, self.place)
             self._made[schedule] = judge_with_retries(
                 run, self.plain, self.baseline, self.comparison.reference, self.judge
             )
             self._keep_restores(schedule, run)
         return self._made[schedule]
-
-    def _hint(self) -> str:
-        shape = self.program.spec.shape
-        separate = shape.get("processes") == "shared"
-        return "; the servers have processes of their own with [processes=separate]" if separate else ""
 
     @property
     def made(self) -> list[Trial]:
@@ -166,23 +145,23 @@ class Injector:
     def _keep_restores(self, schedule: Schedule, run: TrialRun) -> None:
         if len(schedule) > 1 or len(run.attempts) < 2 or run.last.failed:
             return
-        for task, points in zip(self.tasks, run.attempts[1].points, strict=False):
+        for task, points in zip(self.tasks.ranks, run.attempts[1].points, strict=False):
             found = [one.point for one in points if one.point.phase == "restore"]
             if found and task not in self._restores:
                 self._restores[task] = schedule, found
 
     def _interrupt_late(self) -> None:
         """Interrupt the program after its last step, so that a second attempt shows the points of its restore."""
-        ends = [one.point for task, one in self.points if task == self.tasks[0] and one.point.when == "after"]
+        ends = [one.point for task, one in self.points if task == self.tasks.ranks[0] and one.point.when == "after"]
         last = next((point for point in reversed(ends) if point.phase == "step"), None)
         if last is not None:
-            self.trial((Fault("kill", self.tasks[0], last),))
+            self.trial((Fault("kill", self.tasks.ranks[0], last),))
 
     def sweep(self, wanted: Sweep) -> list[Trial]:
         """Strike at every wanted point once, and then at the points of a restore, which only a resumed run has."""
         first = [(task, one.point) for task, one in self.points if wanted.wants(task, one.point)]
         schedules: list[Schedule] = [(Fault(wanted.kind, task, point),) for task, point in dict.fromkeys(first)]
-        schedules = [schedule for schedule in schedules if self.strikes(schedule)]
+        schedules = [schedule for schedule in schedules if self.tasks.strike(schedule)]
         trials = []
         for number, schedule in enumerate(schedules, 1):
             self.place = f"fault {number} of {len(schedules)}: "
@@ -218,7 +197,7 @@ def parsed(faults: Faults) -> Plan:
 def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
     """Inject faults and report the verdict of each trial.
 
-    :raises FaultError: for a fault of a task that does not exist.
+    :raises FaultError: for a point of a sweep that the run does not have.
     """
     started = time.monotonic()
     if isinstance(plan, Sweep):
@@ -232,7 +211,7 @@ def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
         trials = []
 
         def run(schedule: Schedule) -> bool:
-            if not injector.strikes(schedule):
+            if not injector.tasks.strike(schedule):
                 return True
             trials[:] = [injector.trial(schedule)]
             # A later attempt has fewer steps, so that a generated point may not exist in it.
@@ -243,7 +222,7 @@ def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
             trials = [one for one in injector.made if one.verdict is not Verdict.NOT_INJECTED]
     return FaultReport(
         strategy=str(injector.program.spec),
-        tasks=tuple(injector.tasks),
+        tasks=injector.tasks.every,
         trials=tuple(trials),
         limits=limits,
         comparison=injector.comparison,

@@ -103,7 +103,24 @@ def test_the_right_number_of_updates_is_not_enough(sin):
         ("parameter_server", "the servers have processes of their own with [processes=separate]"),
     ],
 )
-def test_a_fault_that_a_server_cannot_get_is_refused(strategy, told):
+def test_a_fault_that_a_server_cannot_get_is_refused_before_anything_runs(strategy, told):
     with pytest.raises(ArgumentError, match=r"^faults: ") as caught:
-        check_training(programs.checkpointed, strategy, faults="exception worker:0 before step 2", **GIVEN)
+        check_training(_never_runs, strategy, faults="exception worker:0 before step 2", **GIVEN)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"faults": Sweep(tasks=["worker:7"])}, "faults: task='worker:7' does not exist; tasks: worker:0"),
+        ({"faults": "every point", "restart_on": "miror"}, "restart_on='miror': "),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_anything_runs(given, told):
+    with pytest.raises(ArgumentError) as caught:
+        check_training(_never_runs, "mirrored", **given, **GIVEN)
+    assert told in str(caught.value)
+
+
+def _never_runs(run):
+    raise AssertionError("it ran")

@@ -23,6 +23,10 @@ class ArgumentError(ValueError):
     """Error for an argument that cannot be used. The message is one line and names the argument."""
 
 
+# pytest prints the module of an exception in front of every failure, and the message has to fit on the line.
+ArgumentError.__module__ = "pytest_ddl"
+
+
 def check_arguments(known: Sequence[Check], registry: StrategyRegistry, **given: Any) -> None:
     """Check the values of all arguments that were given.
 
