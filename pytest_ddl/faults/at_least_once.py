@@ -12,6 +12,7 @@ from pytest_ddl.faults.verdict import Trial, Verdict, counted
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training import lineage
 from pytest_ddl.training.faults import Effect
+from pytest_ddl.training.point_log import MOVING
 
 _COSTS = (Verdict.EXAMPLES, Verdict.LOST, Verdict.REPLAYED, Verdict.DIVERGED)
 """Verdicts that a closure which ran again may explain."""
@@ -108,10 +109,13 @@ def _of_state(trial: Trial, run: TrialRun, baseline: TrainingRecord, words: str)
     values = {variable.name: lineage.digests([(variable, resumed)]) for variable in rank.variables}
     found = frozenset[str]().union(*values.values())
     noted = [one.note for attempt in run.attempts[:-1] for one in attempt.points[0] if one.point.phase == "save"]
-    states = [frozenset(note.split()) for note in noted if note]
+    states = [frozenset(note.split()) for note in noted if note not in ("", MOVING)]
     states.append(lineage.lineage_of(baseline.ranks[0])[0][1])
     nearest = max(states, key=lambda state: len(found & state))
     other = [name for name, digest in values.items() if not digest <= nearest]
+    if other and MOVING in noted:
+        why = "steps went on during a save, so that it is not known what it contains"
+        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {why}; {words}")
     if other:
         more = f" and {len(other) - 1} more" if len(other) > 1 else ""
         message = f"diverged: the last attempt continued with a value of {other[0]}{more} that no save has; {words}"

@@ -21,6 +21,9 @@ from pytest_ddl.training.damage import Held
 from pytest_ddl.training.faults import KINDS, TRAINING, Fault, Point
 from pytest_ddl.training.striking import strike
 
+MOVING = "moving"
+"""Note at the end of a save while steps went on."""
+
 
 @dataclass(frozen=True)
 class Reached:

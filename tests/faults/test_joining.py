@@ -15,12 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
 
 from simulated_training import Program, simulate
 
-from pytest_ddl.cluster.cluster import Answer, Fate
-from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.runs.program import Attempt
 from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.faults.at_least_once import judge_with_retries
 from pytest_ddl.faults.judging import judge_trial
 from pytest_ddl.faults.report import Limits
 from pytest_ddl.faults.trials import TrialAttempt, TrialRun
@@ -211,41 +208,3 @@ def test_a_place_is_not_moved_by_values_that_are_expected():
 def test_a_limit_of_a_run_that_continued_at_an_unknown_step_is_broken(limits):
     trial = Trial((Fault.parse("kill worker:0 before step 1"),), Verdict.EQUAL, "equal", attempts=2)
     assert "it is not known where the run continued" in Limits(**limits).broken_by(trial)
-
-
-*_, LAST = RANK.steps
-MOVED = replace(RANK, steps=(*RANK.steps[:-1], replace(LAST, snapshot=changed(LAST.snapshot, WEIGHTS))))
-
-
-class Judged:
-    """A report with these findings, and nothing else."""
-
-    def __init__(self, findings=(), inconclusive=()):
-        self.findings, self.inconclusive = list(findings), list(inconclusive)
-        self.results, self.expectations, self.passed = [], {}, not findings and not inconclusive
-
-
-def of_a_lost_worker(last, judged, baseline=BASELINE):
-    """The verdict of a run whose server ``worker:1`` was killed, and that went on without a restart."""
-    fault = Fault("kill", "worker:1", Point("before", "step", 2))
-    settings = RunSettings(servers=("worker:0", "worker:1"), faults=(fault,))
-    struck = (Reached(fault.point, 0.0, fault),)
-    of_run = replace(attempt(last, 0), settings=settings, points=(struck,), ends={str(fault): -9})
-    of_run = replace(of_run, attempt=replace(of_run.attempt, answers=[Answer(0, "chief:0", Fate.REPLIED)]))
-    plain = replace(attempt(baseline.ranks[0], 4), settings=settings)
-    run = TrialRun((fault,), (of_run,), 0.0)
-    return judge_with_retries(run, TrialRun((), (plain,), 0.0), baseline, REFERENCE, judged)
-
-
-def test_what_no_check_could_decide_is_not_said_to_be_retried():
-    assert of_a_lost_worker(MOVED, lambda _record: Judged(inconclusive=["nothing"])).verdict is Verdict.UNDECIDED
-
-
-@pytest.mark.parametrize(
-    ("check", "cause"), [("STEP-EQ", None), ("LOSS-EQ", "reported-loss-wrong"), ("OPT-STATE", "unequal-steps")]
-)
-def test_a_lost_worker_explains_no_other_difference(check, cause):
-    finding = Finding(check, "something differs", cause=cause, error=1.0)
-    trial = of_a_lost_worker(MOVED, lambda record: Judged([finding] if record.ranks[0] is MOVED else []))
-    assert trial.verdict is Verdict.DIVERGED
-    assert "something differs" in trial.message

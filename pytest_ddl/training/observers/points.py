@@ -11,7 +11,7 @@ from pytest_ddl.training import damage, lineage, notice
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
-from pytest_ddl.training.point_log import Points, path_of
+from pytest_ddl.training.point_log import MOVING, Points, path_of
 from pytest_ddl.training.write_gate import WriteGate, why_not
 
 
@@ -37,6 +37,7 @@ class PointObserver(Observer):
                 # A manager's save calls the save of its checkpoint: both are one save.
                 self._depth += 1
                 if self._depth == 1:
+                    self._before = self._state() if writes else ""
                     points.begin("save" if writes else "restore")
                     if gate is not None and writes:
                         gate.open()
@@ -53,14 +54,21 @@ class PointObserver(Observer):
                     if used is None:
                         points.leave(phase)
                     else:
-                        points.end(phase, self._state() if writes and self.recorder.asynchronous else "")
+                        points.end(phase, self._saved() if writes else "")
 
             stack.enter_context(saving.observed(lambda _call: None, began, ended))
             points.begin("training", 0)
             yield
 
+    def _saved(self) -> str:
+        """Return the digests of the values that a save contains, or :data:`MOVING` if steps changed them meanwhile."""
+        state = self._state()
+        return state if state == self._before else MOVING
+
     def _state(self) -> str:
-        """Return the digests of the current values. After concurrent steps, no step tells what a save contains."""
+        """Return the digests of the current values if steps run concurrently, because no step then has these values."""
+        if not self.recorder.asynchronous:
+            return ""
         values = [(item.record, {item.record.index: tuple(item.read())}) for item in self.recorder.watched]
         return " ".join(sorted(lineage.digests(values)))
 

@@ -1,0 +1,111 @@
+"""A lost worker explains only what follows from its closure, and a restart only the values of a save."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_joining import BASELINE, RANK, REFERENCE, WEIGHTS, attempt, changed
+
+from pytest_ddl.cluster.cluster import Answer, Fate
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.faults.at_least_once import judge_with_retries
+from pytest_ddl.faults.trials import TrialRun
+from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.records import ErrorRecord
+from pytest_ddl.training.faults import Fault, Point
+from pytest_ddl.training.lineage import digests
+from pytest_ddl.training.point_log import MOVING, Reached
+from pytest_ddl.training.settings import RunSettings
+
+*_, LAST = RANK.steps
+MOVED = replace(RANK, steps=(*RANK.steps[:-1], replace(LAST, snapshot=changed(LAST.snapshot, WEIGHTS))))
+
+
+class Judged:
+    """A report with these findings, and nothing else."""
+
+    def __init__(self, findings=(), inconclusive=()):
+        self.findings, self.inconclusive = list(findings), list(inconclusive)
+        self.results, self.expectations, self.passed = [], {}, not findings and not inconclusive
+
+
+def of_a_lost_worker(last, judged, baseline=BASELINE):
+    """The verdict of a run whose server ``worker:1`` was killed, and that went on without a restart."""
+    fault = Fault("kill", "worker:1", Point("before", "step", 2))
+    settings = RunSettings(servers=("worker:0", "worker:1"), faults=(fault,))
+    struck = (Reached(fault.point, 0.0, fault),)
+    of_run = replace(attempt(last, 0), settings=settings, points=(struck,), ends={str(fault): -9})
+    of_run = replace(of_run, attempt=replace(of_run.attempt, answers=[Answer(0, "chief:0", Fate.REPLIED)]))
+    plain = replace(attempt(baseline.ranks[0], 4), settings=settings)
+    run = TrialRun((fault,), (of_run,), 0.0)
+    return judge_with_retries(run, TrialRun((), (plain,), 0.0), baseline, REFERENCE, judged)
+
+
+def test_what_no_check_could_decide_is_not_said_to_be_retried():
+    assert of_a_lost_worker(MOVED, lambda _record: Judged(inconclusive=["nothing"])).verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("check", "cause"), [("STEP-EQ", None), ("LOSS-EQ", "reported-loss-wrong"), ("OPT-STATE", "unequal-steps")]
+)
+def test_a_lost_worker_explains_no_other_difference(check, cause):
+    finding = Finding(check, "something differs", cause=cause, error=1.0)
+    trial = of_a_lost_worker(MOVED, lambda record: Judged([finding] if record.ranks[0] is MOVED else []))
+    assert trial.verdict is Verdict.DIVERGED
+    assert "something differs" in trial.message
+
+
+CONCURRENT = replace(BASELINE, ranks=(replace(RANK, asynchronous=True),))
+SAVED = RANK.steps[1].snapshot
+
+
+def note_of(values):
+    return " ".join(digests((variable, values) for variable in RANK.variables))
+
+
+def after_a_restart(resumed, *notes, final=LAST.snapshot):
+    """The verdict of a program with concurrent steps whose first attempt saved with these notes."""
+    saves = tuple(Reached(Point("after", "save", number), 0.0, None, note) for number, note in enumerate(notes, 1))
+    first = attempt(replace(RANK, error=ErrorRecord("died", "was ended by SIGKILL", "", 3)), 0)
+    first = replace(first, points=(saves,))
+    last = replace(RANK, asynchronous=True, steps=(replace(LAST, snapshot=final),), resumed={0: resumed})
+    run = TrialRun((), (first, attempt(last, 1)), 0.0)
+    plain = TrialRun((), (attempt(RANK, 4),), 0.0)
+    return judge_with_retries(run, plain, CONCURRENT, REFERENCE, lambda _record: Judged())
+
+
+def test_a_program_that_continues_with_a_save_has_its_updates():
+    assert after_a_restart(SAVED, note_of(SAVED)).verdict is Verdict.EQUAL
+
+
+def test_a_program_that_saved_nothing_may_begin_again():
+    assert after_a_restart(RANK.initial).verdict is Verdict.EQUAL
+
+
+def test_values_that_no_save_has_are_named():
+    trial = after_a_restart(changed(SAVED, WEIGHTS), note_of(SAVED))
+    assert trial.verdict is Verdict.DIVERGED
+    assert "that no save has" in trial.message
+
+
+def test_a_save_while_steps_go_on_decides_nothing():
+    trial = after_a_restart(changed(SAVED, WEIGHTS), note_of(RANK.initial), MOVING)
+    assert trial.verdict is Verdict.UNDECIDED
+    assert "steps went on during a save" in trial.message
+
+
+def test_values_that_appear_late_decide_nothing():
+    weights = {item.index: SAVED[item.index] for item in RANK.variables if item.kind in WEIGHTS}
+    assert after_a_restart(weights, note_of(SAVED)).verdict is Verdict.UNDECIDED
+
+
+def test_a_lower_count_of_keras_decides_nothing():
+    trial = after_a_restart(SAVED, note_of(SAVED), final=RANK.steps[2].snapshot)
+    assert trial.verdict is Verdict.UNDECIDED
+    assert "Keras counts them" in trial.message
