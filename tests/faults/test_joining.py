@@ -1,4 +1,4 @@
-"""Where a program continued is found by its values, and the verdict is about the values and examples of its end."""
+"""A program that continues is located by its values, and its verdict is about the values and examples of its end."""
 
 from __future__ import annotations
 

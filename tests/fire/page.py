@@ -10,7 +10,7 @@ from tests.fire.registry import FIRES, SCARCITIES
 PAGE = Path(__file__).parents[2] / "docs" / "robustness.md"
 INTRODUCTION = """# Robustness
 
-What happens if a process of a run is killed or suspended, or if the machine lacks something. In each case, the run
+A process of a run may be killed or suspended, and the machine may lack something. In each case, the run
 ends in time. It passes only if all tests ran and passed. No process, file, port or shared memory is left.
 
 The tests in `tests/fire/` check each row of these tables, and `python -m tests.fire.page` writes this page from their
