@@ -17,17 +17,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Notice, Reply, Request, UnreadableError, decode, encode
-from pytest_ddl.cluster.resources import HOST
+from pytest_ddl.cluster.resources import HOST, PortLease
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
+from pytest_ddl.training.faults import RELAYED
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.process_state import ProcessState
+    from pytest_ddl.strategies.spec import BuildContext
 
 STACKS_SIGNAL = signal.SIGUSR1
 _current: RankContext | None = None
@@ -188,7 +191,7 @@ class Worker:
 
     def _boot(self, boot: Boot) -> dict[str, Any]:
         global _current
-        context = boot.context
+        context = _relayed(boot.context)
         if boot.directory is not None:
             os.chdir(boot.directory)
         sys.path[:] = boot.path
@@ -212,6 +215,25 @@ class Worker:
             capabilities=capabilities_of(definition),
         )
         return {"num_replicas": num_replicas}
+
+
+def _relayed(context: BuildContext) -> BuildContext:
+    """Return the context with the addresses of relays, if faults of the network are to strike through this rank."""
+    if context.rank < 0 or RELAYED not in os.environ:
+        return context
+    # Only here, because few runs need a relay.
+    from pytest_ddl.training.relay import relayed
+
+    tasks = [str(task) for task in context.topology.servers or context.topology.ranks]
+    if len(tasks) != len(context.addresses):
+        return context
+    hidden = PortLease(1)
+    _leases.append(hidden)
+    return replace(context, addresses=relayed(context.addresses, tasks, str(context.task), *hidden.addresses))
+
+
+_leases: list[PortLease] = []
+"""Leases of this process, which keep them until it ends."""
 
 
 def _prove_connected(strategy: Any, definition: StrategyDefinition, boot: Boot) -> int:

@@ -161,6 +161,7 @@ def injection_of(
             plan, tasks = parsed(faults), Tasks.of(spec, registry)
             if isinstance(plan, Sweep):
                 tasks.refuse_others(plan.tasks)
+                tasks.refuse_kind(plan.kind)
             elif isinstance(plan, tuple):
                 tasks.refuse(plan)
         except FaultError as error:

@@ -41,7 +41,9 @@ def judge_with_retries(
     lost = {
         fault
         for fault in run.schedule
-        if fault.effect is Effect.ENDS and fault.task in plain.last.settings.servers and fault.task.startswith("worker")
+        if fault.effect in (Effect.ENDS, Effect.CUTS)
+        and fault.task in plain.last.settings.servers
+        and fault.task.startswith("worker")
     }
     if not lost or len(run.attempts) > 1 or trial.verdict not in _COSTS:
         return trial

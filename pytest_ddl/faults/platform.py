@@ -61,7 +61,8 @@ class Platform:
         self._pending = [
             _Pending(fault, tasks.index(fault.task), self._log_of(tasks.index(fault.task), cluster.num_ranks))
             for fault in self._settings.faults
-            if fault.task in self._settings.servers or (fault.kind in _LATER and fault.task in tasks)
+            if fault.task in self._settings.servers
+            or (fault.task in tasks and (fault.kind in _LATER or KINDS[fault.kind].network))
         ]
         self._until = 0.0
         """Time until which a process is delayed on purpose, so that nothing can be said about who waits for whom."""
@@ -79,7 +80,7 @@ class Platform:
                 pending.at = _struck_at(pending.path, str(fault))
                 if pending.at is None:
                     continue
-                if fault.task in self._settings.servers:
+                if fault.task in self._settings.servers and not KINDS[fault.kind].network:
                     self._strike_server(pending)
             self._until = max(self._until, pending.at + fault.duration)
             if fault.kind not in _LATER or str(fault) in self.ends:

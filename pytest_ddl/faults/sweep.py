@@ -218,6 +218,8 @@ def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
             return trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0])
 
         plan.search([(task, one.point) for task, one in injector.points], run)
+        if not trials:
+            raise FaultError(f"no generated schedule can strike; tasks: {', '.join(injector.tasks.every)}")
         if trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0]):
             trials = [one for one in injector.made if one.verdict is not Verdict.NOT_INJECTED]
     return FaultReport(

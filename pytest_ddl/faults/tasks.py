@@ -19,6 +19,8 @@ class Tasks:
 
     ranks: tuple[str, ...]
     servers: tuple[str, ...] = ()
+    addressed: bool = False
+    """True if each server, or each rank where there are none, listens at an address of its own."""
     hint: str = ""
     """Words after the names of all tasks, if another variant has more."""
 
@@ -27,7 +29,8 @@ class Tasks:
         topology = registry[spec.name].topology(spec)
         shared = spec.shape.get("processes") == "shared"
         hint = "; the servers have processes of their own with [processes=separate]" if shared else ""
-        return cls(tuple(map(str, topology.ranks)), tuple(map(str, topology.servers)), hint)
+        ranks, servers = tuple(map(str, topology.ranks)), tuple(map(str, topology.servers))
+        return cls(ranks, servers, topology.ports == len(servers or ranks), hint)
 
     @property
     def every(self) -> tuple[str, ...]:
@@ -36,7 +39,27 @@ class Tasks:
 
     def strike(self, faults: Iterable[Fault]) -> bool:
         """Return whether each fault can strike its task."""
-        return all(fault.task not in self.servers or KINDS[fault.kind].signal is not None for fault in faults)
+        return all(not self._obstacle(fault) for fault in faults)
+
+    def refuse_kind(self, name: str) -> None:
+        """Refuse a kind of fault that can strike no task.
+
+        :raises FaultError: for a fault of the network, if there is none.
+        """
+        if KINDS[name].network and not self.addressed:
+            raise FaultError(
+                f"{name}: the tasks of this strategy have no connections between processes of their own{self.hint}"
+            )
+
+    def _obstacle(self, fault: Fault) -> str:
+        """Return why a fault cannot strike its task, or an empty text."""
+        kind = KINDS[fault.kind]
+        if kind.network and not self.addressed:
+            return "the task has no connections to processes of others"
+        if fault.task in self.servers and kind.signal is None and not kind.network:
+            able = ", ".join(name for name, kind in KINDS.items() if kind.signal is not None or kind.network)
+            return f"a server runs no program, so it gets only {able}"
+        return ""
 
     def refuse_others(self, names: Iterable[str]) -> None:
         """Refuse names that are no tasks.
@@ -54,6 +77,6 @@ class Tasks:
         """
         for fault in faults:
             self.refuse_others([fault.task])
-            if not self.strike([fault]):
-                able = ", ".join(name for name, kind in KINDS.items() if kind.signal is not None)
-                raise FaultError(f"{fault}: a server runs no program, so it gets only {able}")
+            self.refuse_kind(fault.kind)
+            if obstacle := self._obstacle(fault):
+                raise FaultError(f"{fault}: {obstacle}")

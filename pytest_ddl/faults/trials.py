@@ -11,7 +11,7 @@ from pytest_ddl.cluster.cluster import Fate
 from pytest_ddl.equivalence.runs.program import Attempt, Program
 from pytest_ddl.faults.platform import Platform
 from pytest_ddl.training import point_log
-from pytest_ddl.training.faults import Effect, Fault
+from pytest_ddl.training.faults import KINDS, RELAYED, Effect, Fault
 from pytest_ddl.training.point_log import Reached
 from pytest_ddl.training.settings import RunSettings
 
@@ -77,6 +77,8 @@ class TrialAttempt:
         for fault in self.settings.faults:
             rank = 0 if fault.task in self.settings.servers else tasks.index(fault.task)
             if str(fault) not in struck:
+                if here := [one.note for one in self.points[rank] if one.point == fault.point and one.note]:
+                    return f"at the point of {fault}, {here[0]}"
                 last = self.points[rank][-1].point if self.points[rank] else "none"
                 return f"the point of {fault} was not reached; the last point of {tasks[rank]} was '{last}'"
             if fault.task in self.settings.servers:
@@ -150,7 +152,9 @@ def run_trial(
             timed = replace(program, deadline=time.monotonic() + timeout)
             program.harness.show(f"{place}{', then '.join(map(str, faults)) or 'without a fault'} (attempt {number})")
             platform = Platform(own, timed.deadline)
-            attempt = timed.attempt(spec, own, fresh=writes, watch=platform.watching)
+            relayed = {fault.task for fault in faults if KINDS[fault.kind].network}
+            environ = {RELAYED: ",".join(sorted(relayed))} if relayed else {}
+            attempt = timed.attempt(spec, own, fresh=writes, environ=environ, watch=platform.watching)
             ranks = range(len(attempt.ranks))
             points = tuple(point_log.read(point_log.path_of(folder, number, rank)) for rank in ranks)
             attempts.append(TrialAttempt(attempt, points, spec, own, platform.ends))

@@ -19,6 +19,10 @@ _POINT = re.compile(r"(before|in|after) ([a-z]+)(?: (\d+))?(?:, ([a-z]+) (\d+))?
 _FAULT = re.compile(r"([a-z-]+) ([a-z]+:\d+) (.+?)(?: of attempt (\d+))?(?: for ([\d.]+) s)?")
 
 
+RELAYED = "PYTEST_DDL_RELAYED_TASKS"
+"""Environment variable of a cluster with the names of the tasks whose connections go through a relay, with commas."""
+
+
 class FaultError(ValueError):
     """Error for a text that describes no fault or no point. The message is one line and says what to write."""
 
@@ -28,6 +32,7 @@ class Effect(str, Enum):
 
     ENDS = "ends the process"
     RAISES = "raises an exception in the program"
+    CUTS = "cuts connections of the process"
     DELAYS = "delays the process"
 
 
@@ -43,6 +48,8 @@ class Kind:
     """The only detail of a point at which this kind can strike, for example ``write``. Empty if it strikes anywhere."""
     signal: int | None = None
     """Signal by which a platform does it from outside, also to a server, which runs no program."""
+    network: bool = False
+    """True if it disturbs the connections of the task, and not its process; see :mod:`pytest_ddl.training.relay`."""
 
 
 KINDS: dict[str, Kind] = {
@@ -68,6 +75,21 @@ KINDS: dict[str, Kind] = {
         ),
         Kind("gil", "native code that holds the interpreter lock for some seconds", Effect.DELAYS, 1.0),
         Kind("slow", "a delay here, and before each later step", Effect.DELAYS, 0.2),
+        Kind(
+            "net-delay",
+            "each message from or to the task arrives later, from here on",
+            Effect.DELAYS,
+            0.02,
+            network=True,
+        ),
+        Kind("net-reset", "all connections of the task are reset; new ones are possible", Effect.CUTS, network=True),
+        Kind(
+            "net-partition",
+            "nothing from or to the task arrives for some seconds, on no connection",
+            Effect.CUTS,
+            20.0,
+            network=True,
+        ),
         Kind(
             "no-space",
             "the write fails with ENOSPC, and each later one, as on a full disk",

@@ -7,9 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pytest_ddl.training import notice
 from pytest_ddl.training.faults import Fault
+
+if TYPE_CHECKING:
+    from pytest_ddl.training.relay import Relay
 
 
 class InjectedFaultError(RuntimeError):
@@ -22,6 +26,17 @@ def strike(fault: Fault) -> None:
     :raises InjectedFaultError: for the kind ``exception``.
     """
     STRIKES[fault.kind](fault)
+
+
+def disturb(fault: Fault) -> int:
+    """Let a fault strike the connections of its task. Return the number of connections that were open then.
+
+    :raises RuntimeError: if they do not go through a relay of this process.
+    """
+    # Only here, because few runs need a relay.
+    from pytest_ddl.training.relay import of_task
+
+    return DISTURBANCES[fault.kind](of_task(fault.task), fault.duration)
 
 
 def _signal(number: signal.Signals) -> Callable[[Fault], None]:
@@ -51,3 +66,9 @@ STRIKES: dict[str, Callable[[Fault], None]] = {
 }
 """Kind -> function that carries it out in the rank. Kinds of writes strike in :mod:`pytest_ddl.training.write_gate`,
 and kinds of files in :mod:`pytest_ddl.training.damage`."""
+DISTURBANCES: dict[str, Callable[[Relay, float], int]] = {
+    "net-delay": lambda relay, seconds: relay.delay(seconds),
+    "net-reset": lambda relay, _seconds: relay.reset(),
+    "net-partition": lambda relay, seconds: relay.cut(seconds),
+}
+"""Kind of a fault of the network -> function that carries it out, and returns the number of open connections."""

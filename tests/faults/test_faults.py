@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddl.training.faults import KINDS, Fault, FaultError, Point
-from pytest_ddl.training.striking import STRIKES
+from pytest_ddl.training.striking import DISTURBANCES, STRIKES
 
 POINTS = [
     Point("before", "training"),
@@ -33,7 +33,8 @@ def test_a_fault_is_read_from_its_text(kind, attempt):
 
 
 def test_each_kind_has_a_strike_or_belongs_to_a_write():
-    assert {name for name, kind in KINDS.items() if not kind.only_in} == set(STRIKES)
+    assert {name for name, kind in KINDS.items() if not kind.only_in} == {*STRIKES, *DISTURBANCES}
+    assert {name for name, kind in KINDS.items() if kind.network} == set(DISTURBANCES)
 
 
 @pytest.mark.parametrize(

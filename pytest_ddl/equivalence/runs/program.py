@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,15 +142,22 @@ class Program:
         return ranks, first.num_replicas
 
     def attempt(
-        self, spec: StrategySpec, settings: RunSettings, *, fresh: bool = False, watch: MakeWatch | None = None
+        self,
+        spec: StrategySpec,
+        settings: RunSettings,
+        *,
+        fresh: bool = False,
+        environ: Mapping[str, str] | None = None,
+        watch: MakeWatch | None = None,
     ) -> Attempt:
         """Call the function once on all ranks of a cluster.
 
         :param fresh: start a cluster for this attempt only.
+        :param environ: additional environment variables of its processes. It is then for this attempt only, too.
         :param watch: function that makes the callback ``stuck`` of :meth:`Cluster.ask` for the cluster.
         """
         job = ship.pack(run_training, (self.train, settings))
-        with self.harness.cluster(spec, self.mark, fresh=fresh) as cluster:
+        with self.harness.cluster(spec, self.mark, fresh=fresh, environ=environ) as cluster:
             several = cluster.num_ranks > 1
             stuck: Stuck | None = None
             if several:
