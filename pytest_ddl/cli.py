@@ -45,6 +45,7 @@ COMMANDS: tuple[Command, ...] = (
         "Run an unmodified training script under each strategy, and compare it with one device.",
         "pytest_ddl.trying.command",
     ),
+    Command("doctor", "Say whether this machine can run distributed TensorFlow tests.", "pytest_ddl.doctor.command"),
     Command("gate", "Check whether HEAD is slower than BASE, for example in CI.", "pytest_ddl.bench.gate.command"),
     Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv.command"),
     Command("history", "Publish the performance history as one page.", "pytest_ddl.bench.history.command"),

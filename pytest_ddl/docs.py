@@ -21,6 +21,7 @@ from pytest_ddl.bench.metrics.registry import METRICS
 from pytest_ddl.cli import COMMANDS
 from pytest_ddl.config import MARKERS, OPTIONS
 from pytest_ddl.conformance.checks import CONFORMANCE_CHECKS
+from pytest_ddl.doctor.registry import PROBES
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
@@ -179,6 +180,11 @@ def verdicts_table() -> str:
     return _table(("verdict", "meaning"), [(_code(verdict.value), text) for verdict, text in MEANINGS.items()])
 
 
+def probes_table() -> str:
+    """Return the table of the probes of ``pytest-ddl doctor``, in the order of its report."""
+    return _table(("group", "probe", "what it asserts"), ((one.group, _code(one.name), one.title) for one in PROBES))
+
+
 def _summary(docstring: str) -> str:
     """Return the first line of a docstring in Markdown. Docstrings mark up names for Sphinx."""
     return re.sub(r":\w+:(?=`)|`(?=`)", "", docstring.partition("\n")[0])
@@ -232,6 +238,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "faults": faults_table,
     "verdicts": verdicts_table,
     "faults-options": partial(command_help, "faults"),
+    "probes": probes_table,
     "metrics": metrics_table,
     "gate-options": partial(command_help, "gate"),
     "api-tests": partial(api_table, "pytest_ddl"),

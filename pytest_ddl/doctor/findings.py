@@ -1,0 +1,44 @@
+"""What a probe of the machine found: one line, and one line with the fix if something is wrong."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Status(enum.Enum):
+    """How serious a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of what was found.
+
+    :raises ValueError: if something is wrong and no fix is named, or if a text has several lines.
+    """
+
+    status: Status
+    found: str
+    fix: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.status is Status.OK) == bool(self.fix):
+            raise ValueError(f"{self.found!r} is {self.status.value}: a fix belongs to each warning and problem only")
+        if "\n" in self.found + self.fix:
+            raise ValueError(f"{self.found!r}, {self.fix!r}: each text of a finding is one line")
+
+
+def ok(found: str) -> Finding:
+    return Finding(Status.OK, found)
+
+
+def warning(found: str, fix: str) -> Finding:
+    return Finding(Status.WARNING, found, fix)
+
+
+def problem(found: str, fix: str) -> Finding:
+    return Finding(Status.PROBLEM, found, fix)

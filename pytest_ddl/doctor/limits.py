@@ -1,0 +1,116 @@
+"""Are there enough descriptors, processes, memory and cores for a cluster of two workers?"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from pytest_ddl.cluster.obstacles import limits
+from pytest_ddl.doctor import cgroups
+from pytest_ddl.doctor.findings import Finding, ok, problem, warning
+
+RANKS = 2
+"""Ranks of the smallest cluster of several workers, ``multi_worker_mirrored``."""
+LEAST_DESCRIPTORS, DESCRIPTORS = 36, 1024
+"""Open files of a process. With 32 some tests failed, with 36 the cluster worked."""
+LEAST_THREADS, THREADS = 200, 4 * 215
+"""The ranks, pytest and the process from which ranks are forked had 215 threads on two cores and 206 on one. The larger
+number is for several clusters, or more cores."""
+LEAST_MIB, RUN_MIB = 570, 730
+"""Memory of these processes after a first all-reduce (TensorFlow 2.21): what is not in files, and all. Pages that they
+share are counted once."""
+MIB = 2 * RUN_MIB
+LEAST_ADDRESSES = 3.4 * 2**30
+"""Bytes of addresses that a rank had reserved, of which it used few."""
+PROC = Path("/proc")
+_MIB = 2**20
+
+
+def descriptors() -> Finding:
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY or limit >= DESCRIPTORS:
+        return ok(f"a process may open {_number(limit)} files")
+    found = f"a process may open only {limit} files (ulimit -n)"
+    fix = "ulimit -n 4096" if hard == resource.RLIM_INFINITY or hard >= 4096 else "raise nofile in limits.conf to 4096"
+    return problem(found, fix) if limit < LEAST_DESCRIPTORS else warning(f"{found}, which is few for many ranks", fix)
+
+
+def processes() -> Finding:
+    """Compare the limits on threads with those of two ranks. Root is free of the limit of users."""
+    limit, _hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    left = {}
+    if limit != resource.RLIM_INFINITY and os.geteuid() != 0:
+        left["this user", "ulimit -u unlimited, or end other processes of this user"] = max(0, limit - _own_threads())
+    group = cgroups.processes_left()
+    if group is not None:
+        left["this container", "raise the container's limit, for example docker run --pids-limit=-1"] = group
+    if not left:
+        return ok("the number of threads is not limited")
+    (who, fix), number = min(left.items(), key=lambda item: item[1])
+    if number >= THREADS:
+        return ok(f"{who} may start {number} more threads")
+    found = f"{who} may start only {number} more threads, and two ranks need about 215"
+    return problem(found, fix) if number < LEAST_THREADS else warning(f"{found}, more on many cores", fix)
+
+
+def _own_threads() -> int:
+    """Return the number of threads of this user, which the kernel compares with the limit."""
+    total = 0
+    for folder in PROC.glob("[0-9]*"):
+        try:
+            if folder.stat().st_uid == os.getuid():
+                total += len(os.listdir(folder / "task"))
+        except OSError:
+            # It has just ended.
+            continue
+    return total
+
+
+def memory() -> Finding:
+    said = limits()
+    if said:
+        found, _, fix = said.partition("; ")
+        fix = fix.removeprefix("try ")
+        return problem(found, fix) if _address_space() < LEAST_ADDRESSES else warning(found, fix)
+    left = {"this machine has": _available(), "the memory limit of this container leaves": cgroups.memory_left()}
+    known = {who: size for who, size in left.items() if size is not None}
+    if not known:
+        return warning("nothing says how much memory is free (/proc/meminfo)", "mount /proc")
+    who, size = min(known.items(), key=lambda item: item[1])
+    if size >= MIB * _MIB:
+        return ok(f"{size / 2**30:.1f} GiB of memory are free")
+    found = f"{who} only {size // _MIB} MiB of free memory, and two ranks need about {RUN_MIB} MiB"
+    fix = "end other programs, or give this machine or container more memory"
+    return problem(found, fix) if size < LEAST_MIB * _MIB else warning(f"{found}, larger models more", fix)
+
+
+def _address_space() -> float:
+    """Return the smaller one of the limits on addresses in bytes."""
+    soft = [resource.getrlimit(number)[0] for number in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return min((limit for limit in soft if limit != resource.RLIM_INFINITY), default=float("inf"))
+
+
+def _available() -> int | None:
+    try:
+        lines = (PROC / "meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def cores() -> Finding:
+    allowed, quota, all_cores = len(os.sched_getaffinity(0)), cgroups.cores(), os.cpu_count() or 1
+    usable = min(allowed, quota or allowed)
+    if usable < RANKS:
+        found = f"this process may use {usable:.3g} of {all_cores} cores, and {RANKS} ranks share them"
+        return warning(found, "allow more cores (taskset, docker run --cpus), or raise --ddl-timeout")
+    # The slots of clusters count the cores of the machine, so a process with fewer runs too many ranks at once.
+    if usable < all_cores / 2:
+        found = f"this process may use {usable:.3g} cores, but -n auto and the slots of clusters count all {all_cores}"
+        return warning(found, f"give pytest-xdist -n {max(1, int(usable // RANKS))} instead of -n auto")
+    return ok(f"{usable:.3g} of {all_cores} cores for {RANKS} ranks")
+
+
+def _number(limit: int) -> str:
+    return "any number of" if limit == resource.RLIM_INFINITY else str(limit)

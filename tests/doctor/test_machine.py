@@ -1,0 +1,201 @@
+"""Files, GPUs, the clock and environment variables: right here, and named if an obstacle is planted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.bench import machine
+from pytest_ddl.doctor import clock, devices, environment, storage
+from pytest_ddl.doctor.findings import Finding, Status, ok, problem
+from tests.doctor.child import findings, permits
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for variable in environment.VARIABLES:
+        monkeypatch.delenv(variable.name, raising=False)
+    return monkeypatch
+
+
+# ----- files -----
+
+
+def in_folder(folder: Path, options: str, fill: str = "true") -> Finding:
+    """What the doctor finds if a file system with these options is the folder for temporary files."""
+    permits("unshare", "-Urm")
+    script = f'mount -t tmpfs -o {options} none "$TMPDIR" && cd "$TMPDIR" && {fill}; exec "$@"'
+    inside = ("unshare", "-Urm", "sh", "-c", script, "sh")
+    (found,) = findings(inside=inside, environ={"TMPDIR": str(folder)})["temporary-folder"]
+    return Finding(Status(found["status"]), found["found"], found["fix"])
+
+
+@pytest.mark.parametrize(
+    ("size", "status"), [("1g", Status.OK), ("100m", Status.WARNING), ("128k", Status.PROBLEM)]
+)  # fmt: skip
+def test_space_for_temporary_files(size: str, status: Status, tmp_path: Path) -> None:
+    found = in_folder(tmp_path, f"size={size}")
+    assert found.status is status
+    if status is Status.OK:
+        assert found.found == f"{tmp_path} can be written, 1.0 GiB are free"
+    else:
+        assert found.found.startswith(
+            f"{tmp_path}, the folder for temporary files, has only {size[:-1]} {size[-1].upper()}iB free"
+        )
+        assert "TMPDIR" in found.fix
+
+
+def test_a_full_folder(tmp_path: Path) -> None:
+    found = in_folder(tmp_path, "size=64k", "head -c 1000000 /dev/zero > full 2>/dev/null")
+    assert found.status is Status.WARNING
+    assert found.found.startswith(f"TMPDIR={tmp_path} cannot be written, so temporary files are in ")
+
+
+def test_a_folder_without_programs(tmp_path: Path) -> None:
+    found = in_folder(tmp_path, "size=1g,noexec")
+    assert found.status is Status.WARNING
+    assert "noexec" in found.found
+    assert "noexec" in found.fix
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "temporary_folder", lambda: str(tmp_path / "gone"))
+    found = storage.temporary()
+    assert found.found == f"pytest-ddl cannot write to {tmp_path / 'gone'}: No such file or directory"
+    assert "TMPDIR" in found.fix
+
+
+@pytest.mark.parametrize(("gpus", "status"), [([], Status.OK), (["H100", "H100"], Status.WARNING)])
+def test_little_shared_memory_matters_to_gpus(
+    gpus: list[str], status: Status, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "SHARED", tmp_path / "gone")
+    monkeypatch.setattr(devices, "gpu_names", lambda: gpus)
+    found = storage.shared_memory()
+    assert found.status is status
+    assert "cannot be used (No such file or directory)" in found.found
+
+
+# ----- GPUs -----
+
+
+@pytest.mark.parametrize(
+    ("names", "node", "package", "status", "said"),
+    [
+        ("", False, "tensorflow", Status.OK, "no NVIDIA GPU"),
+        ("NVIDIA H100", True, "tensorflow", Status.OK, "1 GPU (NVIDIA H100)"),
+        ("", True, "tensorflow", Status.OK, "1 GPU (name unknown)"),
+        ("NVIDIA H100", True, "tensorflow-cpu", Status.WARNING, "1 GPU (NVIDIA H100), but this TensorFlow is built"),
+        ("NVIDIA H100", False, "tensorflow", Status.WARNING, "the driver lists 1 GPU (NVIDIA H100), but there is no"),
+    ],
+)
+def test_gpus(
+    names: str, node: bool, package: str, status: Status, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if node:
+        (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(devices, "NODES", str(tmp_path / "nvidia[0-9]*"))
+    monkeypatch.setattr(devices, "machine_facts", lambda: {**machine.machine_facts(), "gpu": names})
+    monkeypatch.setattr(devices, "installed", lambda name: "2.21.0" if name == package else None)
+    found = devices.gpus()
+    assert (found.status, found.found[: len(said)]) == (status, said)
+
+
+# ----- the clock -----
+
+
+@pytest.mark.parametrize(
+    ("state", "file", "status", "said"),
+    [
+        (0, False, Status.OK, "the clock is steady and synchronized"),
+        (5, True, Status.OK, "the clock is steady and synchronized"),
+        (-1, False, Status.OK, "the clock is steady"),
+        (5, False, Status.WARNING, "the clock is not synchronized, so that timestamps of several hosts"),
+    ],
+)
+def test_clock(
+    state: int, file: bool, status: Status, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "kernel_state", lambda: state)
+    monkeypatch.setattr(clock, "SYNCHRONIZED", tmp_path / "synchronized")
+    if file:
+        (tmp_path / "synchronized").touch()
+    found = clock.clock()
+    assert (found.status, found.found[: len(said)]) == (status, said)
+
+
+def test_the_state_of_the_clock_can_be_read() -> None:
+    assert -1 <= clock.kernel_state() <= 5
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [([2e9, 2e9 + 7], "the clock was moved by +"), ([0.0, 0.02], "the clock says 1970-01-01")],
+)
+def test_a_clock_that_is_wrong(times: list[float], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock.time, "time", iter(times).__next__)
+    found = clock.clock()
+    assert found.status is Status.WARNING
+    assert found.found.startswith(said)
+    assert "timedatectl" in found.fix
+
+
+# ----- environment variables -----
+
+
+def test_no_variable(clean: pytest.MonkeyPatch) -> None:
+    assert environment.variables() == [ok("no variable changes TensorFlow silently")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status", "said"),
+    [
+        ("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}', Status.WARNING, "TF_CONFIG is set (2 worker): ranks"),
+        ("TF_CONFIG", "{}", Status.WARNING, "TF_CONFIG is set, and describes no cluster"),
+        ("TF_CONFIG", "not JSON", Status.WARNING, "TF_CONFIG is set, and describes no cluster"),
+        ("CUDA_VISIBLE_DEVICES", "", Status.WARNING, "CUDA_VISIBLE_DEVICES='' hides all GPUs"),
+        ("CUDA_VISIBLE_DEVICES", "-1", Status.WARNING, "CUDA_VISIBLE_DEVICES='-1' hides all GPUs"),
+        ("CUDA_VISIBLE_DEVICES", "0,1", Status.OK, "set: CUDA_VISIBLE_DEVICES=0,1 (limits the GPUs)"),
+        ("KERAS_BACKEND", "jax", Status.PROBLEM, "KERAS_BACKEND=jax, and tf.distribute needs"),
+        ("TF_NUM_INTEROP_THREADS", "two", Status.WARNING, "TF_NUM_INTEROP_THREADS='two' is not a number"),
+        ("TF_ENABLE_ONEDNN_OPTS", "0", Status.OK, "set: TF_ENABLE_ONEDNN_OPTS=0 (changes kernels"),
+        ("XLA_FLAGS", "--a\n --b", Status.OK, "set: XLA_FLAGS=--a --b (changes how XLA compiles)"),
+    ],
+)
+def test_a_variable(name: str, value: str, status: Status, said: str, clean: pytest.MonkeyPatch) -> None:
+    clean.setenv(name, value)
+    (found,) = environment.variables()
+    assert (found.status, found.found[: len(said)]) == (status, said)
+
+
+@pytest.mark.parametrize(("value", "version", "wrong"), [("1", None, True), ("1", "2.21", False), ("0", None, False)])
+def test_keras_2(value: str, version: str | None, wrong: bool, clean: pytest.MonkeyPatch) -> None:
+    clean.setenv("TF_USE_LEGACY_KERAS", value)
+    clean.setattr(environment, "installed", lambda _name: version)
+    (found,) = environment.variables()
+    assert (found.status is Status.PROBLEM) == wrong
+
+
+def test_several_variables_are_one_line_each_if_they_are_wrong(clean: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("KERAS_BACKEND", "jax"),
+        ("TF_CONFIG", "{}"),
+        ("TF_DETERMINISTIC_OPS", "1"),
+        ("XLA_FLAGS", ""),
+    ):
+        clean.setenv(name, value)
+    assert [found.status for found in environment.variables()] == [Status.WARNING, Status.PROBLEM, Status.OK]
+
+
+def test_a_variable_reaches_the_report() -> None:
+    environ = {name: value for name, value in os.environ.items() if name == "PATH"} | {"KERAS_BACKEND": "torch"}
+    assert findings(environ=environ)["variables"][0]["status"] == "problem"
+
+
+def test_a_finding_has_a_fix_or_is_right() -> None:
+    with pytest.raises(ValueError, match="a fix belongs to each warning and problem only"):
+        problem("wrong", "")
+    with pytest.raises(ValueError, match="one line"):
+        ok("two\nlines")
