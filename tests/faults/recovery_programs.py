@@ -171,8 +171,11 @@ def fitted(run, sin=""):
     run.fit(model, dataset, epochs=2, callbacks=[backup])
 
 
-def recording(run, saves=True):
-    """Take batches from an iterator of its own, and record each step."""
+def recording(run, saves=True, reports=0, sin=""):
+    """Take batches from an iterator of its own, and record each step.
+
+    :param reports: number of steps between two values that the program reports, or 0 for none.
+    """
     model, optimizer = build(run)
     done = tf.Variable(0, dtype=tf.int64, trainable=False)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
@@ -188,6 +191,9 @@ def recording(run, saves=True):
     while int(done.numpy()) < STEPS:
         run.record(train_step(iterator))
         done.assign_add(1)
+        if reports and int(done.numpy()) % reports == 0:
+            wrong = sin == "reports half" and run.attempt > 1
+            run.value("size", float(tf.norm(model.trainable_variables[0])) / (2 if wrong else 1))
         if saves and int(done.numpy()) % 2 == 0:
             manager.save()
 

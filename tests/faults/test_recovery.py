@@ -178,6 +178,19 @@ def test_a_loop_that_records_its_steps_continues_where_it_was_saved(saves, work,
     assert (trial.resumed_at, trial.work_lost, trial.notes) == (3 - work, work, ())
 
 
+@pytest.mark.parametrize(("reports", "after"), [(1, 5), (2, 4), (3, 3)])
+def test_values_that_are_reported_now_and_then_are_those_of_their_steps(reports, after):
+    given = {"faults": f"kill worker:0 after step {after}", "restart_on": "mirrored[replicas=3]", **GIVEN}
+    report = check_training(partial(programs.recording, reports=reports), "mirrored", **given)
+    assert report.passed, str(report)
+    wrong = check_training(partial(programs.recording, reports=reports, sin="reports half"), "mirrored", **given)
+    trial = only(wrong)
+    assert (trial.verdict, trial.finding.cause) == (Verdict.DIVERGED, "metric-wrong"), str(wrong)
+    saved = (after - 1) // 2 * 2
+    first = next(step for step in range(reports, 7, reports) if step > saved)
+    assert f"value{f'#{first // reports}' if first > reports else ''}/size" in trial.message
+
+
 def test_a_loaded_model_is_located_by_its_values():
     report = check_training(programs.loaded, "mirrored", faults="kill worker:0 after step 5", exact=True, **GIVEN)
     assert report.passed, str(report)
