@@ -27,6 +27,8 @@ from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.registry import StrategyRegistry
 from tests.polling import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def runs(pid: int) -> bool:
     with contextlib.suppress(OSError):

@@ -17,6 +17,8 @@ import programs_with_a_wrong_update as updates
 from pytest_ddl import check_training
 from pytest_ddl.training.lines import Lines
 
+pytestmark = pytest.mark.slow
+
 
 def wrong_line(name: str, module: Any = programs) -> int:
     """Return the number of the line that is marked with a name, from 1."""
