@@ -23,6 +23,8 @@ from pytest_ddl.cluster import overrides, ship
 from pytest_ddl.cluster.ship import ShippingError
 from tests.cluster.test_ship import elsewhere
 
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 import random
 RATE = 1

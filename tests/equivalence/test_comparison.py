@@ -24,7 +24,7 @@ STRATEGIES = [
 GIVEN = {"global_batch_size": 12, "steps": 3, "timeout": 60}
 
 
-@pytest.mark.parametrize("strategy", [*STRATEGIES, "mirrored[replicas=4]"])
+@pytest.mark.parametrize("strategy", [*STRATEGIES, pytest.param("mirrored[replicas=4]", marks=pytest.mark.slow)])
 def test_a_right_program_passes(strategy):
     report = check_training(programs.right, strategy, **GIVEN)
     assert report.passed, str(report)
@@ -40,6 +40,7 @@ def test_a_loss_that_is_not_divided_is_named(strategy):
     assert finding.exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored", "central_storage"])
 def test_a_function_of_one_replica_is_traced_by_the_strategy(strategy):
     report = check_training(programs.right_function_of_a_replica, strategy, **GIVEN)
@@ -48,6 +49,7 @@ def test_a_function_of_one_replica_is_traced_by_the_strategy(strategy):
     assert graph.step == 1
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_function_of_one_replica_is_named():
     report = check_training(programs.function_of_a_replica_with_an_undivided_loss, "mirrored", **GIVEN)
     assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
@@ -113,12 +115,14 @@ def test_a_hang_is_a_finding_with_stacks():
     assert "in hangs" in finding.details
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_on_one_device_too_is_inconclusive():
     report = check_training(programs.raises_everywhere, "mirrored", **GIVEN)
     assert report.verdict == "inconclusive"
     assert "on every device" in str(report)
 
 
+@pytest.mark.slow
 def test_a_program_that_records_nothing_does_not_pass():
     assert check_training(programs.watches_nothing, "mirrored", **GIVEN).verdict == "inconclusive"
 
@@ -144,6 +148,7 @@ def test_the_end_of_the_data_changes_nothing(strategy):
     assert report.distributed.num_steps == 8
 
 
+@pytest.mark.slow
 def test_weights_changed_after_the_last_step_are_seen():
     report = check_training(programs.weights_changed_after_the_last_step, "mirrored", **GIVEN)
     assert report.verdict == "fail"
@@ -157,6 +162,7 @@ def test_a_restart_on_one_rank_alone_is_an_error():
     assert "not on all" in report.findings[0].message
 
 
+@pytest.mark.slow
 def test_a_program_that_evaluates_only_is_judged_by_its_results():
     report = check_training(programs.evaluates_only, "mirrored", **GIVEN)
     assert report.passed, str(report)
@@ -164,6 +170,7 @@ def test_a_program_that_evaluates_only_is_judged_by_its_results():
     assert not report.comparable
 
 
+@pytest.mark.slow
 def test_data_that_ends_before_the_limit_is_said():
     report = check_training(programs.right, "mirrored", **{**GIVEN, "steps": 40})
     assert report.passed

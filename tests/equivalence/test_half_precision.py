@@ -14,6 +14,8 @@ import half_precision_programs as programs
 
 from pytest_ddl import check_training
 
+pytestmark = pytest.mark.slow
+
 fit, loop, module = programs.fit, programs.loop, programs.module
 SCALED, AGGREGATED = "gradient-scaled-by-replica-count", "gradient-not-aggregated"
 

@@ -14,6 +14,8 @@ import lazy_programs as programs
 
 from pytest_ddl import check_training
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"global_batch_size": 12, "steps": 4, "timeout": 150}
 EAGER = {"eager-step": "the program shows what is built in eager mode"}
 EAGER_PROGRAMS = (programs.keras_eager, programs.module)

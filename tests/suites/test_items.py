@@ -9,6 +9,8 @@ from packaging.version import Version
 from suites.items import TRUTHS, items, load
 from suites.matrix.cells import NEWEST, plan
 
+pytestmark = pytest.mark.slow
+
 ENTRY = """
 [[item]]
 id = "strategy.reduce.none"

@@ -9,6 +9,8 @@ import tensorflow as tf
 from pytest_ddl.training import neutral
 from pytest_ddl.training.neutral import LOW, RANDOM, VARIED
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"global_batch_size": 8, "steps": 3}
 
 

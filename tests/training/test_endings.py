@@ -8,6 +8,8 @@ import pytest
 
 from pytest_ddl.records import VariableKind
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"global_batch_size": 8}
 SLOW = pytest.mark.slow
 STRATEGIES = ["one_device", "mirrored", pytest.param("multi_worker_mirrored", marks=SLOW)]

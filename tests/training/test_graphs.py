@@ -7,6 +7,8 @@ import training_programs as programs
 
 from pytest_ddl.training import collective_log
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"global_batch_size": 8, "steps": 3}
 
 

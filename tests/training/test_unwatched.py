@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import unwatched_programs as programs
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"global_batch_size": 8}
 STRATEGIES = ["one_device", "mirrored", pytest.param("parameter_server", marks=pytest.mark.slow)]
 

@@ -6,6 +6,8 @@ import pytest
 
 from pytest_ddl.config import parse_range
 
+pytestmark = pytest.mark.slow
+
 NOTHING = "*no test called ddl_gate and came to a verdict, so nothing was compared*"
 STANDS_IN = """
 import pytest
