@@ -1,4 +1,4 @@
-"""Which GPUs does this machine have, and can the installed TensorFlow use them? Read from files of the driver."""
+"""Find the GPUs of this machine in files of the driver, and say whether the installed TensorFlow can use them."""
 
 from __future__ import annotations
 

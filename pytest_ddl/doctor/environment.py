@@ -1,4 +1,4 @@
-"""Which environment variables change TensorFlow silently, and are set?"""
+"""Find environment variables that are set and change TensorFlow silently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Variable:
 
     name: str
     effect: str
-    """What it does, after its name and value."""
+    """Text after its name and value that says what it does."""
     wrong: Callable[[str], Finding | None] = lambda _value: None
     """Returns a warning or a problem for some values. Other values are only mentioned."""
 

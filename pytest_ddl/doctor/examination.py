@@ -13,7 +13,7 @@ from pytest_ddl.doctor.registry import Probe
 
 @dataclass(frozen=True)
 class Answer:
-    """What one probe found."""
+    """Findings of one probe."""
 
     probe: Probe
     findings: tuple[Finding, ...]

@@ -1,4 +1,4 @@
-"""What a probe of the machine found: one line, and one line with the fix if something is wrong."""
+"""Define a finding of a probe: one line, and one line with the fix if something is wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Status(enum.Enum):
-    """How serious a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"

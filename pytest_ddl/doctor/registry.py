@@ -21,7 +21,7 @@ class Probe:
     name: str
     group: str
     title: str
-    """What holds if it finds nothing wrong."""
+    """Statement that holds if it finds nothing wrong."""
     run: Callable[[], Finding | Sequence[Finding]]
     waits: bool = False
     """True if it asks something that may never answer: a name server, a disk, another process."""

@@ -1,4 +1,4 @@
-"""Can files be written where clusters write them? The folder for temporary files, and shared memory."""
+"""Check the folders to which clusters write: the folder for temporary files, and shared memory."""
 
 from __future__ import annotations
 

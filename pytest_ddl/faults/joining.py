@@ -107,10 +107,10 @@ def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step
 
 
 def _with_earlier_results(earlier: RankRecord, rank: RankRecord, step: int) -> RankRecord:
-    """Return a record that has the results of the uninterrupted run before its own, which are numbered after them.
+    """Return a record with earlier results of the uninterrupted run before its own, which get the numbers after them.
 
     A program that continues reports only the epochs that were left, so its first result is not that of the first epoch.
-    Where the number of results is another one, all keep their names.
+    If the number of all results is then not that of the uninterrupted run, the results keep their names.
     """
     results, steps = dict(rank.results), dict(rank.result_steps)
     for kind in {name.split("#")[0] for name in earlier.result_steps}:

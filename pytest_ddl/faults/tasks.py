@@ -20,7 +20,7 @@ class Tasks:
     ranks: tuple[str, ...]
     servers: tuple[str, ...] = ()
     addressed: bool = False
-    """True if each server, or each rank where there are none, listens at an address of its own."""
+    """True if each server has an address of its own. Without servers: if each rank has one."""
     hint: str = ""
     """Words after the names of all tasks, if another variant has more."""
 
