@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.faults.verdict import Trial, Verdict
+from pytest_ddl.faults.verdict import FIXES, Trial, Verdict
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.findings import Finding
@@ -177,8 +177,9 @@ class FaultReport:
             yield f"    {why}"
             if why != trial.message:
                 yield f"    {trial.message}"
-            if trial.finding is not None and trial.finding.fix:
-                yield f"    fix: {trial.finding.fix}"
+            fix = FIXES.get(trial.verdict, trial.finding.fix if trial.finding is not None else "")
+            if fix:
+                yield f"    fix: {fix}"
             yield from (f"    note: {note}" for note in trial.notes)
         if len(broken) > _SHOWN:
             yield ""

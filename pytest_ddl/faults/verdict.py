@@ -43,6 +43,12 @@ MEANINGS: dict[Verdict, str] = {
     Verdict.NOT_INJECTED: "The fault did not strike, or the process did not end by it. This is not a pass.",
 }
 """Verdict -> what it means."""
+FIXES: dict[Verdict, str] = {
+    Verdict.EXAMPLES: "Continue the data where the restored step ended: skip its batches, or save the iterator.",
+    Verdict.REPLAYED: "Save the number of steps with the weights, and make only the steps that are left.",
+    Verdict.LOST: "Save the number of steps and the weights in one call, so that the number is never newer.",
+}
+"""Verdict -> fix. Others take the fix of their cause. With these, a check finds only what follows from the verdict."""
 RECOVERED = (Verdict.EXACT, Verdict.EQUAL, Verdict.RETRIED, Verdict.REFUSED)
 """Verdicts with which a program did what it must: it has recovered, or it refused a damaged file."""
 

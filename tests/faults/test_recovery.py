@@ -15,7 +15,7 @@ import recovery_programs as programs
 
 from pytest_ddl import Sweep, check_training, generators
 from pytest_ddl.equivalence.runs.arguments import ArgumentError
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import FIXES, Verdict
 from pytest_ddl.training.write_gate import why_not
 
 pytestmark = pytest.mark.slow
@@ -127,6 +127,7 @@ def test_a_mistake_in_the_recovery_gets_its_verdict(sin, verdict, told, strategy
     assert trial.verdict is verdict, str(report)
     assert told in trial.message
     assert not report.passed
+    assert f"    fix: {FIXES.get(verdict, trial.finding and trial.finding.fix)}\n" in f"{report}\n"
     assert json.loads(report.to_json())["trials"][0]["verdict"] == verdict.value
 
 
