@@ -191,7 +191,6 @@ RECIPES = {
             "strategies": ("mirrored", WORKERS),
             "sentence": _MODELS,
             "link": "https://www.tensorflow.org/versions/r2.15/api_docs/python/tf/keras/callbacks/ModelCheckpoint",
-            # A rank that has not imported tf_keras before the program does not observe saves of its models.
             "points": ("before step 5", "after step 3"),
             "keras": "tf_keras",
         },

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import tensorflow as tf
 
+from pytest_ddl.training.observers.assignments import Assignments
 from pytest_ddl.training.observers.saving import Call, observed
 
 
@@ -50,3 +53,49 @@ def test_what_succeeds_and_what_fails_have_one_name(heard, folder):
     assert checkpoint.save(file_prefix=str(folder / "ckpt")) == heard[-1].path == f"{folder}/ckpt-1"
     checkpoint.write(options=tf.train.CheckpointOptions(), file_prefix=str(folder / "plain"))
     assert heard[-1].path == f"{folder}/plain"
+
+
+LATE = """
+class Model:
+    def save(self, path): pass
+    def save_weights(self, path): pass
+    def export(self, path): pass
+    def load_weights(self, path): pass
+    def set_weights(self, values): pass
+
+
+class layers:
+    Layer = Model
+"""
+
+
+@pytest.fixture
+def late_tf_keras(tmp_path, monkeypatch):
+    """A package with the name of tf_keras that no program has imported yet."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "tf_keras"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "tf_keras.py").write_text(LATE)
+    monkeypatch.syspath_prepend(tmp_path / "late")
+    yield
+    sys.modules.pop("tf_keras", None)
+
+
+def test_saves_of_a_package_that_the_program_imports_are_heard(late_tf_keras, heard):
+    import tf_keras
+
+    for name in ("save", "save_weights", "export", "load_weights"):
+        getattr(tf_keras.Model(), name)("somewhere")
+    assert [call.api for call in heard] == [
+        f"tf_keras.Model.{name}" for name in ("save", "save_weights", "export", "load_weights")
+    ]
+
+
+def test_methods_of_a_package_that_the_program_imports_are_restored(late_tf_keras):
+    with observed(lambda _call: None), Assignments(None, None, None).installed():
+        import tf_keras
+
+        replaced = [tf_keras.Model.save, tf_keras.Model.set_weights]
+    assert [tf_keras.Model.save, tf_keras.Model.set_weights] != replaced
+    assert tf_keras.Model.set_weights.__name__ == "set_weights"
+    assert not hasattr(tf_keras.Model.set_weights, "__wrapped__")

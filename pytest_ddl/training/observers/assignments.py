@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pytest_ddl.records import VariableKind
 from pytest_ddl.training import frames, keras_objects, values
+from pytest_ddl.training.environment import keras_modules, on_import
 from pytest_ddl.training.gradient_calls import subclasses
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.replacing import Replacements
 
+_Point = tuple[Any, tuple[str, ...], Callable[[Any], Any]]
 _METHODS = ("assign", "assign_add", "assign_sub", "scatter_sub", "scatter_add", "scatter_update", "scatter_nd_add")
 
 
@@ -27,12 +28,17 @@ class Assignments(Observer):
     @contextmanager
     def installed(self) -> Iterator[None]:
         with Replacements() as replaced:
-            for owner, names, assigned in _points():
-                for name in names:
-                    method = vars(owner).get(name)
-                    if inspect.isfunction(method):
-                        replaced.put(owner, name, self._watching(method, assigned))
-            yield
+
+            def replace_all(points: Iterator[_Point]) -> None:
+                for owner, names, assigned in points:
+                    for name in names:
+                        method = vars(owner).get(name)
+                        if inspect.isfunction(method):
+                            replaced.put(owner, name, self._watching(method, assigned))
+
+            replace_all(_points())
+            with on_import("tf_keras", lambda module: replace_all(_points_of(module))):
+                yield
 
     def _watching(self, original: Callable[..., Any], assigned: Callable[[Any], Any]) -> Callable[..., Any]:
         import tensorflow as tf
@@ -52,7 +58,7 @@ class Assignments(Observer):
             self.recorder.note(f"an assignment could not be observed: {type(error).__name__}: {error}")
 
 
-def _points() -> Iterator[tuple[Any, tuple[str, ...], Callable[[Any], Any]]]:
+def _points() -> Iterator[_Point]:
     """Yield classes with the methods that assign, and a function that returns the variables that they assign."""
     import keras
     import tensorflow as tf
@@ -63,9 +69,13 @@ def _points() -> Iterator[tuple[Any, tuple[str, ...], Callable[[Any], Any]]]:
     for owner in getattr(keras, "Variable", object).__mro__:
         if owner.__module__.startswith("keras."):
             yield owner, _METHODS, _itself
-    for flavour in (keras, sys.modules.get("tf_keras")):
-        for owner in dict.fromkeys((flavour.layers.Layer, flavour.Model)) if flavour is not None else ():
-            yield owner, ("set_weights",), _weights
+    for flavour in keras_modules():
+        yield from _points_of(flavour)
+
+
+def _points_of(flavour: Any) -> Iterator[_Point]:
+    for owner in dict.fromkeys((flavour.layers.Layer, flavour.Model)):
+        yield owner, ("set_weights",), _weights
 
 
 def _itself(variable: Any) -> list[Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_ddl.training import adapter
+from pytest_ddl.training.environment import keras_modules, on_import
 from pytest_ddl.training.replacing import Replacements
 
 
@@ -36,7 +36,6 @@ _NUMBERED = ("Checkpoint.save", "CheckpointManager.save")
 
 def _points() -> Iterator[tuple[Any, str, str, bool]]:
     """Yield ``(owner, attribute, name, writes)`` of each call, whose first arguments are subject and path."""
-    import keras
     import tensorflow as tf
 
     for kind in (tf.train.Checkpoint, tf.compat.v1.train.Checkpoint):
@@ -47,13 +46,16 @@ def _points() -> Iterator[tuple[Any, str, str, bool]]:
     yield tf.train.CheckpointManager, "save", "tf.train.CheckpointManager.save", True
     yield tf.train.Checkpoint, "read", "tf.train.Checkpoint.read", False
     yield tf.saved_model, "save", "tf.saved_model.save", True
-    for flavour in (keras, sys.modules.get("tf_keras")):
-        if flavour is not None:
-            name = flavour.__name__
-            yield flavour.Model, "save", f"{name}.Model.save", True
-            yield flavour.Model, "save_weights", f"{name}.Model.save_weights", True
-            yield flavour.Model, "export", f"{name}.Model.export", True
-            yield flavour.Model, "load_weights", f"{name}.Model.load_weights", False
+    for flavour in keras_modules():
+        yield from _points_of(flavour)
+
+
+def _points_of(flavour: Any) -> Iterator[tuple[Any, str, str, bool]]:
+    name = flavour.__name__
+    yield flavour.Model, "save", f"{name}.Model.save", True
+    yield flavour.Model, "save_weights", f"{name}.Model.save_weights", True
+    yield flavour.Model, "export", f"{name}.Model.export", True
+    yield flavour.Model, "load_weights", f"{name}.Model.load_weights", False
 
 
 @contextmanager
@@ -68,11 +70,16 @@ def observed(
     :param ended: callback after each call, which receives whether it writes, and its path; ``None`` if it has raised.
     """
     with Replacements() as replaced:
-        for owner, attribute, name, writes in _points():
-            original = vars(owner).get(attribute)
-            if original is not None:
-                replaced.put(owner, attribute, _reporting(original, name, writes, listener, began, ended))
-        yield
+
+        def replace_all(points: Iterator[tuple[Any, str, str, bool]]) -> None:
+            for owner, attribute, name, writes in points:
+                original = vars(owner).get(attribute)
+                if original is not None:
+                    replaced.put(owner, attribute, _reporting(original, name, writes, listener, began, ended))
+
+        replace_all(_points())
+        with on_import("tf_keras", lambda module: replace_all(_points_of(module))):
+            yield
 
 
 def _reporting(
