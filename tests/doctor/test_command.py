@@ -17,7 +17,7 @@ from pytest_ddl.doctor.examination import Answer, examine
 from pytest_ddl.doctor.findings import Finding, Status, ok, problem, warning
 from pytest_ddl.doctor.registry import PROBES, Probe
 from pytest_ddl.doctor.report import as_text
-from tests.doctor.child import doctor
+from tests.doctor.child import PATIENT, doctor
 from tests.polling import wait_until
 
 FOREVER = 30.0
@@ -35,7 +35,7 @@ def fails() -> Finding:
 def test_this_machine_can_run_tests_and_tensorflow_is_not_imported() -> None:
     heavy = "('tensorflow', 'keras', 'numpy', '_pytest')"
     before = (
-        "import atexit\n"
+        f"import atexit\n{PATIENT}"
         f"atexit.register(lambda: sys.stderr.write(str([name for name in {heavy} if name in sys.modules])))"
     )
     result = doctor(before=before)
@@ -44,35 +44,32 @@ def test_this_machine_can_run_tests_and_tensorflow_is_not_imported() -> None:
     assert result.stdout.splitlines()[-1].startswith("This machine can run distributed TensorFlow tests: ")
 
 
-def test_it_takes_less_than_two_seconds() -> None:
-    """The best of three, because other programs may use the machine."""
-    seconds = []
-    for _again in range(3):
-        begin = time.monotonic()
-        doctor()
-        seconds.append(time.monotonic() - begin)
-    assert min(seconds) < 2.0
-
-
 def test_a_name_server_that_does_not_answer_delays_nothing() -> None:
     seam = "from pytest_ddl.doctor import connections\nconnections.addresses_of"
     before = f"import time\n{seam} = lambda _name: time.sleep({FOREVER})"
-    begin = time.monotonic()
     result = doctor(before=before)
-    assert time.monotonic() - begin < FOREVER / 2
     assert result.returncode == 1
     said = "problem: host-name: the probe host-name could not be completed: it gave no answer within 1.4 s\n  fix: "
     assert said in result.stdout
-    assert "  ok  processes can connect over 127.0.0.1\n" in result.stdout
-    assert result.stdout.splitlines()[-1].startswith("This machine cannot run distributed TensorFlow tests yet: 2 prob")
+    assert result.stdout.splitlines()[-1].startswith("This machine cannot run distributed TensorFlow tests yet: ")
 
 
-def test_probes_that_block_wait_at_the_same_time() -> None:
-    probes = [Probe(f"blocks-{index}", "g", "it answers", blocks, own_seconds=0.3) for index in range(10)]
-    begin = time.monotonic()
-    answers = examine(probes)
-    assert time.monotonic() - begin < 2.0
-    assert [answer.findings[0].status for answer in answers] == [Status.PROBLEM] * 10
+def test_probes_run_at_the_same_time() -> None:
+    # Each goes on when all have begun, which one after the other would never happen.
+    met = threading.Barrier(10)
+
+    def meets() -> Finding:
+        met.wait(FOREVER)
+        return ok("all have begun")
+
+    answers = examine(Probe(f"meets-{index}", "g", "it answers", meets, own_seconds=FOREVER) for index in range(10))
+    assert [answer.findings for answer in answers] == [(ok("all have begun"),)] * 10
+
+
+def test_a_probe_that_blocks_is_a_problem() -> None:
+    (answer,) = examine([Probe("blocks", "g", "it answers", blocks, own_seconds=0.1)])
+    assert answer.findings[0].status is Status.PROBLEM
+    assert "it gave no answer within 0.1 s" in answer.findings[0].found
 
 
 def test_each_probe_has_a_deadline() -> None:
@@ -187,16 +184,18 @@ def test_tensorflow_is_imported_on_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "seconds", "said"),
     [
-        ("raise ImportError('libcudart.so.12: cannot open')", "status 1: ImportError: libcudart.so.12: cannot open"),
-        ("import os; os.kill(os.getpid(), 4)", "status -4: it said nothing"),
-        ("import time; time.sleep(60)", "importing TensorFlow did not end within 1 s"),
+        ("raise ImportError('libfoo.so: no file')", FOREVER, "status 1: ImportError: libfoo.so: no file"),
+        ("import os; os.kill(os.getpid(), 4)", FOREVER, "status -4: it said nothing"),
+        ("import time; time.sleep(60)", 1.0, "importing TensorFlow did not end within 1 s"),
     ],
 )
-def test_a_tensorflow_that_cannot_be_imported(code: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensorflow_that_cannot_be_imported(
+    code: str, seconds: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(imported, "_LIST", code)
-    monkeypatch.setattr(imported, "SECONDS", 1.0)
+    monkeypatch.setattr(imported, "SECONDS", seconds)
     found = imported.tensorflow()
     assert found.status is Status.PROBLEM
     assert said in found.found
