@@ -126,11 +126,19 @@ def test_proxies(environ: dict[str, str], fix: str, monkeypatch: pytest.MonkeyPa
     assert connections.proxies().status is Status.OK, "the fix does not mend it"
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child may take long to start on a busy machine."""
+    monkeypatch.setattr(connections, "CHILD_SECONDS", 30.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_namespace_is_possible_where_unshare_is() -> None:
     permits("unshare", "-Un")
     assert connections.namespace().status is Status.OK
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_namespace_that_is_refused_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = (
         "import runpy, sys\nisolate = runpy.run_path(sys.argv[1])['isolate']\n"
