@@ -94,9 +94,9 @@ def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step
     # A loop that the program writes shows no values that it began with. It counts its own steps, from 0.
     began, resumed = next(iter(rank.resumed.items()), (0, {}))
     moved = tuple(replace(one, index=step + place) for place, one in enumerate(rank.steps, 1))
-    rank = replace(rank, result_steps={name: at - began + step for name, at in rank.result_steps.items()})
+    results = {name: at - began + step for name, at in rank.result_steps.items()}
     found = {step: resumed} if resumed and not late else {}
-    end = joined(first, replace(_with_earlier_results(earlier, rank, step), steps=moved, resumed=found), step)
+    end = joined(first, replace(rank, steps=moved, resumed=found, result_steps=results), step)
     if moved or not resumed:
         return end
     # The last attempt made no step, so that it ends with the values that it restored.
@@ -104,30 +104,6 @@ def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step
     last = first.steps[-1].snapshot if first.steps else first.initial
     changed = {index: parts for index, parts in restored.items() if not _same_parts(parts, last.get(index, ()))}
     return replace(end, final={**changed, **(end.final or {})})
-
-
-def _with_earlier_results(earlier: RankRecord, rank: RankRecord, step: int) -> RankRecord:
-    """Return a record with earlier results of the uninterrupted run before its own, which get the numbers after them.
-
-    A program that continues reports only the epochs that were left, so its first result is not that of the first epoch.
-    If the number of all results is then not that of the uninterrupted run, the results keep their names.
-    """
-    results, steps = dict(rank.results), dict(rank.result_steps)
-    for kind in {name.split("#")[0] for name in earlier.result_steps}:
-        all_of_kind = [name for name in earlier.result_steps if name.split("#")[0] == kind]
-        own = [name for name in rank.result_steps if name.split("#")[0] == kind]
-        # A result after the step itself may belong to either attempt: the program saves before it or after it.
-        for kept in (
-            [name for name in all_of_kind if earlier.result_steps[name] < step],
-            [name for name in all_of_kind if earlier.result_steps[name] <= step],
-        ):
-            if kept and len(kept) + len(own) == len(all_of_kind):
-                values = [earlier.results[name] for name in kept] + [results.pop(name) for name in own]
-                places = [earlier.result_steps[name] for name in kept] + [steps.pop(name) for name in own]
-                results |= dict(zip(all_of_kind, values, strict=True))
-                steps |= dict(zip(all_of_kind, places, strict=True))
-                break
-    return replace(rank, results=results, result_steps=steps)
 
 
 def _on_other_ranks(before: Sequence[RankRecord], rank: int) -> RankRecord:

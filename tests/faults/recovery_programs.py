@@ -171,7 +171,7 @@ def fitted(run, sin=""):
     run.fit(model, dataset, epochs=2, callbacks=[backup])
 
 
-def recording(run, saves=True, reports=0, sin=""):
+def recording(run, saves=True, reports=0, how=""):
     """Take batches from an iterator of its own, and record each step.
 
     :param reports: number of steps between two values that the program reports, or 0 for none.
@@ -188,11 +188,13 @@ def recording(run, saves=True, reports=0, sin=""):
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size).skip(int(done.numpy()))
     iterator = iter(run.strategy.experimental_distribute_dataset(dataset))
     train_step = step_function(run, model, optimizer)
+    if how == "reports the start":
+        run.value("size", float(tf.norm(model.trainable_variables[0])))
     while int(done.numpy()) < STEPS:
         run.record(train_step(iterator))
         done.assign_add(1)
         if reports and int(done.numpy()) % reports == 0:
-            wrong = sin == "reports half" and run.attempt > 1
+            wrong = how == "reports half" and run.attempt > 1
             run.value("size", float(tf.norm(model.trainable_variables[0])) / (2 if wrong else 1))
         if saves and int(done.numpy()) % 2 == 0:
             manager.save()

@@ -184,12 +184,19 @@ def test_values_that_are_reported_now_and_then_are_those_of_their_steps(reports,
     given = {"faults": f"kill worker:0 after step {after}", "restart_on": "mirrored[replicas=3]", **GIVEN}
     report = check_training(partial(programs.recording, reports=reports), "mirrored", **given)
     assert report.passed, str(report)
-    wrong = check_training(partial(programs.recording, reports=reports, sin="reports half"), "mirrored", **given)
+    wrong = check_training(partial(programs.recording, reports=reports, how="reports half"), "mirrored", **given)
     trial = only(wrong)
     assert (trial.verdict, trial.finding.cause) == (Verdict.DIVERGED, "metric-wrong"), str(wrong)
     saved = (after - 1) // 2 * 2
     first = next(step for step in range(reports, 7, reports) if step > saved)
-    assert f"value{f'#{first // reports}' if first > reports else ''}/size" in trial.message
+    assert f"/size returned after step {first} is not that of one device" in trial.message
+
+
+def test_what_a_program_reports_of_its_restored_state_is_compared_with_nothing():
+    program = partial(programs.recording, reports=3, how="reports the start")
+    given = {"faults": "kill worker:0 after step 5", "restart_on": "mirrored[replicas=3]", **GIVEN}
+    report = check_training(program, "mirrored", **given)
+    assert report.passed, str(report)
 
 
 def test_a_loaded_model_is_located_by_its_values():
