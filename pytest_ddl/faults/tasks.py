@@ -39,24 +39,22 @@ class Tasks:
 
     def strike(self, faults: Iterable[Fault]) -> bool:
         """Return whether each fault can strike its task."""
-        return all(not self._obstacle(fault) for fault in faults)
+        return all(not self._obstacle(fault.kind, fault.task) for fault in faults)
 
     def refuse_kind(self, name: str) -> None:
-        """Refuse a kind of fault that can strike no task.
+        """Refuse a kind of fault that can strike no rank.
 
         :raises FaultError: for a fault of the network, if there is none.
         """
-        if KINDS[name].network and not self.addressed:
-            raise FaultError(
-                f"{name}: the tasks of this strategy have no connections between processes of their own{self.hint}"
-            )
+        if obstacle := self._obstacle(name, self.ranks[0]):
+            raise FaultError(f"{name}: {obstacle}")
 
-    def _obstacle(self, fault: Fault) -> str:
-        """Return why a fault cannot strike its task, or an empty text."""
-        kind = KINDS[fault.kind]
+    def _obstacle(self, name: str, task: str) -> str:
+        """Return why a kind of fault cannot strike a task, or an empty text."""
+        kind = KINDS[name]
         if kind.network and not self.addressed:
-            return "the task has no connections to processes of others"
-        if fault.task in self.servers and kind.signal is None and not kind.network:
+            return f"the tasks of this strategy have no connections between processes of their own{self.hint}"
+        if task in self.servers and kind.signal is None and not kind.network:
             able = ", ".join(name for name, kind in KINDS.items() if kind.signal is not None or kind.network)
             return f"a server runs no program, so it gets only {able}"
         return ""
@@ -77,6 +75,5 @@ class Tasks:
         """
         for fault in faults:
             self.refuse_others([fault.task])
-            self.refuse_kind(fault.kind)
-            if obstacle := self._obstacle(fault):
+            if obstacle := self._obstacle(fault.kind, fault.task):
                 raise FaultError(f"{fault}: {obstacle}")

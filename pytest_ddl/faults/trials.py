@@ -77,8 +77,8 @@ class TrialAttempt:
         for fault in self.settings.faults:
             rank = 0 if fault.task in self.settings.servers else tasks.index(fault.task)
             if str(fault) not in struck:
-                if here := [one.note for one in self.points[rank] if one.point == fault.point and one.note]:
-                    return f"at the point of {fault}, {here[0]}"
+                if KINDS[fault.kind].network and any(one.point == fault.point for one in self.points[rank]):
+                    return f"{fault.task} had no open connection at the point of {fault}"
                 last = self.points[rank][-1].point if self.points[rank] else "none"
                 return f"the point of {fault} was not reached; the last point of {tasks[rank]} was '{last}'"
             if fault.task in self.settings.servers:

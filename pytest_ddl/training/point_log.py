@@ -21,6 +21,8 @@ from pytest_ddl.training.damage import Held
 from pytest_ddl.training.faults import KINDS, TRAINING, Fault, Point
 from pytest_ddl.training.striking import disturb, strike
 
+CONNECTIONS = "open connections of the task: {}"
+"""Note at the point of a fault of the network."""
 MOVING = "moving"
 """Note at the end of a save while steps went on."""
 
@@ -118,12 +120,12 @@ class Points:
         self._strike(point, self._faults.pop(point, []), note)
 
     def _strike(self, point: Point, faults: Sequence[Fault], note: str = "") -> None:
-        for fault in (one for one in faults if KINDS[one.kind].network):
-            count = disturb(fault)
-            connections = f"{count} open connection{'' if count == 1 else 's'}"
-            os.write(self._file, line_of(point, fault if count else None, f"{fault.task} had {connections}"))
-        faults = [one for one in faults if not KINDS[one.kind].network]
-        os.write(self._file, b"".join(line_of(point, fault, note) for fault in faults) or line_of(point, note=note))
+        disturbed = [(fault, disturb(fault)) for fault in faults if KINDS[fault.kind].network]
+        faults = [fault for fault in faults if not KINDS[fault.kind].network]
+        # A fault of the network has struck only if there was a connection.
+        lines = [line_of(point, fault if count else None, CONNECTIONS.format(count)) for fault, count in disturbed]
+        lines += [line_of(point, fault, note) for fault in faults]
+        os.write(self._file, b"".join(lines) or line_of(point, note=note))
         # A fault may end this process, so that servers come first.
         for fault in sorted(faults, key=lambda one: one.task not in self._servers):
             if fault.task in self._servers:

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +25,9 @@ class Relay:
     """Process that relays the connections of one task. It ends with the process that has started it."""
 
     def __init__(self) -> None:
-        # The process must not import what the training program has put into the path.
+        self._turn = threading.Lock()
+        """Held during a command, because steps that run concurrently may reach two points at once."""
+        # With -I, it imports nothing that the training program has put into the path.
         self._process = subprocess.Popen(
             [sys.executable, "-I", str(Path(relaying.__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -51,9 +54,10 @@ class Relay:
     def _command(self, *words: str | float) -> str | int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(words).encode() + b"\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        with self._turn:
+            self._process.stdin.write(json.dumps(words).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"the relay ended in {words[0]!r}; the output of this rank has the reason")
         found = json.loads(answer)
