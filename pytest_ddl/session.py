@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -386,13 +385,15 @@ def checking(harness: Harness, item: pytest.Item, spec: StrategySpec, planned: P
 def auto_num_workers(harness: Harness) -> int:
     """Return the number of xdist workers that ``-n auto`` starts.
 
-    Each worker may run a cluster of the selected strategy with the most ranks. The number of CPU cores is therefore
-    divided by the number of these ranks.
+    Each worker may run a cluster of the selected strategy with the most ranks. The number of cores that this process
+    may use is therefore divided by the number of these ranks.
     """
+    from pytest_ddl.cluster.cgroups import usable_cores
+
     specs = harness.registry.parse_selection(harness.settings["strategy"])
     runnable = [spec for spec in specs if harness.registry[spec.name].topology(spec).ranks]
     widest = max(len(harness.registry[spec.name].topology(spec).ranks) for spec in runnable)
-    return max(1, (os.cpu_count() or 1) // widest)
+    return max(1, int(usable_cores()) // widest)
 
 
 def _in_rank() -> bool:

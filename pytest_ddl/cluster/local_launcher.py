@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest_ddl
 from pytest_ddl.cluster import strays
+from pytest_ddl.cluster.cgroups import usable_cores
 from pytest_ddl.cluster.launcher import LaunchError, Reservation
 from pytest_ddl.cluster.local_process import LocalProcess, tail
 from pytest_ddl.cluster.obstacles import cannot_start, cannot_write, how_it_ended, loopback_problem
@@ -78,7 +79,7 @@ class LocalLauncher:
         :param warm: fork the zygote from a warm server if there is one that fits, and leave one for the next run; see
             :mod:`pytest_ddl.cluster.warm`.
         """
-        self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * max(os.cpu_count() or 1, 2)})
+        self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * max(int(usable_cores()), 2)})
         self._buffer = b""
         self._ready = False
         self._error = ""

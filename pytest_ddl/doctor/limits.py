@@ -1,4 +1,4 @@
-"""Are there enough descriptors, processes, memory and cores for a cluster of two workers?"""
+"""Say whether descriptors, processes, memory and cores are enough for a cluster of two workers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import resource
 from pathlib import Path
 
+from pytest_ddl.cluster import cgroups
 from pytest_ddl.cluster.obstacles import limits
-from pytest_ddl.doctor import cgroups
 from pytest_ddl.doctor.findings import Finding, ok, problem, warning
 
 RANKS = 2
@@ -100,15 +100,10 @@ def _available() -> int | None:
 
 
 def cores() -> Finding:
-    allowed, quota, all_cores = len(os.sched_getaffinity(0)), cgroups.cores(), os.cpu_count() or 1
-    usable = min(allowed, quota or allowed)
+    usable, all_cores = cgroups.usable_cores(), os.cpu_count() or 1
     if usable < RANKS:
         found = f"this process may use {usable:.3g} of {all_cores} cores, and {RANKS} ranks share them"
         return warning(found, "allow more cores (taskset, docker run --cpus), or raise --ddl-timeout")
-    # The slots of clusters count the cores of the machine, so a process with fewer runs too many ranks at once.
-    if usable < all_cores / 2:
-        found = f"this process may use {usable:.3g} cores, but -n auto and the slots of clusters count all {all_cores}"
-        return warning(found, f"give pytest-xdist -n {max(1, int(usable // RANKS))} instead of -n auto")
     return ok(f"{usable:.3g} of {all_cores} cores for {RANKS} ranks")
 
 

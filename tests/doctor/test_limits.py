@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pytest_ddl.doctor import cgroups, limits
-from pytest_ddl.doctor.findings import Status
+from pytest_ddl.cluster import cgroups
+from pytest_ddl.doctor import limits
+from pytest_ddl.doctor.findings import Status, ok
+from pytest_ddl.session import auto_num_workers
+from pytest_ddl.strategies.registry import StrategyRegistry
 from tests.doctor.child import findings
 
 GIB = 2**30
@@ -122,12 +126,12 @@ def test_the_first_version_of_groups(groups: Path) -> None:
         cpu_of_cpu__cfs_quota_us="-1", cpu_of_cpu__cfs_period_us="100000",
     )  # fmt: skip
     assert cgroups.memory_left() == GIB // 2
-    assert cgroups.cores() == 1.5
+    assert cgroups._quota() == 1.5
 
 
 def test_a_container_that_sees_only_its_own_group(groups: Path) -> None:
     plant(groups, "0::/docker/1234", cpu__max="50000 100000", pids__max="max", pids__current="3")
-    assert cgroups.cores() == 0.5
+    assert cgroups._quota() == 0.5
     assert cgroups.processes_left() is None
     found = limits.cores()
     assert found.status is Status.WARNING
@@ -135,7 +139,7 @@ def test_a_container_that_sees_only_its_own_group(groups: Path) -> None:
 
 
 def test_no_groups_are_no_limit(groups: Path) -> None:
-    assert (cgroups.cores(), cgroups.memory_left(), cgroups.processes_left()) == (None, None, None)
+    assert (cgroups._quota(), cgroups.memory_left(), cgroups.processes_left()) == (None, None, None)
 
 
 def test_one_core_for_two_ranks_is_a_warning() -> None:
@@ -145,11 +149,13 @@ def test_one_core_for_two_ranks_is_a_warning() -> None:
     assert "taskset" in found["fix"]
 
 
-def test_cores_that_are_counted_but_not_allowed_are_a_warning(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_and_xdist_count_the_cores_that_may_be_used(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
-    found = limits.cores()
-    assert found.found == "this process may use 8 cores, but -n auto and the slots of clusters count all 64"
-    assert found.fix == "give pytest-xdist -n 4 instead of -n auto"
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert limits.cores().status is Status.OK
+    settings = {"strategy": "multi_worker_mirrored"}
+    harness = SimpleNamespace(registry=StrategyRegistry(), settings=settings)
+    assert auto_num_workers(harness) == 4  # type: ignore[arg-type]
+    assert limits.cores() == ok("8 of 64 cores for 2 ranks")
+    monkeypatch.setattr(cgroups, "_quota", lambda: 2.5)
+    assert auto_num_workers(harness) == 1  # type: ignore[arg-type]
+    assert limits.cores() == ok("2.5 of 64 cores for 2 ranks")

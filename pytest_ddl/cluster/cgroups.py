@@ -1,7 +1,8 @@
-"""Read the limits that the control groups of this process set: memory, cores and numbers of processes."""
+"""Read the limits of this process that a container or ``taskset`` sets: memory, cores and numbers of processes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,16 @@ def processes_left() -> int | None:
     return _least([("pids", "pids.max", "pids.current")])
 
 
-def cores() -> float | None:
+def usable_cores() -> float:
+    """Return the number of cores that this process may use: those of its affinity, and at most its quota of time.
+
+    ``os.cpu_count()`` counts all cores of the machine, also in a container that may use two of 64.
+    """
+    allowed = float(len(os.sched_getaffinity(0)))
+    return min(allowed, _quota() or allowed)
+
+
+def _quota() -> float | None:
     """Return the number of cores whose time this process may use, or ``None`` without a quota."""
     found = []
     for folder in _folders("cpu"):
