@@ -55,7 +55,7 @@ PROBES: tuple[Probe, ...] = (
     Probe("temporary-folder", "files", "temporary files can be made, with free space", storage.temporary, waits=True),
     Probe("shared-memory", "files", "shared memory is large enough for GPUs", storage.shared_memory, waits=True),
     Probe("gpus", "machine", "TensorFlow can use the GPUs that exist", devices.gpus, waits=True),
-    Probe("clock", "machine", "the clock is steady, and synchronized", clock.clock),
+    Probe("clock", "machine", "the clock is set, and synchronized", clock.clock),
     Probe("variables", "environment", "no environment variable breaks TensorFlow", environment.variables),
     Probe(
         "import", "versions", "TensorFlow can be imported (`--tensorflow`)", imported.tensorflow,

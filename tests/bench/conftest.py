@@ -1,4 +1,4 @@
-"""Signals as in a terminal: a parent such as nohup may have told this process to ignore some."""
+"""Give tests the signals of a terminal. A parent such as nohup lets this process ignore some."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ FOREVER = 30.0
 
 
 def blocks() -> Finding:
-    time.sleep(FOREVER)
+    threading.Event().wait()
     return ok("it has answered")
 
 
@@ -46,7 +45,7 @@ def test_this_machine_can_run_tests_and_tensorflow_is_not_imported() -> None:
 
 def test_a_name_server_that_does_not_answer_delays_nothing() -> None:
     seam = "from pytest_ddl.doctor import connections\nconnections.addresses_of"
-    before = f"import time\n{seam} = lambda _name: time.sleep({FOREVER})"
+    before = f"import threading\n{seam} = lambda _name: threading.Event().wait()"
     result = doctor(before=before)
     assert result.returncode == 1
     said = "problem: host-name: the probe host-name could not be completed: it gave no answer within 1.4 s\n  fix: "
@@ -157,7 +156,7 @@ def test_names_are_unique() -> None:
 
 
 def test_no_import_goes_on_after_the_command_was_killed(tmp_path: Path) -> None:
-    list_devices = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(300)"
+    list_devices = f"import os, signal; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); signal.pause()"
     code = (
         "from pytest_ddl.cli import main\nfrom pytest_ddl.doctor import imported\n"
         f"imported._LIST = {list_devices!r}\nmain(['doctor', '--tensorflow'])"
@@ -188,7 +187,7 @@ def test_tensorflow_is_imported_on_request() -> None:
     [
         ("raise ImportError('libfoo.so: no file')", FOREVER, "status 1: ImportError: libfoo.so: no file"),
         ("import os; os.kill(os.getpid(), 4)", FOREVER, "status -4: it said nothing"),
-        ("import time; time.sleep(60)", 1.0, "importing TensorFlow did not end within 1 s"),
+        ("import signal; signal.pause()", 1.0, "importing TensorFlow did not end within 1 s"),
     ],
 )
 def test_a_tensorflow_that_cannot_be_imported(

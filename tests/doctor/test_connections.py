@@ -154,6 +154,6 @@ def test_a_namespace_that_is_refused_is_a_warning(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_namespace_that_takes_long_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_ISOLATE", "import time; time.sleep(60)")
+    monkeypatch.setattr(connections, "_ISOLATE", "import signal; signal.pause()")
     monkeypatch.setattr(connections, "CHILD_SECONDS", 0.2)
     assert connections.namespace().found.endswith("was not found out within 0.2 s")

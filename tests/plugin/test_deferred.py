@@ -1,4 +1,4 @@
-"""With --ddl-warm, the pytest process imports TensorFlow and Keras only when its own code uses them."""
+"""The pytest process with --ddl-warm imports TensorFlow and Keras only when its own code uses them."""
 
 from __future__ import annotations
 

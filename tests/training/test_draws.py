@@ -1,4 +1,4 @@
-"""What is recorded of the random numbers of replica functions, and what replaces them when they are switched off."""
+"""The record has the random numbers of replica functions. Constants replace the numbers if they are switched off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the record says about traced graphs, executed collectives and reductions of the program."""
+"""The record describes traced graphs, executed collectives and reductions of the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is heard of calls that save, also of those that fail: by then they may have destroyed another rank's file."""
+"""Calls that save are reported, also if they fail: a failed call may have destroyed the file of another rank."""
 
 from __future__ import annotations
 

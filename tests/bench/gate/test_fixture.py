@@ -22,7 +22,7 @@ def gate_in_test(versions, root, target, strategies, **options):
 
 gating.gate_in_test = gate_in_test
 """
-"""A conftest with a gate that finds at once what it is told to."""
+"""Code of a conftest with a gate that returns a given verdict at once."""
 TEST = "def test_speed(ddl_gate):\n    {body}\n"
 
 
@@ -62,7 +62,7 @@ PROCESSES = pytest.mark.parametrize(
     "processes",
     [pytest.param(["-p", "no:xdist"], id="one"), pytest.param(["-n", "2"], id="xdist", marks=pytest.mark.slow)],
 )
-"""With xdist the workers measure, and the controller gives the exit status."""
+"""Number of processes: under xdist the workers measure, and the controller gives the exit status."""
 
 
 @PROCESSES
