@@ -17,7 +17,7 @@ from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, ru
 from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.training import lineage
-from pytest_ddl.training.faults import KINDS, PHASES, Fault, FaultError, Point
+from pytest_ddl.training.faults import KINDS, PHASES, Effect, Fault, FaultError, Point
 from pytest_ddl.training.point_log import Reached
 from pytest_ddl.training.settings import RunSettings
 
@@ -143,7 +143,9 @@ class Injector:
         return list(self._made.values())
 
     def _keep_restores(self, schedule: Schedule, run: TrialRun) -> None:
-        if len(schedule) > 1 or len(run.attempts) < 2 or run.last.failed:
+        # A delay or a lost connection interrupts by chance. The restore must exist again when a fault strikes there.
+        surely = len(schedule) == 1 and schedule[0].effect in (Effect.ENDS, Effect.RAISES)
+        if not surely or len(run.attempts) < 2 or run.last.failed:
             return
         for task, points in zip(self.tasks.ranks, run.attempts[1].points, strict=False):
             found = [one.point for one in points if one.point.phase == "restore"]
