@@ -105,7 +105,16 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("timeout", 120.0, "Deadline of one test on all its ranks, in seconds", "SECONDS", parse=parse_seconds),
     Option("keras", "keras", "Package that provides tf.keras in the workers", choices=("keras", "tf_keras")),
-    Option("launcher", "local", "Launcher that starts the worker processes", "NAME"),
+    Option(
+        "launcher",
+        "local",
+        "Launcher that starts the worker processes: local (this machine), or a transport to several hosts, with its\n"
+        "settings in brackets: netns[hosts=2]",
+        "NAME",
+    ),
+    Option(
+        "hosts", "", "Hosts for transports that need their names, with the number of ranks for each", "NAME:SLOTS,…"
+    ),
     Option(
         "network",
         "shared",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.protocol import Snapshot
 from pytest_ddl.config import Settings, UsageError
+from pytest_ddl.hosts.transport import ArgumentError
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, count_devices, look_around, tensorflow_version
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.cluster import Cluster
     from pytest_ddl.cluster.launcher import Launcher, MakeLauncher
     from pytest_ddl.cluster.pool import Pool
+    from pytest_ddl.hosts.transport import MakeTransport
 
 START_TIMEOUT = 120.0
 """Seconds allowed for starting a cluster. It is long because other ranks can keep the machine busy."""
@@ -41,6 +43,7 @@ class Harness:
         registry: StrategyRegistry,
         launchers: Mapping[str, MakeLauncher],
         *,
+        transports: Mapping[str, MakeTransport] | None = None,
         address: str | None = None,
         folder: Path | None = None,
         machine: Machine | None = None,
@@ -49,6 +52,7 @@ class Harness:
         self.settings = settings
         self.registry = registry
         self._launchers = launchers
+        self._transports = transports or {}
         self._address = address
         self._own_folder = folder is None
         self._folder = folder
@@ -109,15 +113,38 @@ class Harness:
 
     def make_launcher(self) -> Launcher:
         """Start the launcher that ``--ddl-launcher`` names. It imports TensorFlow in the background."""
-        make = self._launchers.get(self.settings["launcher"])
-        if make is None:
-            raise self.settings.error("launcher", f"no such launcher; valid: {', '.join(self._launchers)}")
+        name, make = self._chosen_launcher()
         # A later launcher replaces this one only after the shared zygote has ended, so it must start its own.
         address, self._address = self._address, None
-        launcher = _made(self.settings["launcher"], make, (self.worker_environ(), self.folder, address))
+        try:
+            launcher = _made(name, make, (self.worker_environ(), self.folder, address))
+        except ArgumentError as error:
+            raise self.settings.error("launcher", error) from None
         if self._machine is not None:
             launcher.ledger.capacity.setdefault("gpu", self._machine.gpus)
         return launcher
+
+    def _chosen_launcher(self) -> tuple[str, MakeLauncher]:
+        """Return the name of the launcher, and the function that starts it.
+
+        :raises pytest.UsageError: if ``--ddl-launcher`` names none.
+        """
+        from pytest_ddl.hosts.registry import launcher_over, parse_launcher
+
+        try:
+            name, given = parse_launcher(self.settings["launcher"])
+        except ValueError as error:
+            raise self.settings.error("launcher", error) from None
+        if name in self._transports:
+            return name, launcher_over(name, self._transports[name], given, self.settings["hosts"])
+        if name not in self._launchers:
+            valid = ", ".join([*self._launchers, *self._transports])
+            raise self.settings.error("launcher", f"no such launcher; valid: {valid}")
+        if given:
+            raise self.settings.error("launcher", f"{name} takes no settings in brackets")
+        if self.settings["hosts"]:
+            raise self.settings.error("hosts", f"the launcher {name} takes no hosts")
+        return name, self._launchers[name]
 
     def worker_environ(self) -> dict[str, str]:
         """Return the environment of workers: that of this process, with changes.
@@ -289,6 +316,7 @@ def process_harness() -> Harness:
     from multiprocessing.util import Finalize
 
     from pytest_ddl.config import resolve_without_pytest
+    from pytest_ddl.hosts.registry import built_in_transports
 
     global _process_harness
     if _process_harness is None:
@@ -296,7 +324,8 @@ def process_harness() -> Harness:
 
         overrides.remember()
         settings = resolve_without_pytest()
-        _process_harness = Harness(settings, StrategyRegistry(), built_in_launchers(settings))
+        transports = built_in_transports()
+        _process_harness = Harness(settings, StrategyRegistry(), built_in_launchers(settings), transports=transports)
         # Not atexit, because processes of multiprocessing never run its functions.
         Finalize(None, _process_harness.close, exitpriority=0)
     return _process_harness
@@ -316,7 +345,7 @@ def _made(name: str, make: MakeLauncher, arguments: tuple[dict[str, str], Path, 
 
     try:
         launcher = make(*arguments)
-    except LaunchError:
+    except (LaunchError, ArgumentError):
         raise
     except Exception as error:
         raise LaunchError(f"the launcher {name!r} cannot be made: {type(error).__name__}: {error}") from error

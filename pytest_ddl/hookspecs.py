@@ -9,6 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import MakeLauncher
     from pytest_ddl.equivalence.checks.registry import Check
+    from pytest_ddl.hosts.transport import MakeTransport
     from pytest_ddl.strategies.registry import StrategyRegistry
 
 
@@ -46,6 +47,21 @@ def pytest_ddl_register_launchers(launchers: dict[str, MakeLauncher]) -> None:
       it at the end. If pytest is killed, the folder stays unless the launcher removes it.
     * ``address``: in a worker of pytest-xdist, the ``address`` of the controller's launcher. It is ``None`` if a new
       launcher must be started: in the controller, if the controller has started none, or if its launcher has ended.
+
+    The hook is called once in each pytest session, also in the ranks.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddl_register_transports(transports: dict[str, MakeTransport]) -> None:
+    """Add transports to several hosts by name, for example ``transports["lsf"] = Lsf``.
+
+    ``--ddl-launcher=NAME[key=value,…]`` selects one.
+
+    The value is called with :class:`~pytest_ddl.hosts.transport.TransportArguments`. It returns an object with the
+    methods of :class:`~pytest_ddl.hosts.transport.Transport`, which knows the hosts and the command that runs a program
+    on one. It may raise :class:`~pytest_ddl.hosts.transport.ArgumentError` for a wrong value of an option, and
+    :class:`~pytest_ddl.hosts.transport.TransportError` if the hosts cannot be used.
 
     The hook is called once in each pytest session, also in the ranks.
     """

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.harness import Harness, built_in_launchers
+from pytest_ddl.hosts.registry import built_in_transports
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
 from pytest_ddl.messages import no_such_argument
 from pytest_ddl.strategies.registry import StrategyDefinitionError, StrategyRegistry, UnknownStrategyError
@@ -37,11 +38,14 @@ def harness_of(config: pytest.Config) -> Harness:
         workerinput = getattr(config, "workerinput", {})
         launchers = built_in_launchers(config.stash[SETTINGS], shared=bool(workerinput))
         config.hook.pytest_ddl_register_launchers(launchers=launchers)
+        transports = built_in_transports()
+        config.hook.pytest_ddl_register_transports(transports=transports)
         folder = workerinput.get("ddl_folder") or getattr(config.option, "ddl_folder", None)
         harness = Harness(
             config.stash[SETTINGS],
             registry,
             launchers,
+            transports=transports,
             address=workerinput.get("ddl_address"),
             folder=Path(folder) if folder else None,
             machine=getattr(config.option, "ddl_machine", None),

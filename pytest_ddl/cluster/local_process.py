@@ -79,7 +79,12 @@ class LocalProcess:
     @property
     def fds(self) -> list[int]:
         """File descriptors that the worker gets: control, stdout, stderr and stacks."""
-        return [self._theirs.fileno(), self._out.fileno(), self._err.fileno(), self._stacks_write]
+        return [self._theirs.fileno(), *self.files, self._stacks_write]
+
+    @property
+    def files(self) -> tuple[int, int]:
+        """File descriptors of the files with the output on stdout and stderr."""
+        return self._out.fileno(), self._err.fileno()
 
     def started(self, pid: int) -> None:
         """Close the worker's ends of the pipes in this process, so that this process notices when the worker ends."""

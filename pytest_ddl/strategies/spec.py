@@ -80,6 +80,16 @@ class Topology:
     ports: int = 0
     """Number of addresses to lease for the cluster."""
 
+    @property
+    def listeners(self) -> tuple[int, ...]:
+        """Position of the process that listens at each address, in the list of the ranks followed by the servers.
+
+        If there are as many addresses as servers, or as ranks without servers, each listens at its own. Otherwise all
+        belong to the first rank, which runs its servers in its own process.
+        """
+        processes = range(len(self.ranks), len(self.ranks) + len(self.servers)) or range(len(self.ranks))
+        return tuple(processes) if len(processes) == self.ports else (0,) * self.ports
+
 
 @dataclass(frozen=True)
 class BuildContext:

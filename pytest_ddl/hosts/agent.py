@@ -1,0 +1,268 @@
+"""Run the workers of one host: the agent holds a local launcher there, and passes on what it and its workers say.
+
+The controller starts it through execnet, which gives it a channel. Both sides send tuples of a name and its values.
+
+===============  ======================================  =============================================================
+from the          message                                 meaning
+===============  ======================================  =============================================================
+controller       ``launch, request, numbers, environ``   fork workers that have these numbers
+controller       ``lease, request, count``               lease ports; ``release, request`` gives them back
+controller       ``ask, request, name, arguments``       call a function of :mod:`pytest_ddl.hosts.questions`
+controller       ``send, number, data``                  send a request to a worker
+controller       ``signal, number, signal``              send a signal to a worker; ``drop, number`` ends it
+agent            ``done, request, value``                answer; ``refused, request, text`` if it is an error
+agent            ``reply, number, data, last``           a part of a worker's reply; ``closed, number`` is the end
+agent            ``output, number, out, err``            what a worker has written; also ``stacks, number, text``
+agent            ``exited, number, status``              a worker has ended; ``stopped, number`` if it is suspended
+agent            ``failed, text``                        the local launcher has ended
+either           ``alive``                               nothing new
+===============  ======================================  =============================================================
+
+The output that a worker has written before a reply is sent before the reply.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import selectors
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.cluster import session_folder
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.local_launcher import LocalLauncher
+from pytest_ddl.cluster.local_process import LocalProcess
+from pytest_ddl.cluster.resources import PortLease
+from pytest_ddl.cluster.sending import send
+from pytest_ddl.hosts import questions
+
+BEAT = 1.0
+"""Seconds between signs of life."""
+SILENCE = 30.0
+"""Seconds without a sign of life after which the other side counts as lost. A closed stream is noticed at once."""
+END_WAIT = 3.0
+"""Maximum seconds to end the workers once the controller is gone. Then the agent ends, and the zygote kills them."""
+PIECE = 1 << 20
+"""Maximum number of bytes of one message. A long reply must not keep those of other workers waiting."""
+ATTENTION = 1.0
+"""Seconds after a signal to a worker in which its stacks may appear."""
+_IDLE, _ATTENTIVE = 0.2, 0.01
+"""Seconds between looks at the workers' output and stacks."""
+_HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
+"""Variables of the environment that describe a host. A worker gets those of its own host."""
+
+
+class Agent:
+    """Agent of one host. :meth:`run` serves the controller until its channel closes."""
+
+    def __init__(self, channel: Any, environ: Mapping[str, str]) -> None:
+        """Start the local launcher, which imports TensorFlow in the background.
+
+        :param channel: channel of execnet to the controller.
+        :param environ: environment of workers, of which those of :data:`_HOST_VARIABLES` are replaced.
+        """
+        self._channel = channel
+        self._inbox: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
+        self._wake, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wake.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._workers: dict[int, LocalProcess] = {}
+        self._sent: dict[int, tuple[int, int]] = {}
+        """Number of bytes of stdout and stderr that were passed on, by number of the worker."""
+        self._leases: dict[int, PortLease] = {}
+        self._attentive_until = 0.0
+        self._ended = threading.Event()
+        self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
+        self._lock = session_folder.hold(str(self._folder))
+        (self._folder / "tmp").mkdir()
+        self._launcher = LocalLauncher(self._environ(environ), self._folder, shared=True)
+
+    def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment for a worker on this host."""
+        mine = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
+        kept = {name: value for name, value in environ.items() if name not in _HOST_VARIABLES}
+        return {**kept, **mine, "TMPDIR": str(self._folder / "tmp")}
+
+    def run(self) -> None:
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._selector.register(self._launcher.fileno(), selectors.EVENT_READ)
+        self._channel.setcallback(self._take, endmarker=None)
+        threading.Thread(target=self._beat, name="ddl-beat", daemon=True).start()
+        try:
+            while not self._ended.is_set():
+                attentive = time.monotonic() < self._attentive_until
+                self._selector.select(_ATTENTIVE if attentive else _IDLE)
+                self._serve()
+        except LaunchError as error:
+            self._tell("failed", str(error))
+        finally:
+            self._close()
+
+    def _serve(self) -> None:
+        """Carry out the messages that have arrived, and pass on the news of the workers."""
+        with contextlib.suppress(BlockingIOError):
+            self._wake.recv(4096)
+        with contextlib.suppress(queue.Empty):
+            while (message := self._inbox.get_nowait()) is not None:
+                name, *values = message
+                getattr(self, f"_on_{name}")(*values)
+        self._launcher.poll()
+        for number in list(self._workers):
+            self._pass_on(number)
+
+    def _take(self, message: tuple[Any, ...] | None) -> None:
+        """Take a message in the thread that reads the channel. ``None`` is its end."""
+        if message is None:
+            self._ended.set()
+            # The main thread may wait for the import of TensorFlow. The zygote ends when this process does.
+            threading.Timer(END_WAIT, os._exit, [1]).start()
+        self._inbox.put(message)
+        with contextlib.suppress(BlockingIOError):
+            self._waker.send(b"x")
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT):
+            self._tell("alive")
+
+    def _tell(self, *message: Any) -> None:
+        # If the controller is gone, the end of the channel says so.
+        with contextlib.suppress(OSError):
+            self._channel.send(message)
+
+    def _on_alive(self) -> None:
+        pass
+
+    def _on_launch(self, request: int, numbers: list[int], environ: dict[str, str]) -> None:
+        self._answer(request, lambda: self._launch(numbers, environ))
+
+    def _launch(self, numbers: list[int], environ: dict[str, str]) -> list[int]:
+        started = self._launcher.launch(PortLease(0), numbers, self._environ(environ))
+        for number, worker in zip(numbers, started, strict=True):
+            self._workers[number] = worker
+            self._sent[number] = (0, 0)
+            self._selector.register(worker.fileno(), selectors.EVENT_READ)
+        return [worker.pid for worker in started]
+
+    def _on_lease(self, request: int, count: int) -> None:
+        def lease() -> list[int]:
+            self._leases[request] = PortLease(count)
+            return list(self._leases[request].ports)
+
+        self._answer(request, lease)
+
+    def _on_release(self, request: int) -> None:
+        lease = self._leases.pop(request, None)
+        if lease is not None:
+            lease.release()
+
+    def _on_ask(self, request: int, name: str, arguments: list[Any]) -> None:
+        # In a thread, because a connection to another host may take seconds.
+        def ask() -> None:
+            self._answer(request, lambda: questions.QUESTIONS[name](*arguments))
+
+        threading.Thread(target=ask, name="ddl-question", daemon=True).start()
+
+    def _answer(self, request: int, action: Callable[[], Any]) -> None:
+        try:
+            value = action()
+        except (LaunchError, OSError) as error:
+            self._tell("refused", request, str(error))
+            if self._launcher.ended:
+                raise
+        else:
+            self._tell("done", request, value)
+
+    def _on_send(self, number: int, data: bytes) -> None:
+        if number in self._workers:
+            send(self._workers[number], data)
+
+    def _on_signal(self, number: int, which: int) -> None:
+        if number in self._workers:
+            self._workers[number].signal(which)
+            self._attentive_until = time.monotonic() + ATTENTION
+            if which == signal.SIGSTOP:
+                self._tell("stopped", number)
+
+    def _on_drop(self, number: int) -> None:
+        if number in self._workers:
+            self._workers[number].signal(signal.SIGKILL)
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        worker = self._workers.pop(number)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(worker.fileno())
+        worker.close()
+
+    def _pass_on(self, number: int) -> None:
+        worker = self._workers[number]
+        self._pass_on_output(number)
+        if stacks := worker.read_stacks():
+            self._tell("stacks", number, stacks)
+        if worker.fileno() in self._selector.get_map():
+            self._pass_on_replies(number)
+        if worker.exit_status is not None:
+            self._pass_on_output(number)
+            self._tell("exited", number, worker.exit_status)
+            self._forget(number)
+
+    def _pass_on_replies(self, number: int) -> None:
+        worker = self._workers[number]
+        try:
+            while True:
+                reply = worker.receive()
+                self._pass_on_output(number)
+                for start in range(0, len(reply), PIECE):
+                    self._tell("reply", number, reply[start : start + PIECE], start + PIECE >= len(reply))
+        except BlockingIOError:
+            pass
+        except (EOFError, OSError):
+            self._selector.unregister(worker.fileno())
+            self._pass_on_output(number)
+            self._tell("closed", number)
+
+    def _pass_on_output(self, number: int) -> None:
+        worker, sent = self._workers[number], self._sent[number]
+        news = [_read(fd, start) for fd, start in zip(worker.files, sent, strict=True)]
+        while any(news):
+            self._sent[number] = sent = (sent[0] + len(news[0]), sent[1] + len(news[1]))
+            self._tell("output", number, *news)
+            news = [_read(fd, start) for fd, start in zip(worker.files, sent, strict=True)]
+
+    def _close(self) -> None:
+        with contextlib.suppress(LaunchError):
+            for worker in self._workers.values():
+                worker.signal(signal.SIGKILL)
+        for number in list(self._workers):
+            self._forget(number)
+        for lease in self._leases.values():
+            lease.release()
+        self._launcher.close()
+        os.close(self._lock)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _read(fd: int, start: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return os.pread(fd, PIECE, start)
+    return b""
+
+
+def serve(channel: Any, environ: Mapping[str, str]) -> None:
+    """Run an agent until its channel closes. Tell the controller if the local launcher cannot be started."""
+    try:
+        agent = Agent(channel, environ)
+    except (LaunchError, OSError) as error:
+        channel.send(("failed", str(error)))
+        return
+    agent.run()

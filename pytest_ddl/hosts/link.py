@@ -1,0 +1,219 @@
+"""Connection of the controller to the agent of one host."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import queue
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.hosts import spawning
+from pytest_ddl.hosts.agent import BEAT, SILENCE
+from pytest_ddl.hosts.remote_process import Message, RemoteProcess
+from pytest_ddl.hosts.transport import Host
+
+if TYPE_CHECKING:
+    import execnet
+
+BOOTSTRAP_LINE = "import sys;exec(eval(sys.stdin.readline()))"
+"""Program of the Python on a host. execnet sends it the source of its gateway as the first line of stdin."""
+_START_AGENT = """
+import sys
+path, environ = channel.receive()
+sys.path[:] = [entry for entry in sys.path if entry]
+sys.path += [entry for entry in path if entry not in sys.path]
+try:
+    from pytest_ddl.hosts import agent
+except ImportError as error:
+    channel.send(("failed", f"{sys.executable} cannot import pytest_ddl ({error}): install pytest-ddl there"))
+else:
+    agent.serve(channel, environ)
+"""
+"""Source that execnet runs on the host. It searches that Python's own packages before the controller's folders."""
+
+
+class HostLink:
+    """Connection to the agent of one host. It is opened in a thread, and all methods may be used at once.
+
+    Messages leave in another thread, so that no method waits for a host that does not read.
+    """
+
+    def __init__(self, host: Host, news: threading.Condition, group: execnet.Group, log: Path) -> None:
+        """Prepare a connection; :meth:`open` opens it.
+
+        :param news: condition of the launcher. It is notified after each message from any host.
+        :param log: file for what the transport's command and the agent print on stderr.
+        """
+        self.host, self.news = host, news
+        self.lost = ""
+        """Why the host cannot be used any more. Empty while it can."""
+        self._group, self._log = group, log
+        self._is_open = False
+        self._outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._answers: dict[int, tuple[bool, Any]] = {}
+        """Whether a request was carried out, and its value or the reason why not, by number."""
+        self._requests = 0
+        self._processes: dict[int, RemoteProcess] = {}
+        self._heard = time.monotonic()
+        self._closing = False
+        self.on_lost: Callable[[], None] = lambda: None
+
+    def open(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start the transport's command and the agent, without waiting for them.
+
+        :param command: command that runs a Python with :data:`BOOTSTRAP_LINE` on the host.
+        """
+        arguments = (list(command), dict(environ))
+        threading.Thread(target=self._run, args=arguments, name="ddl-host", daemon=True).start()
+
+    def _run(self, command: list[str], environ: dict[str, str]) -> None:
+        """Open the connection, and then send messages until :meth:`close`."""
+        try:
+            channel = self._connect(command, environ)
+        except Exception as error:
+            self._lose(f"no connection to the host {self.host.name}: {self._why(error)}")
+            return
+        while True:
+            try:
+                message = self._outbox.get(timeout=BEAT)
+            except queue.Empty:
+                message = ("alive",)
+            if message is None:
+                break
+            try:
+                channel.send(message)
+            except OSError:
+                break
+        with contextlib.suppress(OSError):
+            channel.close()
+
+    def _connect(self, command: list[str], environ: dict[str, str]) -> Any:
+        line = [sys.executable, "-I", "-S", str(spawning.__file__)]
+        line += [base64.b64encode(text.encode()).decode() for text in (str(self._log), json.dumps(command))]
+        gateway = self._group.makegateway(f"popen//id={self.host.name}//python={shlex.join(line)}")
+        channel = gateway.remote_exec(_START_AGENT)
+        channel.send(([os.path.abspath(entry) for entry in sys.path if entry], environ))
+        self._heard = time.monotonic()
+        self._is_open = True
+        channel.setcallback(self._take, endmarker=None)
+        return channel
+
+    def _why(self, error: Exception) -> str:
+        said = self.said()
+        return said if said else f"its Python did not answer ({type(error).__name__}: {error})"
+
+    def said(self) -> str:
+        """Return the last lines that the transport's command and the agent have printed."""
+        with contextlib.suppress(OSError):
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+            return "; ".join(line.strip() for line in lines[-5:] if line.strip())
+        return ""
+
+    def _take(self, message: Message | None) -> None:
+        """Take a message of the agent, in the thread of execnet that reads the channel. ``None`` is its end."""
+        with self.news:
+            self._heard = time.monotonic()
+            if message is None:
+                said = self.said()
+                self._lose(f"the connection to the host {self.host.name} has ended{f': {said}' if said else ''}")
+                return
+            name, *values = message
+            if name in ("done", "refused"):
+                self._answers[values[0]] = (name == "done", values[1])
+            elif name == "failed":
+                self._lose(f"on the host {self.host.name}, {values[0]}")
+            elif name != "alive" and values[0] in self._processes:
+                getattr(self._processes[values[0]], f"on_{name}")(*values[1:])
+            self.news.notify_all()
+
+    def check_silence(self) -> None:
+        """Give the host up if nothing was heard of it for :data:`~pytest_ddl.hosts.agent.SILENCE` seconds."""
+        if self._is_open and time.monotonic() - self._heard > SILENCE:
+            self._lose(
+                f"the host {self.host.name} has been silent for {SILENCE:.0f} s: it is down, suspended or cut off from "
+                "the network"
+            )
+
+    def _lose(self, why: str) -> None:
+        with self.news:
+            if self.lost or self._closing:
+                return
+            self.lost = why
+            for process in self._processes.values():
+                process.on_lost(why)
+            self.news.notify_all()
+        self.on_lost()
+
+    def tell(self, *message: Any) -> None:
+        """Send a message. Return at once."""
+        self._outbox.put(message)
+
+    def request(self, name: str, *values: Any) -> int:
+        """Send a request. Return its number, for :meth:`answer`."""
+        with self.news:
+            self._requests += 1
+            self.tell(name, self._requests, *values)
+            return self._requests
+
+    def answer(self, request: int, deadline: float, what: str) -> Any:
+        """Wait for the answer to a request.
+
+        :param deadline: in seconds of :func:`time.monotonic`.
+        :param what: what was requested, for the message if there is no answer.
+        :raises LaunchError: if the request was refused, the host is lost, or the deadline has passed.
+        """
+        with self.news:
+            self.news.wait_for(lambda: request in self._answers or self.lost, max(deadline - time.monotonic(), 0.0))
+            if request not in self._answers:
+                raise LaunchError(self.lost or f"{what} took too long on the host {self.host.name}; {self.said()}")
+            is_done, value = self._answers.pop(request)
+        if not is_done:
+            raise LaunchError(f"on the host {self.host.name}: {value}")
+        return value
+
+    def new_process(self, number: int) -> RemoteProcess:
+        """Make a process that gets the messages with this number."""
+        with self.news:
+            process = self._processes[number] = RemoteProcess(number, self._drop_or_tell, self.news)
+            if self.lost:
+                process.on_lost(self.lost)
+            return process
+
+    def _drop_or_tell(self, name: str, number: int, *values: Any) -> None:
+        if name == "drop":
+            self._processes.pop(number, None)
+        self.tell(name, number, *values)
+
+    def close(self) -> None:
+        """Close the connection, so that the agent ends."""
+        self._closing = True
+        self._outbox.put(None)
+        for process in [*self._processes.values()]:
+            process.close()
+
+    def kill(self) -> None:
+        """Kill the transport's command if it still runs."""
+        pid = self._pid()
+        if pid is None:
+            return
+        with contextlib.suppress(OSError):
+            # Only an own child that nobody has waited for: otherwise the number may belong to another process.
+            if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+    def _pid(self) -> int | None:
+        """Return the process id of the transport's command, which the first line of the log contains."""
+        with contextlib.suppress(OSError, ValueError):
+            return int(self._log.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0])
+        return None

@@ -1,0 +1,40 @@
+"""Choose the host of each process of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ddl.strategies.spec import Task, Topology
+
+
+def place(topology: Topology, slots: Sequence[int]) -> list[int]:
+    """Return the number of the host of each process: first of the ranks, then of the servers.
+
+    The tasks of one type are spread over all hosts in blocks, in proportion to the slots, so that neighbours are on one
+    host: four workers on two equal hosts are placed 0, 0, 1, 1. Two workers on two hosts are always on different ones,
+    because a run on several hosts is there to use the network between them.
+
+    :param slots: positive weight of each host.
+    """
+    placed: list[int] = []
+    for group in (topology.ranks, topology.servers):
+        kinds = list(dict.fromkeys(task.type for task in group))
+        places = {kind: iter(_spread(_count(group, kind), slots)) for kind in kinds}
+        placed += [next(places[task.type]) for task in group]
+    return placed
+
+
+def _count(tasks: Sequence[Task], kind: str) -> int:
+    return sum(task.type == kind for task in tasks)
+
+
+def _spread(number: int, slots: Sequence[int]) -> list[int]:
+    """Return the host of each of a number of tasks, in blocks."""
+    # Each host gets at least one task while there are enough. The rest goes where most slots are free.
+    shares = [0] * len(slots)
+    for index in range(number):
+        if index < len(slots):
+            shares[index] = 1
+        else:
+            shares[max(range(len(slots)), key=lambda host: (slots[host] - shares[host]) / slots[host])] += 1
+    return [host for host, share in enumerate(shares) for _ in range(share)]

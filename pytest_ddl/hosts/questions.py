@@ -1,0 +1,145 @@
+"""Answer what the controller asks about a host: versions, addresses, connections and folders.
+
+The functions run in the agent. They take and return only values that execnet can send.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest_ddl
+from pytest_ddl.cluster.cgroups import usable_cores
+
+PACKAGES = ("pytest-ddl", "tensorflow", "keras", "tf_keras", "numpy", "pytest", "hypothesis")
+"""Packages of which a rank must have the controller's version, or lack it as the controller does."""
+TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel", "tensorflow-macos")
+"""Names under which TensorFlow is distributed."""
+CONNECT_WAIT = 3.0
+"""Maximum seconds until a connection between two hosts is established."""
+_ANYWHERE = ("192.0.2.1", 9)
+"""Address of a documentation network (RFC 5737). No packet is sent to it: a route to it names the own address."""
+
+
+def facts(directory: str) -> dict[str, Any]:
+    """Return what must be equal on all hosts, and the own address and the number of cores.
+
+    :param directory: working directory of pytest, which must exist on each host.
+    """
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "packages": {name: version_of(name) for name in PACKAGES},
+        "source": digest(os.path.dirname(os.path.abspath(pytest_ddl.__file__))),
+        "hostname": socket.gethostname(),
+        "address": own_address(),
+        "cores": float(usable_cores()),
+        "has_directory": os.path.isdir(directory),
+    }
+
+
+def version_of(package: str) -> str:
+    """Return the version of an installed package, or an empty string."""
+    for name in TENSORFLOWS if package == "tensorflow" else (package,):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return ""
+
+
+def digest(folder: str) -> str:
+    """Return a digest of the Python files in a folder and its subfolders."""
+    found = hashlib.sha256()
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(name for name in files if name.endswith(".py")):
+            path = os.path.join(place, name)
+            found.update(os.path.relpath(path, folder).encode())
+            with open(path, "rb") as file:
+                found.update(file.read())
+    return found.hexdigest()[:16]
+
+
+def own_address() -> str:
+    """Return the IP address of this host on its way to others, or that of the loopback device without a network."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # A datagram socket sends nothing when it connects. The kernel only chooses the route and its address.
+        probe.connect(_ANYWHERE)
+        return str(probe.getsockname()[0])
+    with contextlib.suppress(OSError):
+        # No default route, as in a network of these hosts only. Then the name of this host may have an address.
+        for _family, _kind, _protocol, _name, place in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET):
+            if not str(place[0]).startswith("127."):
+                return str(place[0])
+    return "127.0.0.1"
+
+
+_listening: list[socket.socket] = []
+
+
+def listen(port: int) -> None:
+    """Accept connections at a leased port, until :func:`hush`, so that other hosts can try to connect."""
+    _listening.append(socket.create_server(("", port), backlog=64))
+
+
+def hush() -> None:
+    """Close what :func:`listen` has opened."""
+    while _listening:
+        _listening.pop().close()
+
+
+def connect(places: Sequence[tuple[str, int]]) -> list[str]:
+    """Return why each of these addresses cannot be reached from this host. An empty string means that it can."""
+    if not places:
+        return []
+    with ThreadPoolExecutor(min(len(places), 32)) as several:
+        return list(several.map(_connect, places))
+
+
+def _connect(place: tuple[str, int]) -> str:
+    host, port = place
+    try:
+        # The name alone first: a failed look-up and a failed connection have different fixes.
+        found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
+    except OSError as error:
+        return f"its name {host!r} is not known there ({error.strerror or error})"
+    try:
+        with socket.create_connection((host, port), CONNECT_WAIT):
+            return ""
+    except TimeoutError:
+        return f"no answer from {', '.join(found)} port {port} within {CONNECT_WAIT:.0f} s"
+    except OSError as error:
+        return f"connecting to {', '.join(found)} port {port} failed ({error.strerror or error})"
+
+
+def write(path: str, text: str) -> None:
+    """Write a small file of a shared folder."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(path: str) -> str:
+    """Read a small file of a shared folder."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "facts": facts,
+    "listen": listen,
+    "hush": hush,
+    "connect": connect,
+    "write": write,
+    "read": read,
+}
+"""Functions that the controller may call, by name."""

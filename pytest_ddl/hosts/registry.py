@@ -1,0 +1,70 @@
+"""List the transports, and make the launcher of the one that ``--ddl-launcher`` names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddl.hosts.transport import MakeTransport, TransportArguments, TransportError, this_python
+from pytest_ddl.hosts.transports.netns import Netns
+from pytest_ddl.hosts.transports.slurm import Slurm
+from pytest_ddl.hosts.transports.ssh import Ssh
+
+if TYPE_CHECKING:
+    from pytest_ddl.cluster.launcher import Launcher
+
+BUILT_IN = (Ssh, Slurm, Netns)
+"""Transports of this package, in the order of the docs."""
+_LAUNCHER = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<settings>[^\]]*)\])?")
+
+
+def built_in_transports() -> dict[str, MakeTransport]:
+    """Return the functions that make the transports of this package, by name."""
+    return {transport.name: transport for transport in BUILT_IN}
+
+
+def parse_launcher(text: str) -> tuple[str, dict[str, str]]:
+    """Split a value of ``--ddl-launcher``, such as ``netns[hosts=2,mbit=200]``, into its name and settings.
+
+    :raises ValueError: if the text has another form. The message is one line.
+    """
+    match = _LAUNCHER.fullmatch(text.strip())
+    settings = {}
+    for part in filter(None, (part.strip() for part in (match["settings"] or "").split(","))) if match else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        match = match if equals and key else None
+        settings[key] = value
+    if match is None:
+        raise ValueError(f"{text!r} is not of the form name or name[key=value,…]")
+    return match["name"], settings
+
+
+def launcher_over(
+    name: str, make: MakeTransport, given: Mapping[str, str], hosts: str
+) -> Callable[[dict[str, str], Path, str | None], Launcher]:
+    """Return a function that starts the launcher of a transport.
+
+    :param given: settings of the transport, and ``python``, the path of Python on the hosts.
+    :param hosts: value of ``--ddl-hosts``.
+    """
+
+    def start(environ: dict[str, str], folder: Path, _address: str | None) -> Launcher:
+        from pytest_ddl.cluster.launcher import LaunchError
+
+        try:
+            from pytest_ddl.hosts.remote import RemoteLauncher
+        except ModuleNotFoundError as error:
+            if error.name != "execnet":
+                raise
+            needs = f"--ddl-launcher={name} needs the package execnet; run `pip install 'pytest-ddl[hosts]'`"
+            raise LaunchError(needs) from None
+        own = {key: value for key, value in given.items() if key != "python"}
+        try:
+            transport = make(TransportArguments(name, folder, environ, hosts, own))
+        except TransportError as error:
+            raise LaunchError(str(error)) from None
+        return RemoteLauncher(transport, environ, folder, this_python(given))
+
+    return start

@@ -1,0 +1,1 @@
+"""One file for each transport. :mod:`pytest_ddl.hosts.registry` lists them."""

@@ -1,0 +1,143 @@
+"""Transport ``netns``: emulated hosts on this machine, each with a network of its own.
+
+Each host is a network namespace with one address. A switch, which is a bridge in one more namespace, connects them. So
+every address of the loopback device that a program has forgotten fails here, as on real hosts. The files, the cores and
+the memory are those of this machine.
+
+A small process holds each namespace. It ends when this process does, however that ends, and the kernel then removes the
+namespace with its devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+
+MAX_HOSTS = 64
+_NETWORK = "10.77.0."
+_HOLD = ["sh", "-c", "echo ready; exec cat"]
+"""Program of a process that holds a namespace: it says that it has entered it, and waits for the end of its stdin."""
+_TIME = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+"""Programs that are needed, with the package of Linux distributions that has them."""
+_NO_RIGHT = (
+    "allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, "
+    "kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp profile), or run as root"
+)
+
+
+class Netns:
+    """Emulated hosts, without root if the kernel allows user namespaces."""
+
+    name = "netns"
+    summary = "emulated hosts on this machine: network namespaces with a limited bandwidth and delay"
+    defaults: Mapping[str, str] = {"hosts": "2", "mbit": "", "delay": ""}
+
+    def __init__(self, arguments: TransportArguments) -> None:
+        given = arguments.settings(self.defaults)
+        number = given["hosts"]
+        if not number.isdigit() or not 1 <= int(number) <= MAX_HOSTS:
+            raise ArgumentError(f"hosts={number!r} is not a number from 1 to {MAX_HOSTS}")
+        if given["mbit"] and not (_NUMBER.fullmatch(given["mbit"]) and float(given["mbit"])):
+            raise ArgumentError(f"mbit={given['mbit']!r} is not a positive number of megabits per second")
+        if given["delay"] and not _TIME.fullmatch(given["delay"]):
+            raise ArgumentError(f"delay={given['delay']!r} is not a time such as 2ms or 500us")
+        self._mbit, self._delay = given["mbit"], given["delay"]
+        self._hosts = [Host(f"host{index}", f"{_NETWORK}{index + 1}") for index in range(int(number))]
+        self._own_user = os.geteuid() != 0
+        """True if the namespaces belong to a user namespace, in which this user may configure them."""
+        self._holders: list[subprocess.Popen[bytes]] = []
+        """Processes that hold the namespaces: that of the switch, and then those of the hosts."""
+
+    def hosts(self) -> Sequence[Host]:
+        if not self._holders:
+            for program, package in _PROGRAMS.items():
+                if shutil.which(program) is None:
+                    raise TransportError(
+                        f"--ddl-launcher=netns needs the program {program}, which is not installed; install {package}"
+                    )
+            self._hold(["unshare", *(["-U", "-r"] if self._own_user else []), "-n"])
+            self._configure(0, "ip", ["link add switch type bridge", "link set switch up", "link set lo up"])
+            for index, host in enumerate(self._hosts):
+                self._add(index, host)
+        return self._hosts
+
+    def _add(self, index: int, host: Host) -> None:
+        enter = self._enter(0, network=False) if self._own_user else []
+        self._hold([*enter, "unshare", "-n"])
+        pid = self._holders[-1].pid
+        self._configure(
+            0,
+            "ip",
+            [
+                f"link add port{index} type veth peer name eth0 netns {pid}",
+                f"link set port{index} master switch",
+                f"link set port{index} up",
+            ],
+        )
+        own = [f"address add {host.address}/24 dev eth0", "link set eth0 up", "link set lo up"]
+        self._configure(index + 1, "ip", own)
+        limits = self._limits()
+        if limits:
+            self._configure(index + 1, "tc", limits)
+
+    def _limits(self) -> list[str]:
+        """Return commands that limit what a host sends. ``tbf`` is a token bucket, see tc-tbf(8) and tc-netem(8)."""
+        limits, parent = [], "root"
+        if self._mbit:
+            # A bucket of 20 ms of the rate: a smaller one limits the rate further where the timer is coarse.
+            bucket = max(int(float(self._mbit) * 1e6 / 8 * 0.02), 16_000)
+            limits.append(f"qdisc add dev eth0 root handle 1: tbf rate {self._mbit}mbit burst {bucket} latency 200ms")
+            parent = "parent 1:1"
+        if self._delay:
+            limits.append(f"qdisc add dev eth0 {parent} netem delay {self._delay}")
+        return limits
+
+    def _hold(self, prefix: list[str]) -> None:
+        """Start a process that holds a namespace, and wait until it has entered it."""
+        pipe = subprocess.PIPE
+        holder = subprocess.Popen([*prefix, *_HOLD], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        self._holders.append(holder)
+        assert holder.stdout is not None
+        assert holder.stderr is not None
+        if not holder.stdout.readline():
+            said = holder.stderr.read().decode(errors="replace").strip()
+            raise TransportError(f"--ddl-launcher=netns: the kernel refuses a network namespace ({said}): {_NO_RIGHT}")
+
+    def _enter(self, holder: int, *, network: bool = True) -> list[str]:
+        """Return the command before a program that runs it in a namespace."""
+        user = ["-U", "--preserve-credentials"] if self._own_user else []
+        return ["nsenter", "-t", str(self._holders[holder].pid), *user, *(["-n"] if network else [])]
+
+    def _configure(self, holder: int, program: str, lines: list[str]) -> None:
+        batch = ["-force", "-batch", "-"] if program == "tc" else ["-batch", "-"]
+        command = [*self._enter(holder), program, *batch]
+        done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        said = "; ".join(line for line in done.stderr.splitlines() if line.strip())
+        if "netem" in "".join(lines) and "qdisc" in said:
+            raise TransportError(
+                f"--ddl-launcher=netns: delay={self._delay} needs the kernel module sch_netem ({said}); load it with "
+                "`modprobe sch_netem`, or leave delay out"
+            )
+        raise TransportError(f"--ddl-launcher=netns: `{program}` failed: {said}")
+
+    def command(self, host: Host, program: Sequence[str]) -> Sequence[str]:
+        return [*self._enter(self._hosts.index(host) + 1), *program]
+
+    def close(self) -> None:
+        while self._holders:
+            holder = self._holders.pop()
+            for stream in (holder.stdin, holder.stdout, holder.stderr):
+                with contextlib.suppress(OSError):
+                    if stream is not None:
+                        stream.close()
+            holder.wait()
