@@ -12,7 +12,7 @@ import resource
 import signal
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _LOCAL = ("localhost", "127.0.0.1")
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
@@ -20,11 +20,13 @@ _MORE_FILES = "raise the number of open files, for example with `ulimit -n 4096`
 _LIMITS = ((resource.RLIMIT_AS, "address space", "-v"), (resource.RLIMIT_DATA, "data segment", "-d"))
 
 
-def without_proxy_here(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables that keep connections within this machine away from a proxy.
+def without_proxy_here(environ: Mapping[str, str], hosts: Sequence[str] = _LOCAL) -> dict[str, str]:
+    """Return environment variables that keep connections within a cluster away from a proxy.
 
     They include the user's own entries. TensorFlow's processes communicate with gRPC, which uses ``http_proxy`` for
     127.0.0.1 too. gRPC reads ``no_grpc_proxy`` first, and ``no_proxy`` only if ``no_grpc_proxy`` is not set.
+
+    :param hosts: hosts of the cluster. By default, it is within this machine.
     """
     if not any(environ.get(name) or environ.get(name.upper()) for name in _PROXIES):
         return {}
@@ -34,7 +36,7 @@ def without_proxy_here(environ: Mapping[str, str]) -> dict[str, str]:
         given = environ.get(name) or environ.get(other) or ""
         entries = [entry.strip() for entry in given.split(",") if entry.strip()]
         if (given or name != "no_grpc_proxy") and "*" not in entries:
-            changed[name] = ",".join([*entries, *(host for host in _LOCAL if host not in entries)])
+            changed[name] = ",".join([*entries, *(host for host in hosts if host not in entries)])
     return changed
 
 

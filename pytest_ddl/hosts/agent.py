@@ -49,7 +49,7 @@ BEAT = 1.0
 """Seconds between signs of life."""
 SILENCE = 30.0
 """Seconds without a sign of life after which the other side counts as lost. A closed stream is noticed at once."""
-END_WAIT = 3.0
+END_WAIT = 2.0
 """Maximum seconds to end the workers once the controller is gone. Then the agent ends, and the zygote kills them."""
 PIECE = 1 << 20
 """Maximum number of bytes of one message. A long reply must not keep those of other workers waiting."""

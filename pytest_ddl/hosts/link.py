@@ -203,7 +203,7 @@ class HostLink:
 
     def kill(self) -> None:
         """Kill the transport's command if it still runs."""
-        pid = self._pid()
+        pid = self.pid
         if pid is None:
             return
         with contextlib.suppress(OSError):
@@ -212,8 +212,9 @@ class HostLink:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
-    def _pid(self) -> int | None:
-        """Return the process id of the transport's command, which the first line of the log contains."""
+    @property
+    def pid(self) -> int | None:
+        """Process id of the transport's command. The first line of the log has it; ``None`` before it has started."""
         with contextlib.suppress(OSError, ValueError):
             return int(self._log.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0])
         return None

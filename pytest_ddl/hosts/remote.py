@@ -17,6 +17,7 @@ import execnet
 from pytest_ddl.cluster.cgroups import usable_cores
 from pytest_ddl.cluster.launcher import LaunchError, Reservation
 from pytest_ddl.cluster.local_launcher import CPU_SLOTS_PER_CORE, START_TIMEOUT
+from pytest_ddl.cluster.obstacles import without_proxy_here
 from pytest_ddl.cluster.resources import Ledger
 from pytest_ddl.hosts import preflight
 from pytest_ddl.hosts.agent import BEAT
@@ -68,29 +69,29 @@ class RemoteLauncher:
         self._numbers = 0
         self._checked = False
         self._closed = threading.Event()
-        self._wake, self._waker = socket.socketpair()
-        self._waker.setblocking(False)
         try:
             hosts = transport.hosts()
         except BaseException as error:
             transport.close()
             raise (LaunchError(str(error)) if isinstance(error, TransportError) else error) from None
+        self._wake, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
         self._slots = [host.slots or int(usable_cores()) for host in hosts]
         self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * sum(self._slots)})
         self._folder = Path(folder) / f"hosts-{id(self):x}"
         self._folder.mkdir(parents=True)
-        self._links = [
+        self.links = [
             HostLink(host, self._news, self._group, self._folder / f"{index}.log") for index, host in enumerate(hosts)
         ]
         program = [python, "-u", "-c", BOOTSTRAP_LINE]
-        for link in self._links:
+        for link in self.links:
             link.on_lost = self._note_lost
             link.open(transport.command(link.host, program), environ)
         threading.Thread(target=self._watch, name="ddl-hosts", daemon=True).start()
 
     def _watch(self) -> None:
         while not self._closed.wait(BEAT):
-            for link in self._links:
+            for link in self.links:
                 link.check_silence()
 
     def _note_lost(self) -> None:
@@ -105,22 +106,22 @@ class RemoteLauncher:
         """
         with self._news:
             if not self._checked:
-                facts = preflight.check(self._links, time.monotonic() + AGENT_WAIT)
-                for link, found in zip(self._links, facts, strict=True):
+                facts = preflight.check(self.links, time.monotonic() + AGENT_WAIT)
+                for link, found in zip(self.links, facts, strict=True):
                     link.host = replace(link.host, address=link.host.address or found["address"])
                 self._checked = True
-            return [link.host for link in self._links]
+            return [link.host for link in self.links]
 
     def reserve(self, topology: Topology) -> RemoteReservation:
         hosts = self.hosts
         placed = place(topology, self._slots)
         listeners = [placed[process] for process in topology.listeners]
-        requests = {host: self._links[host].request("lease", count) for host, count in Counter(listeners).items()}
-        leases = [(self._links[host], request) for host, request in requests.items()]
+        requests = {host: self.links[host].request("lease", count) for host, count in Counter(listeners).items()}
+        leases = [(self.links[host], request) for host, request in requests.items()]
         deadline = time.monotonic() + START_TIMEOUT
         try:
             ports = {
-                host: iter(self._links[host].answer(request, deadline, "leasing ports"))
+                host: iter(self.links[host].answer(request, deadline, "leasing ports"))
                 for host, request in requests.items()
             }
         except BaseException:
@@ -136,12 +137,14 @@ class RemoteLauncher:
         numbers: dict[HostLink, list[int]] = {}
         with contextlib.ExitStack() as unless_started:
             for task in tasks:
-                link = self._links[reservation.hosts[task]]
+                link = self.links[reservation.hosts[task]]
                 self._numbers += 1
                 started[task] = link.new_process(self._numbers)
                 unless_started.callback(started[task].close)
                 numbers.setdefault(link, []).append(self._numbers)
-            requests = {link: link.request("launch", own, dict(environ)) for link, own in numbers.items()}
+            proxies = without_proxy_here(environ, [link.host.address for link in self.links])
+            given = {**environ, **proxies}
+            requests = {link: link.request("launch", own, given) for link, own in numbers.items()}
             for link, request in requests.items():
                 link.answer(request, deadline, "importing TensorFlow or forking workers")
             unless_started.pop_all()
@@ -151,7 +154,7 @@ class RemoteLauncher:
         return self._wake.fileno()
 
     def poll(self) -> None:
-        lost = [link.lost for link in self._links if link.lost]
+        lost = [link.lost for link in self.links if link.lost]
         if lost:
             self.ended = self.ended or "; ".join(lost)
             raise LaunchError(self.ended)
@@ -160,7 +163,7 @@ class RemoteLauncher:
         if self._closed.is_set():
             return
         self._closed.set()
-        for link in self._links:
+        for link in self.links:
             link.close()
             if link.lost:
                 link.kill()
@@ -168,7 +171,7 @@ class RemoteLauncher:
         ending = threading.Thread(target=self._group.terminate, args=[CLOSE_WAIT], name="ddl-end", daemon=True)
         ending.start()
         ending.join(CLOSE_WAIT + 1)
-        for link in self._links:
+        for link in self.links:
             link.kill()
         self._transport.close()
         for end in (self._wake, self._waker):

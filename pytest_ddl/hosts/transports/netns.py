@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
 
 MAX_HOSTS = 64
-_NETWORK = "10.77.0."
+_NETWORK = "198.18.77."
+"""Addresses of the hosts: from the range for tests of networks (RFC 2544), which no real network uses."""
 _HOLD = ["sh", "-c", "echo ready; exec cat"]
 """Program of a process that holds a namespace: it says that it has entered it, and waits for the end of its stdin."""
 _TIME = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")

@@ -1,0 +1,76 @@
+"""Emulated hosts for the tests of launchers over several hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.hosts.remote import RemoteLauncher
+from pytest_ddl.hosts.transport import Host, Transport, TransportArguments, TransportError
+from pytest_ddl.hosts.transports.netns import Netns
+
+
+class Emulated:
+    """Emulated hosts whose command a test may change. ``wrap`` takes the host and the command, and returns another."""
+
+    def __init__(self, folder: Path, number: int = 2) -> None:
+        self.network = Netns(TransportArguments("netns", folder, {}, given={"hosts": str(number)}))
+        self.wrap: Callable[[Host, Sequence[str]], Sequence[str]] = lambda _host, command: command
+        self.addresses: Mapping[str, str] = {}
+
+    def hosts(self) -> list[Host]:
+        found = self.network.hosts()
+        return [Host(host.name, self.addresses.get(host.name, host.address), slots=2) for host in found]
+
+    def command(self, host: Host, program: Sequence[str]) -> Sequence[str]:
+        own = next(one for one in self.network.hosts() if one.name == host.name)
+        return self.wrap(host, self.network.command(own, program))
+
+    def close(self) -> None:
+        self.network.close()
+
+
+@contextlib.contextmanager
+def emulated_hosts(folder: Path) -> Iterator[Emulated]:
+    """Yield two emulated hosts. Skip the test where the kernel permits none."""
+    made = Emulated(folder)
+    with contextlib.closing(made):
+        try:
+            made.hosts()
+        except TransportError as error:
+            pytest.skip(str(error))
+        yield made
+
+
+@pytest.fixture
+def emulated(tmp_path: Path) -> Iterator[Emulated]:
+    with emulated_hosts(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def over(tmp_path: Path) -> Iterator[Callable[..., RemoteLauncher]]:
+    """Return a function that starts a launcher over a transport. It is closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def start(transport: Transport, python: str = sys.executable) -> RemoteLauncher:
+            return stack.enter_context(contextlib.closing(launcher_over(transport, tmp_path, python)))
+
+        yield start
+
+
+def launcher_over(transport: Transport, folder: Path, python: str = sys.executable) -> RemoteLauncher:
+    return RemoteLauncher(transport, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, folder, python)
+
+
+def problem_of(launcher: RemoteLauncher) -> str:
+    """Return why the hosts of a launcher cannot be used."""
+    with pytest.raises(LaunchError) as raised:
+        _ = launcher.hosts
+    return str(raised.value)

@@ -1,0 +1,169 @@
+"""What keeps hosts from working together is named before the first cluster, with its fix, instead of a hang."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.resources import PortLease
+from pytest_ddl.hosts import preflight, questions
+from pytest_ddl.hosts.remote import RemoteLauncher
+from pytest_ddl.hosts.transport import Transport, TransportError
+from tests.hosts.conftest import Emulated, problem_of
+
+Over = Callable[..., RemoteLauncher]
+
+
+@pytest.fixture(scope="module")
+def here() -> dict[str, Any]:
+    return questions.facts(os.getcwd())
+
+
+def test_equal_hosts_have_no_differences(here: dict[str, Any]) -> None:
+    assert preflight.differences(here, questions.facts(os.getcwd())) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"python": "3.9.1"},
+            r"^Python 3\.9\.1 \(.*\), but 3\.\S+ runs pytest; choose one with --ddl-launcher=…\[python",
+        ),
+        (
+            {"tensorflow": "2.16.0"},
+            r"^tensorflow 2\.16\.0, but \S+ here; run `.* -m pip install tensorflow==\S+` there",
+        ),
+        ({"keras": ""}, "^keras is missing, but .* here; run `.* -m pip install keras=="),
+        ({"numpy": "1.0"}, "^numpy 1.0, but "),
+        ({"pytest-ddl": "0.0.1"}, "^pytest-ddl 0.0.1, but "),
+        ({"source": "0"}, "^pytest-ddl has the same version but other files than here; install the same commit there"),
+        ({"has_directory": False}, "^the folder .* of the tests does not exist there; copy it, or run from a shared"),
+    ],
+)
+def test_a_difference_is_named_with_its_fix(here: dict[str, Any], change: dict[str, Any], message: str) -> None:
+    there = copy.deepcopy(here)
+    for name, value in change.items():
+        (there["packages"] if name in there["packages"] else there)[name] = value
+    (found,) = preflight.differences(here, there)
+    assert re.search(message, found), found
+
+
+def test_other_micro_versions_of_python_work_together(here: dict[str, Any]) -> None:
+    major, minor, micro = here["python"].split(".")
+    assert preflight.differences(here, {**here, "python": f"{major}.{minor}.{int(micro) + 1}"}) == []
+
+
+def test_a_package_that_is_here_too_little_is_named(here: dict[str, Any]) -> None:
+    lacking = {**here, "packages": {**here["packages"], "tf_keras": ""}}
+    (found,) = preflight.differences(lacking, {**here, "packages": {**here["packages"], "tf_keras": "2.0"}})
+    assert "tf_keras 2.0, but none here; run `" in found
+    assert "-m pip uninstall tf_keras` there" in found
+
+
+def test_connections_that_fail_are_explained() -> None:
+    lease = PortLease(2)
+    used, unused = lease.ports
+    questions.listen(used)
+    answers = questions.connect([("127.0.0.1", used), ("127.0.0.1", unused), ("no-such-host.invalid", 1)])
+    questions.hush()
+    lease.release()
+    assert answers[:2] == ["", f"connecting to 127.0.0.1 port {unused} failed (Connection refused)"]
+    assert answers[2].startswith("its name 'no-such-host.invalid' is not known there")
+
+
+def test_emulated_hosts_reach_each_other(emulated: Emulated, over: Over) -> None:
+    assert [host.address for host in over(emulated).hosts] == ["198.18.77.1", "198.18.77.2"]
+
+
+def test_a_missing_program_is_named(emulated: Emulated, over: Over) -> None:
+    emulated.wrap = lambda host, command: ["no-such-program"] if host.name == "host1" else command
+    said = "no connection to the host host1: no-such-program: No such file or directory"
+    assert problem_of(over(emulated)) == said
+
+
+def test_a_missing_python_is_named(emulated: Emulated, over: Over) -> None:
+    problem = problem_of(over(emulated, "/no/such/python"))
+    assert problem.startswith("no connection to the host host0: nsenter: ")
+    assert "/no/such/python: No such file or directory" in problem
+
+
+def test_a_program_that_prints_something_first_is_quoted(emulated: Emulated, over: Over) -> None:
+    emulated.wrap = lambda _host, _command: ["sh", "-c", "echo the door is closed >&2; exit 255"]
+    assert problem_of(over(emulated)) == "no connection to the host host0: the door is closed"
+
+
+def test_a_python_without_the_package_is_named(emulated: Emulated, over: Over, tmp_path: Path) -> None:
+    # The agent adds the controller's folders to its path. This Python finds another package of the name first.
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pytest_ddl'] = None\n")
+    emulated.wrap = lambda _host, command: ["env", f"PYTHONPATH={tmp_path}", *command]
+    problem = problem_of(over(emulated))
+    assert problem.startswith(f"on the host host0, {sys.executable} cannot import pytest_ddl (")
+    assert problem.endswith("): install pytest-ddl there")
+
+
+def test_another_python_is_named(emulated: Emulated, over: Over, tmp_path: Path) -> None:
+    fake = "import platform\nplatform.python_version = lambda: '3.8.0'\n"
+    (tmp_path / "sitecustomize.py").write_text(fake)
+    emulated.wrap = lambda host, command: (
+        ["env", f"PYTHONPATH={tmp_path}", *command] if host.name == "host1" else command
+    )
+    problem = problem_of(over(emulated))
+    assert problem.startswith("the hosts cannot work together:\n  host1: Python 3.8.0 (")
+    assert "host0" not in problem
+
+
+def test_the_address_of_the_loopback_device_is_refused(emulated: Emulated, over: Over) -> None:
+    emulated.addresses = {"host1": "127.0.1.1"}
+    problem = problem_of(over(emulated))
+    assert "host1: its address is 127.0.1.1, which means the host itself on every host; give the address" in problem
+
+
+def test_a_name_that_is_not_known_is_named(emulated: Emulated, over: Over) -> None:
+    emulated.addresses = {"host1": "host1.invalid"}
+    problem = problem_of(over(emulated))
+    assert "host0 cannot reach host1: its name 'host1.invalid' is not known there" in problem
+    assert "host1 cannot reach host0" not in problem
+
+
+def test_hosts_without_a_way_to_each_other_are_named(emulated: Emulated, over: Over) -> None:
+    host1 = emulated.network.hosts()[1]
+    cut = emulated.network.command(host1, ["ip", "route", "add", "unreachable", "198.18.77.1/32"])
+    subprocess.run(cut, check=True)
+    problem = problem_of(over(emulated))
+    assert "host1 cannot reach host0: connecting to 198.18.77.1 port " in problem
+    assert "allow ports 18000 to 32000 between the hosts, or give another address" in problem
+
+
+def test_the_problem_is_said_again_at_the_next_test(emulated: Emulated, over: Over) -> None:
+    emulated.addresses = {"host1": "host1.invalid"}
+    launcher = over(emulated)
+    assert problem_of(launcher) == problem_of(launcher)
+
+
+def test_a_transport_without_hosts_is_closed(tmp_path: Path, over: Over) -> None:
+    closed = []
+
+    class Empty:
+        def hosts(self) -> list[Any]:
+            raise TransportError("there are no hosts; make some")
+
+        def command(self, _host: Any, _program: Any) -> list[str]:
+            raise AssertionError
+
+        def close(self) -> None:
+            closed.append(True)
+
+    transport: Transport = Empty()
+    with pytest.raises(LaunchError, match=r"^there are no hosts; make some$"):
+        over(transport)
+    assert closed

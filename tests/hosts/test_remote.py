@@ -1,0 +1,235 @@
+"""Clusters over two emulated hosts: where the ranks run, and what is left when a part is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pytest_ddl.cluster import ship
+from pytest_ddl.cluster.cluster import Answer, Cluster, Fate
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.hosts import link
+from pytest_ddl.hosts.remote import RemoteLauncher
+from pytest_ddl.strategies.registry import StrategyRegistry
+from tests.hosts.conftest import Emulated, emulated_hosts, launcher_over
+from tests.polling import wait_until
+
+pytestmark = pytest.mark.slow
+
+Over = Callable[..., RemoteLauncher]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteLauncher]:
+    """Return a launcher for tests that end no part of it."""
+    folder = tmp_path_factory.mktemp("hosts")
+    with emulated_hosts(folder) as made, contextlib.closing(launcher_over(made, folder)) as launcher:
+        yield launcher
+
+
+@contextlib.contextmanager
+def started(launcher: RemoteLauncher, variant: str) -> Iterator[Cluster]:
+    registry = StrategyRegistry()
+    spec = registry.parse_variant(variant)
+    with contextlib.closing(Cluster.start(spec, registry[spec.name], launcher)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def start(shared: RemoteLauncher) -> Iterator[Callable[[str], Cluster]]:
+    """Return a function that starts a cluster of a variant. All clusters are closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda variant: stack.enter_context(started(shared, variant))
+
+
+def call(cluster: Cluster, function: Callable[[], Any], seconds: float = 60.0) -> list[Answer]:
+    return cluster.ask(Kind.CALL, ship.pack(function), deadline=time.monotonic() + seconds)
+
+
+def values(answers: list[Answer]) -> list[Any]:
+    assert all(answer.ok for answer in answers), answers
+    return [ship.unpack(answer.body) for answer in answers]
+
+
+def network() -> str:
+    return os.readlink("/proc/self/ns/net")
+
+
+def agents(launcher: RemoteLauncher) -> list[psutil.Process]:
+    """Return the processes of the agents, in the order of the hosts. They are children of this process."""
+    return [psutil.Process(link.pid) for link in launcher.links]
+
+
+def tree_of(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [*processes, *(child for one in processes for child in one.children(recursive=True))]
+
+
+def none_runs(processes: list[psutil.Process]) -> bool:
+    return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes)
+
+
+@pytest.mark.parametrize("variant", ["multi_worker_mirrored", "multi_worker_mirrored[workers=4]"])
+def test_workers_run_on_different_hosts(start: Callable[[str], Cluster], variant: str) -> None:
+    found = values(call(start(variant), network))
+    half = len(found) // 2
+    assert len(set(found)) == 2
+    assert len(set(found[:half])) == 1
+    assert network() not in found
+
+
+def test_servers_run_on_different_hosts(start: Callable[[str], Cluster], shared: RemoteLauncher) -> None:
+    cluster = start("parameter_server[processes=separate]")
+
+    def step() -> list[int]:
+        import tensorflow as tf
+
+        from pytest_ddl import current_strategy
+
+        strategy = current_strategy()
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        with strategy.scope():
+            counts = tf.Variable([0, 0])
+
+        @tf.function
+        def closure() -> Any:
+            counts.assign_add([1, 2])
+            return tf.distribute.coordinator.experimental_get_current_worker_index()
+
+        workers = coordinator.fetch([coordinator.schedule(closure) for _ in range(20)])
+        assert set(workers) == {0, 1}
+        return list(counts.numpy().tolist())
+
+    assert values(call(cluster, step)) == [[20, 40]]
+    # The zygotes of the hosts have forked the coordinator, a worker and the parameter server, and the other worker.
+    assert [len(agent.children()[0].children()) for agent in agents(shared)] == [3, 1]
+
+
+def test_output_and_failures_arrive(start: Callable[[str], Cluster]) -> None:
+    cluster = start("multi_worker_mirrored")
+
+    def speak() -> None:
+        from pytest_ddl.cluster.worker import current_rank
+
+        rank = current_rank()
+        assert rank is not None
+        print(f"printed by rank {rank.rank}")
+        os.write(2, b"written to stderr\n" * 100_000)
+        if rank.rank == 1:
+            raise ValueError("a failure of rank 1")
+
+    first, second = call(cluster, speak)
+    assert first.stdout == "printed by rank 0\n"
+    assert first.stderr.count("written to stderr\n") == 100_000
+    assert second.failure is not None
+    assert "a failure of rank 1" in second.failure.message
+
+
+def test_large_values_travel_both_ways(start: Callable[[str], Cluster]) -> None:
+    blob = os.urandom(5_000_000)
+    assert values(call(start("multi_worker_mirrored"), lambda: blob)) == [blob, blob]
+
+
+def test_a_stuck_rank_shows_its_stacks(start: Callable[[str], Cluster]) -> None:
+    def stuck_in_pause() -> None:
+        signal.pause()
+
+    answers = call(start("multi_worker_mirrored"), stuck_in_pause, seconds=1.0)
+    assert [answer.fate for answer in answers] == [Fate.DEADLINE] * 2
+    assert all("in stuck_in_pause" in answer.stacks for answer in answers)
+
+
+def test_a_rank_can_be_suspended_killed_and_restarted(start: Callable[[str], Cluster]) -> None:
+    cluster = start("mirrored")
+    (before,) = values(call(cluster, os.getpid))
+    cluster.signal(0, signal.SIGSTOP)
+    assert psutil.Process(before).status() == psutil.STATUS_STOPPED
+    cluster.signal(0, signal.SIGCONT)
+    assert values(call(cluster, os.getpid)) == [before]
+    cluster.restart(0, time.monotonic() + 60)
+    assert values(call(cluster, os.getpid)) != [before]
+
+
+def test_a_rank_that_dies_has_its_status(start: Callable[[str], Cluster]) -> None:
+    cluster = start("multi_worker_mirrored")
+
+    def die() -> None:
+        from pytest_ddl.cluster.worker import current_rank
+
+        rank = current_rank()
+        assert rank is not None
+        if rank.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+
+    first, second = call(cluster, die)
+    assert (first.fate, second.fate, second.exit_status) == (Fate.STOPPED, Fate.DIED, -9)
+
+
+def test_servers_listen_at_the_addresses_of_their_hosts(start: Callable[[str], Cluster]) -> None:
+    def listening() -> list[str]:
+        return [
+            str(connection.laddr.ip) for connection in psutil.net_connections("tcp") if connection.status == "LISTEN"
+        ]
+
+    def config() -> list[str]:
+        import json
+
+        return list(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
+
+    cluster = start("multi_worker_mirrored")
+    for addresses in values(call(cluster, config)):
+        assert [address.split(":")[0] for address in addresses] == ["198.18.77.1", "198.18.77.2"]
+    assert all(values(call(cluster, listening)))
+
+
+@pytest.mark.parametrize("struck", ["agent", "zygote", "agent suspended"])
+def test_the_end_of_a_part_is_a_clear_verdict(
+    emulated: Emulated, over: Over, struck: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "SILENCE", 3.0)
+    launcher = over(emulated)
+    with started(launcher, "multi_worker_mirrored") as cluster:
+        agent = agents(launcher)[1]
+        everything = tree_of([agent])
+        victim = (agent.children()[0] if struck == "zygote" else agent).pid
+        number = signal.SIGSTOP if struck == "agent suspended" else signal.SIGKILL
+
+        def strike() -> None:
+            from pytest_ddl.cluster.worker import current_rank
+
+            rank = current_rank()
+            assert rank is not None
+            if rank.rank == 1:
+                os.kill(victim, number)
+            signal.pause()
+
+        with pytest.raises(LaunchError, match=r"host1") as raised:
+            call(cluster, strike)
+        assert launcher.ended == str(raised.value)
+    launcher.close()
+    wait_until(lambda: none_runs(everything), "workers of the lost host still run", 10)
+
+
+def test_nothing_is_left_after_the_end(emulated: Emulated, over: Over) -> None:
+    before = set(threading.enumerate())
+    launcher = over(emulated)
+    with started(launcher, "multi_worker_mirrored") as cluster:
+        folders = [Path(folder) for folder in values(call(cluster, lambda: os.environ["TMPDIR"]))]
+        everything = tree_of(agents(launcher))
+        assert len(everything) >= 6
+        assert all(folder.exists() for folder in folders)
+        assert set(threading.enumerate()) > before
+    launcher.close()
+    wait_until(lambda: none_runs(everything), "processes of the hosts still run", 10)
+    assert not any(folder.parent.exists() for folder in folders)
+    wait_until(lambda: set(threading.enumerate()) <= before, "threads still run", 10)

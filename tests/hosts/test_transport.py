@@ -1,0 +1,155 @@
+"""What users give to transports, and which host each process gets."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import execnet.gateway_io
+import pytest
+
+from pytest_ddl.hosts.link import BOOTSTRAP_LINE
+from pytest_ddl.hosts.placement import place
+from pytest_ddl.hosts.registry import built_in_transports, parse_launcher
+from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError, this_python
+from pytest_ddl.hosts.transports.netns import Netns
+from pytest_ddl.hosts.transports.slurm import Slurm, cpus_per_node
+from pytest_ddl.hosts.transports.ssh import Ssh
+from pytest_ddl.strategies.registry import StrategyRegistry
+
+
+def given(name: str, hosts: str = "", **settings: str) -> TransportArguments:
+    return TransportArguments(name, Path("unused"), {}, hosts, settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ssh", ("ssh", {})),
+        ("netns[hosts=3,mbit=200]", ("netns", {"hosts": "3", "mbit": "200"})),
+        (" a.b-c[ key = value ] ", ("a.b-c", {"key": "value"})),
+        ("ssh[config=/a=b]", ("ssh", {"config": "/a=b"})),
+        ("ssh[]", ("ssh", {})),
+    ],
+)
+def test_launchers_are_parsed(text: str, expected: tuple[str, dict[str, str]]) -> None:
+    assert parse_launcher(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "ssh[", "ssh[a]", "ssh[=1]", "ssh[a=1]x", "a b"])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not of the form name or name\[key=value,…\]"):
+        parse_launcher(text)
+
+
+def test_hosts_have_slots() -> None:
+    hosts = given("ssh", "a:2, user@b ,10.0.0.1:8").host_list()
+    assert hosts == [Host("a", slots=2), Host("user@b"), Host("10.0.0.1", slots=8)]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        ("", r"^ssh needs hosts: add --ddl-hosts=NAME,NAME$"),
+        ("a:x", r"--ddl-hosts='a:x': 'a:x' is not of the form name or name:slots"),
+        ("a,b,a:2", r"--ddl-hosts='a,b,a:2': the host 'a' appears twice"),
+    ],
+)
+def test_wrong_hosts_are_refused(hosts: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Ssh(given("ssh", hosts))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"host": "2"},
+            r"'host' is not a setting of netns \(did you mean 'hosts'\?\); settings: hosts=2, mbit=, delay=",
+        ),
+        ({"hosts": "0"}, "hosts='0' is not a number from 1 to 64"),
+        ({"hosts": "two"}, "hosts='two' is not a number from 1 to 64"),
+        ({"mbit": "0"}, "mbit='0' is not a positive number of megabits per second"),
+        ({"delay": "2"}, "delay='2' is not a time such as 2ms or 500us"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Netns(given("netns", **settings))
+
+
+def test_the_program_is_quoted_for_the_shell_of_a_host() -> None:
+    ssh = Ssh(given("ssh", "a:2", config="/c"))
+    command = ssh.command(ssh.hosts()[0], ["/opt/my python", "-c", "print('x')"])
+    assert command[:2] == ["ssh", "-T"]
+    assert command[-2:] == ["a", "'/opt/my python' -c 'print('\"'\"'x'\"'\"')'"]
+    assert command[command.index("-F") + 1] == "/c"
+
+
+def test_slurm_needs_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(TransportError, match=r"does not run in an allocation .*`salloc -N2 pytest …`"):
+        Slurm(given("slurm")).hosts()
+
+
+def test_slurm_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TransportError, match="the program scontrol is not installed here"):
+        Slurm(given("slurm")).hosts()
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", []), ("4", [4]), ("2(x3),4", [2, 2, 2, 4]), ("16(x2)", [16, 16])])
+def test_cpus_of_nodes_are_parsed(text: str, expected: list[int]) -> None:
+    assert cpus_per_node(text) == expected
+
+
+def test_every_transport_describes_itself() -> None:
+    for name, transport in built_in_transports().items():
+        assert getattr(transport, "name", None) == name
+        assert getattr(transport, "summary", "")
+
+
+def test_the_python_of_the_hosts_is_this_one_by_default() -> None:
+    assert this_python({}) == sys.executable
+    assert this_python({"python": "/other"}) == "/other"
+
+
+def test_execnet_still_starts_its_gateways_with_this_line() -> None:
+    assert execnet.gateway_io.popen_bootstrapline == BOOTSTRAP_LINE
+
+
+@pytest.mark.parametrize(
+    ("variant", "slots", "expected"),
+    [
+        ("mirrored", [2, 2], [0]),
+        ("multi_worker_mirrored", [2, 2], [0, 1]),
+        ("multi_worker_mirrored", [8, 1], [0, 1]),
+        ("multi_worker_mirrored[workers=4]", [2, 2], [0, 0, 1, 1]),
+        ("multi_worker_mirrored[workers=4]", [6, 2], [0, 0, 0, 1]),
+        ("multi_worker_mirrored[workers=3]", [1, 1, 1, 1], [0, 1, 2]),
+        ("parameter_server", [2, 2], [0]),
+        ("parameter_server[processes=separate,ps=2]", [2, 2], [0, 0, 1, 0, 1]),
+    ],
+)
+def test_processes_are_spread_over_the_hosts(variant: str, slots: list[int], expected: list[int]) -> None:
+    registry = StrategyRegistry()
+    spec = registry.parse_variant(variant)
+    assert place(registry[spec.name].topology(spec), slots) == expected
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        ("mirrored", ()),
+        ("multi_worker_mirrored", (0, 1)),
+        ("parameter_server", (0, 0, 0)),
+        ("parameter_server[processes=separate]", (1, 2, 3)),
+    ],
+)
+def test_each_address_belongs_to_a_process(variant: str, expected: tuple[int, ...]) -> None:
+    registry = StrategyRegistry()
+    spec = registry.parse_variant(variant)
+    assert registry[spec.name].topology(spec).listeners == expected
