@@ -113,6 +113,13 @@ OPTIONS: tuple[Option, ...] = (
         "NAME",
     ),
     Option(
+        "shared-dir",
+        "",
+        "Folder that all hosts share, for what the ranks record. It is needed for comparisons and measurements on\n"
+        "hosts that do not share their folder for temporary files",
+        "DIR",
+    ),
+    Option(
         "hosts", "", "Hosts for transports that need their names, with the number of ranks for each", "NAME:SLOTS,…"
     ),
     Option(

@@ -28,6 +28,7 @@ from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.faults.verdict import MEANINGS
+from pytest_ddl.hosts.registry import BUILT_IN as TRANSPORTS
 from pytest_ddl.strategies.registry import StrategyRegistry
 from pytest_ddl.training.faults import KINDS
 
@@ -185,6 +186,15 @@ def probes_table() -> str:
     return _table(("group", "probe", "what it asserts"), ((one.group, _code(one.name), one.title) for one in PROBES))
 
 
+def transports_table() -> str:
+    """Return the table of the transports, in the order of their registry."""
+    rows = []
+    for transport in TRANSPORTS:
+        settings = ", ".join(_code(f"{key}={value}") for key, value in transport.defaults.items())
+        rows.append((_code(transport.name), transport.summary, settings))
+    return _table(("`--ddl-launcher`", "hosts", "settings with their defaults"), rows)
+
+
 def _summary(docstring: str) -> str:
     """Return the first line of a docstring in Markdown. Docstrings mark up names for Sphinx."""
     return re.sub(r":\w+:(?=`)|`(?=`)", "", docstring.partition("\n")[0])
@@ -239,6 +249,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "verdicts": verdicts_table,
     "faults-options": partial(command_help, "faults"),
     "probes": probes_table,
+    "transports": transports_table,
     "metrics": metrics_table,
     "gate-options": partial(command_help, "gate"),
     "api-tests": partial(api_table, "pytest_ddl"),

@@ -75,10 +75,29 @@ class Harness:
             from pytest_ddl.cluster import session_folder
             from pytest_ddl.cluster.obstacles import temporary_folder
 
-            with _writing(temporary_folder()):
-                self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
+            parent = self.settings["shared-dir"] or temporary_folder()
+            with _writing(parent):
+                self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX, dir=os.path.abspath(parent)))
                 self._folder_lock = session_folder.hold(str(self._folder))
         return self._folder
+
+    @property
+    def shared_folder(self) -> Path:
+        """The same folder, for files that ranks write and this process reads.
+
+        :raises LaunchError: if the ranks of a host would write to a folder of their own. Nothing that they record would
+            then be found, and a check of it would see nothing wrong.
+        """
+        from pytest_ddl.cluster.launcher import LaunchError
+
+        # Only launchers for several hosts have it.
+        blind = getattr(self.pool.launcher, "hosts_without", lambda _folder: ())(self.folder)
+        if blind:
+            given = self.settings["shared-dir"]
+            fix = f"mount {given} there" if given else "give a folder that all hosts share with --ddl-shared-dir=DIR"
+            found = f"the host {blind[0]} does not see the folder {self.folder}"
+            raise LaunchError(f"{found}, in which the ranks record what happens; {fix}")
+        return self.folder
 
     @property
     def address(self) -> str | None:

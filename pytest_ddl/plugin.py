@@ -322,6 +322,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
     is also inconclusive if ``checks=`` names a check that has nothing to judge.
     """
+    from pytest_ddl.cluster.launcher import LaunchError
     from pytest_ddl.comparisons import assert_equivalence
     from pytest_ddl.equivalence.runs.arguments import explains_arguments
     from pytest_ddl.faults.api import Equivalence
@@ -335,7 +336,11 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     def compare(train: Any, **arguments: Any) -> Report | FaultReport:
         __tracebackhide__ = True
         request.node.stash[_COMPARISONS] += 1
-        return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
+        try:
+            return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
+        except LaunchError as error:
+            # The reason is outside the program, so its frames explain nothing.
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     compared: Equivalence = compare
     return compared

@@ -156,7 +156,7 @@ def steps_to_target(
         raise BenchError(f"{spec} cannot run here: {reason}")
     deadline = time.monotonic() + timeout
     examples = window if window is not None else max(rates)
-    folder = Path(tempfile.mkdtemp(prefix="steps-", dir=harness.folder))
+    folder = Path(tempfile.mkdtemp(prefix="steps-", dir=harness.shared_folder))
     trials = []
     try:
         with harness.cluster(spec, mark, fresh=True) as cluster:

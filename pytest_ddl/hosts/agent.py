@@ -84,14 +84,13 @@ class Agent:
         self._ended = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
         self._lock = session_folder.hold(str(self._folder))
-        (self._folder / "tmp").mkdir()
         self._launcher = LocalLauncher(self._environ(environ), self._folder, shared=True)
 
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment for a worker on this host."""
+        """Return the environment for workers on this host, with a new folder for temporary files."""
         mine = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
         kept = {name: value for name, value in environ.items() if name not in _HOST_VARIABLES}
-        return {**kept, **mine, "TMPDIR": str(self._folder / "tmp")}
+        return {**kept, **mine, "TMPDIR": tempfile.mkdtemp(dir=self._folder)}
 
     def run(self) -> None:
         self._selector.register(self._wake, selectors.EVENT_READ)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import how_it_ended
 from pytest_ddl.hosts import spawning
 from pytest_ddl.hosts.agent import BEAT, SILENCE
 from pytest_ddl.hosts.remote_process import Message, RemoteProcess
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 BOOTSTRAP_LINE = "import sys;exec(eval(sys.stdin.readline()))"
 """Program of the Python on a host. execnet sends it the source of its gateway as the first line of stdin."""
+_END_WAIT = 0.5
+"""Maximum seconds from the end of a connection to the exit status of the transport's command."""
 _START_AGENT = """
 import sys
 path, environ = channel.receive()
@@ -124,8 +127,7 @@ class HostLink:
         with self.news:
             self._heard = time.monotonic()
             if message is None:
-                said = self.said()
-                self._lose(f"the connection to the host {self.host.name} has ended{f': {said}' if said else ''}")
+                self._lose(f"the connection to the host {self.host.name} has ended: {self._end()}")
                 return
             name, *values = message
             if name in ("done", "refused"):
@@ -135,6 +137,20 @@ class HostLink:
             elif name != "alive" and values[0] in self._processes:
                 getattr(self._processes[values[0]], f"on_{name}")(*values[1:])
             self.news.notify_all()
+
+    def _end(self) -> str:
+        """Return how the transport's command has ended, and what it has printed."""
+        said, status = self.said(), None
+        with contextlib.suppress(OSError):
+            deadline = time.monotonic() + _END_WAIT
+            while self.pid is not None and status is None and time.monotonic() < deadline:
+                # Leave the process to be waited for by execnet.
+                ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None:
+                    time.sleep(0.01)
+                else:
+                    status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return f"{how_it_ended(status)}{f'; it printed: {said}' if said else ''}"
 
     def check_silence(self) -> None:
         """Give the host up if nothing was heard of it for :data:`~pytest_ddl.hosts.agent.SILENCE` seconds."""

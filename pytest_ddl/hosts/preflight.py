@@ -7,7 +7,9 @@ the host, the cause and the fix.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_ddl.cluster.launcher import LaunchError
@@ -37,6 +39,21 @@ def check(links: Sequence[HostLink], deadline: float) -> list[dict[str, Any]]:
     if problems:
         raise LaunchError("the hosts cannot work together:\n" + "\n".join(f"  {problem}" for problem in problems))
     return facts
+
+
+def without(links: Sequence[HostLink], folder: Path, deadline: float) -> list[str]:
+    """Return the names of the hosts that do not see a file that this process writes into a folder.
+
+    :param deadline: in seconds of :func:`time.monotonic`.
+    """
+    mark = folder / "seen-by-hosts"
+    mark.write_text(secrets.token_hex())
+    requests = [link.request("ask", "read", [str(mark)]) for link in links]
+    try:
+        seen = [link.answer(request, deadline, "reading a file") for link, request in zip(links, requests, strict=True)]
+        return [link.host.name for link, text in zip(links, seen, strict=True) if text != mark.read_text()]
+    finally:
+        mark.unlink()
 
 
 def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:

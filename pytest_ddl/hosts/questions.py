@@ -119,19 +119,11 @@ def _connect(place: tuple[str, int]) -> str:
         return f"connecting to {', '.join(found)} port {port} failed ({error.strerror or error})"
 
 
-def write(path: str, text: str) -> None:
-    """Write a small file of a shared folder."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def read(path: str) -> str:
-    """Read a small file of a shared folder."""
-    with open(path, encoding="utf-8") as file:
+    """Return the text of a small file, or an empty string if there is none."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
         return file.read()
+    return ""
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
@@ -139,7 +131,6 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     "listen": listen,
     "hush": hush,
     "connect": connect,
-    "write": write,
     "read": read,
 }
 """Functions that the controller may call, by name."""

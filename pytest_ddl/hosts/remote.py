@@ -68,6 +68,8 @@ class RemoteLauncher:
         self._transport = transport
         self._numbers = 0
         self._checked = False
+        self._unshared: dict[Path, list[str]] = {}
+        """Names of the hosts that do not see a folder, by folder."""
         self._closed = threading.Event()
         try:
             hosts = transport.hosts()
@@ -111,6 +113,16 @@ class RemoteLauncher:
                     link.host = replace(link.host, address=link.host.address or found["address"])
                 self._checked = True
             return [link.host for link in self.links]
+
+    def hosts_without(self, folder: Path) -> list[str]:
+        """Return the names of the hosts that do not see a folder of this machine.
+
+        :raises LaunchError: if the hosts cannot work together.
+        """
+        if folder not in self._unshared:
+            _ = self.hosts
+            self._unshared[folder] = preflight.without(self.links, folder, time.monotonic() + AGENT_WAIT)
+        return self._unshared[folder]
 
     def reserve(self, topology: Topology) -> RemoteReservation:
         hosts = self.hosts

@@ -19,8 +19,8 @@ from pytest_ddl.hosts.transports.netns import Netns
 class Emulated:
     """Emulated hosts whose command a test may change. ``wrap`` takes the host and the command, and returns another."""
 
-    def __init__(self, folder: Path, number: int = 2) -> None:
-        self.network = Netns(TransportArguments("netns", folder, {}, given={"hosts": str(number)}))
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.network = Netns(TransportArguments("netns", folder, {}, given=settings))
         self.wrap: Callable[[Host, Sequence[str]], Sequence[str]] = lambda _host, command: command
         self.addresses: Mapping[str, str] = {}
 
@@ -37,9 +37,9 @@ class Emulated:
 
 
 @contextlib.contextmanager
-def emulated_hosts(folder: Path) -> Iterator[Emulated]:
+def emulated_hosts(folder: Path, **settings: str) -> Iterator[Emulated]:
     """Yield two emulated hosts. Skip the test where the kernel permits none."""
-    made = Emulated(folder)
+    made = Emulated(folder, **settings)
     with contextlib.closing(made):
         try:
             made.hosts()

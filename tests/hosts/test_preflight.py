@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.remote import RemoteLauncher
 from pytest_ddl.hosts.transport import Transport, TransportError
-from tests.hosts.conftest import Emulated, problem_of
+from tests.hosts.conftest import Emulated, emulated_hosts, problem_of
 
 Over = Callable[..., RemoteLauncher]
 
@@ -167,3 +168,25 @@ def test_a_transport_without_hosts_is_closed(tmp_path: Path, over: Over) -> None
     with pytest.raises(LaunchError, match=r"^there are no hosts; make some$"):
         over(transport)
     assert closed
+
+
+def test_a_folder_that_is_not_shared_is_named(tmp_path: Path, over: Over, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")  # The own folder of this test is in /tmp, which the hosts do not see.
+    with emulated_hosts(tmp_path, tmp="own") as emulated, tempfile.TemporaryDirectory(dir="/var/tmp") as seen:
+        launcher = over(emulated)
+        assert launcher.hosts_without(tmp_path) == ["host0", "host1"]
+        assert launcher.hosts_without(Path(seen)) == []
+        assert list(tmp_path.glob("seen*")) == []
+
+
+def test_a_shared_folder_is_seen(tmp_path: Path, emulated: Emulated, over: Over) -> None:
+    assert over(emulated).hosts_without(tmp_path) == []
+
+
+def test_a_folder_of_tests_that_a_host_lacks_is_named(
+    tmp_path: Path, over: Over, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with emulated_hosts(tmp_path, tmp="own") as emulated:
+        problem = problem_of(over(emulated))
+    assert f"host0: the folder {tmp_path} of the tests does not exist there; copy it, or run from a shared" in problem

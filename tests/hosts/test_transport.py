@@ -18,8 +18,8 @@ from pytest_ddl.hosts.transports.ssh import Ssh
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 
-def given(name: str, hosts: str = "", **settings: str) -> TransportArguments:
-    return TransportArguments(name, Path("unused"), {}, hosts, settings)
+def given(name: str, ddl_hosts: str = "", **settings: str) -> TransportArguments:
+    return TransportArguments(name, Path("unused"), {}, ddl_hosts, settings)
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,13 @@ def test_wrong_hosts_are_refused(hosts: str, message: str) -> None:
     [
         (
             {"host": "2"},
-            r"'host' is not a setting of netns \(did you mean 'hosts'\?\); settings: hosts=2, mbit=, delay=",
+            r"'host' is not a setting of netns \(did you mean 'hosts'\?\); settings: hosts=2, mbit=, delay=, tmp",
         ),
         ({"hosts": "0"}, "hosts='0' is not a number from 1 to 64"),
         ({"hosts": "two"}, "hosts='two' is not a number from 1 to 64"),
         ({"mbit": "0"}, "mbit='0' is not a positive number of megabits per second"),
         ({"delay": "2"}, "delay='2' is not a time such as 2ms or 500us"),
+        ({"tmp": "mine"}, "tmp='mine' is not shared or own"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, str], message: str) -> None:

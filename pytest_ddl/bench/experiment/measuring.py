@@ -113,7 +113,9 @@ def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Train
     with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
         batch = plan.global_batch(cluster.num_replicas)
         steps_per_epoch = plan.train_images // batch
-        settings = RunSettings(global_batch_size=batch, seed=SEED + repeat, tmp_path=str(harness.folder), observe=False)
+        settings = RunSettings(
+            global_batch_size=batch, seed=SEED + repeat, tmp_path=str(harness.shared_folder), observe=False
+        )
         orders = Orders(str(plan.file), steps_per_epoch, plan.cores_per_replica)
         answers = cluster.ask(
             Kind.CALL,

@@ -53,7 +53,7 @@ def launch(
     started = time.monotonic()
     deadline = started + bench.timeout
     mark = DdlMark(device=bench.device, isolation="fresh")
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=harness.folder))
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=harness.shared_folder))
     # Each launch has its own, so that a cache or a backup that a killed rank left behind does not affect the next
     # launch.
     scratch = folder / ".tmp"

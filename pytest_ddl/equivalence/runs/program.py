@@ -104,7 +104,7 @@ class Program:
     @contextmanager
     def folder(self) -> Iterator[str]:
         """Make the folder that all ranks and attempts of one run share, and remove it at the end."""
-        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.harness.folder))
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.harness.shared_folder))
         try:
             yield str(folder)
         finally:

@@ -2,7 +2,7 @@
 
 Each host is a network namespace with one address. A switch, which is a bridge in one more namespace, connects them. So
 every address of the loopback device that a program has forgotten fails here, as on real hosts. The files, the cores and
-the memory are those of this machine.
+the memory are those of this machine; with ``tmp=own``, each host has a /tmp of its own.
 
 A small process holds each namespace. It ends when this process does, however that ends, and the kernel then removes the
 namespace with its devices.
@@ -22,8 +22,8 @@ from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, 
 MAX_HOSTS = 64
 _NETWORK = "198.18.77."
 """Addresses of the hosts: from the range for tests of networks (RFC 2544), which no real network uses."""
-_HOLD = ["sh", "-c", "echo ready; exec cat"]
-"""Program of a process that holds a namespace: it says that it has entered it, and waits for the end of its stdin."""
+_OWN_TMP = "mount -t tmpfs tmpfs /tmp && "
+"""Command that gives a process with a mount namespace of its own another /tmp. unshare keeps it from spreading."""
 _TIME = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
@@ -39,7 +39,7 @@ class Netns:
 
     name = "netns"
     summary = "emulated hosts on this machine: network namespaces with a limited bandwidth and delay"
-    defaults: Mapping[str, str] = {"hosts": "2", "mbit": "", "delay": ""}
+    defaults: Mapping[str, str] = {"hosts": "2", "mbit": "", "delay": "", "tmp": "shared"}
 
     def __init__(self, arguments: TransportArguments) -> None:
         given = arguments.settings(self.defaults)
@@ -50,6 +50,9 @@ class Netns:
             raise ArgumentError(f"mbit={given['mbit']!r} is not a positive number of megabits per second")
         if given["delay"] and not _TIME.fullmatch(given["delay"]):
             raise ArgumentError(f"delay={given['delay']!r} is not a time such as 2ms or 500us")
+        if given["tmp"] not in ("shared", "own"):
+            raise ArgumentError(f"tmp={given['tmp']!r} is not shared or own")
+        self._own_tmp = given["tmp"] == "own"
         self._mbit, self._delay = given["mbit"], given["delay"]
         self._hosts = [Host(f"host{index}", f"{_NETWORK}{index + 1}") for index in range(int(number))]
         self._own_user = os.geteuid() != 0
@@ -72,7 +75,7 @@ class Netns:
 
     def _add(self, index: int, host: Host) -> None:
         enter = self._enter(0, network=False) if self._own_user else []
-        self._hold([*enter, "unshare", "-n"])
+        self._hold([*enter, "unshare", "-n", *(["-m"] if self._own_tmp else [])], own_tmp=self._own_tmp)
         pid = self._holders[-1].pid
         self._configure(
             0,
@@ -101,21 +104,24 @@ class Netns:
             limits.append(f"qdisc add dev eth0 {parent} netem delay {self._delay}")
         return limits
 
-    def _hold(self, prefix: list[str]) -> None:
+    def _hold(self, prefix: list[str], *, own_tmp: bool = False) -> None:
         """Start a process that holds a namespace, and wait until it has entered it."""
         pipe = subprocess.PIPE
-        holder = subprocess.Popen([*prefix, *_HOLD], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        program = ["sh", "-c", f"{_OWN_TMP if own_tmp else ''}echo ready; exec cat"]
+        holder = subprocess.Popen([*prefix, *program], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
         self._holders.append(holder)
         assert holder.stdout is not None
         assert holder.stderr is not None
+        # It has entered the namespace when it says so. Then it waits for the end of its stdin.
         if not holder.stdout.readline():
             said = holder.stderr.read().decode(errors="replace").strip()
             raise TransportError(f"--ddl-launcher=netns: the kernel refuses a network namespace ({said}): {_NO_RIGHT}")
 
-    def _enter(self, holder: int, *, network: bool = True) -> list[str]:
-        """Return the command before a program that runs it in a namespace."""
+    def _enter(self, holder: int, *, network: bool = True, files: bool = False) -> list[str]:
+        """Return the command before a program that runs it in the namespaces of a holder."""
         user = ["-U", "--preserve-credentials"] if self._own_user else []
-        return ["nsenter", "-t", str(self._holders[holder].pid), *user, *(["-n"] if network else [])]
+        own = [*(["-n"] if network else []), *(["-m"] if files else [])]
+        return ["nsenter", "-t", str(self._holders[holder].pid), *user, *own]
 
     def _configure(self, holder: int, program: str, lines: list[str]) -> None:
         batch = ["-force", "-batch", "-"] if program == "tc" else ["-batch", "-"]
@@ -132,7 +138,7 @@ class Netns:
         raise TransportError(f"--ddl-launcher=netns: `{program}` failed: {said}")
 
     def command(self, host: Host, program: Sequence[str]) -> Sequence[str]:
-        return [*self._enter(self._hosts.index(host) + 1), *program]
+        return [*self._enter(self._hosts.index(host) + 1, files=self._own_tmp), *program]
 
     def close(self) -> None:
         while self._holders:
