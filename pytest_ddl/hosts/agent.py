@@ -7,7 +7,8 @@ from the          message                                 meaning
 ===============  ======================================  =============================================================
 controller       ``launch, request, numbers, environ``   fork workers that have these numbers
 controller       ``lease, request, count``               lease ports; ``release, request`` gives them back
-controller       ``ask, request, name, arguments``       call a function of :mod:`pytest_ddl.hosts.questions`
+controller       ``start, environ``                      start the local launcher; the others below need it
+controller       ``ask, request, function, arguments``   call a function, such as those of ``hosts.questions``
 controller       ``send, number, data``                  send a request to a worker
 controller       ``signal, number, signal``              send a signal to a worker; ``drop, number`` ends it
 agent            ``done, request, value``                answer; ``refused, request, text`` if it is an error
@@ -64,11 +65,10 @@ _HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
 class Agent:
     """Agent of one host. :meth:`run` serves the controller until its channel closes."""
 
-    def __init__(self, channel: Any, environ: Mapping[str, str]) -> None:
-        """Start the local launcher, which imports TensorFlow in the background.
+    def __init__(self, channel: Any) -> None:
+        """Prepare to serve the controller.
 
         :param channel: channel of execnet to the controller.
-        :param environ: environment of workers, of which those of :data:`_HOST_VARIABLES` are replaced.
         """
         self._channel = channel
         self._inbox: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
@@ -84,7 +84,7 @@ class Agent:
         self._ended = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
         self._lock = session_folder.hold(str(self._folder))
-        self._launcher = LocalLauncher(self._environ(environ), self._folder, shared=True)
+        self._launcher: LocalLauncher | None = None
 
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment for workers on this host, with a new folder for temporary files."""
@@ -94,7 +94,6 @@ class Agent:
 
     def run(self) -> None:
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._selector.register(self._launcher.fileno(), selectors.EVENT_READ)
         self._channel.setcallback(self._take, endmarker=None)
         threading.Thread(target=self._beat, name="ddl-beat", daemon=True).start()
         try:
@@ -102,7 +101,7 @@ class Agent:
                 attentive = time.monotonic() < self._attentive_until
                 self._selector.select(_ATTENTIVE if attentive else _IDLE)
                 self._serve()
-        except LaunchError as error:
+        except (LaunchError, OSError) as error:
             self._tell("failed", str(error))
         finally:
             self._close()
@@ -115,7 +114,8 @@ class Agent:
             while (message := self._inbox.get_nowait()) is not None:
                 name, *values = message
                 getattr(self, f"_on_{name}")(*values)
-        self._launcher.poll()
+        if self._launcher is not None:
+            self._launcher.poll()
         for number in list(self._workers):
             self._pass_on(number)
 
@@ -141,10 +141,15 @@ class Agent:
     def _on_alive(self) -> None:
         pass
 
+    def _on_start(self, environ: dict[str, str]) -> None:
+        self._launcher = LocalLauncher(self._environ(environ), self._folder, shared=True)
+        self._selector.register(self._launcher.fileno(), selectors.EVENT_READ)
+
     def _on_launch(self, request: int, numbers: list[int], environ: dict[str, str]) -> None:
         self._answer(request, lambda: self._launch(numbers, environ))
 
     def _launch(self, numbers: list[int], environ: dict[str, str]) -> list[int]:
+        assert self._launcher is not None
         started = self._launcher.launch(PortLease(0), numbers, self._environ(environ))
         for number, worker in zip(numbers, started, strict=True):
             self._workers[number] = worker
@@ -164,10 +169,10 @@ class Agent:
         if lease is not None:
             lease.release()
 
-    def _on_ask(self, request: int, name: str, arguments: list[Any]) -> None:
+    def _on_ask(self, request: int, question: str, arguments: list[Any]) -> None:
         # In a thread, because a connection to another host may take seconds.
         def ask() -> None:
-            self._answer(request, lambda: questions.QUESTIONS[name](*arguments))
+            self._answer(request, lambda: questions.function_of(question)(*arguments))
 
         threading.Thread(target=ask, name="ddl-question", daemon=True).start()
 
@@ -176,7 +181,7 @@ class Agent:
             value = action()
         except (LaunchError, OSError) as error:
             self._tell("refused", request, str(error))
-            if self._launcher.ended:
+            if self._launcher is not None and self._launcher.ended:
                 raise
         else:
             self._tell("done", request, value)
@@ -246,7 +251,8 @@ class Agent:
             self._forget(number)
         for lease in self._leases.values():
             lease.release()
-        self._launcher.close()
+        if self._launcher is not None:
+            self._launcher.close()
         os.close(self._lock)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -255,13 +261,3 @@ def _read(fd: int, start: int) -> bytes:
     with contextlib.suppress(OSError):
         return os.pread(fd, PIECE, start)
     return b""
-
-
-def serve(channel: Any, environ: Mapping[str, str]) -> None:
-    """Run an agent until its channel closes. Tell the controller if the local launcher cannot be started."""
-    try:
-        agent = Agent(channel, environ)
-    except (LaunchError, OSError) as error:
-        channel.send(("failed", str(error)))
-        return
-    agent.run()

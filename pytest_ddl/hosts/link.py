@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ _END_WAIT = 0.5
 """Maximum seconds from the end of a connection to the exit status of the transport's command."""
 _START_AGENT = """
 import sys
-path, environ = channel.receive()
+path = channel.receive()
 sys.path[:] = [entry for entry in sys.path if entry]
 sys.path += [entry for entry in path if entry not in sys.path]
 try:
@@ -40,7 +40,7 @@ try:
 except ImportError as error:
     channel.send(("failed", f"{sys.executable} cannot import pytest_ddl ({error}): install pytest-ddl there"))
 else:
-    agent.serve(channel, environ)
+    agent.Agent(channel).run()
 """
 """Source that execnet runs on the host. It searches that Python's own packages before the controller's folders."""
 
@@ -51,11 +51,14 @@ class HostLink:
     Messages leave in another thread, so that no method waits for a host that does not read.
     """
 
-    def __init__(self, host: Host, news: threading.Condition, group: execnet.Group, log: Path) -> None:
+    def __init__(
+        self, host: Host, news: threading.Condition, group: execnet.Group, log: Path, on_lost: Callable[[], None]
+    ) -> None:
         """Prepare a connection; :meth:`open` opens it.
 
-        :param news: condition of the launcher. It is notified after each message from any host.
+        :param news: condition of all hosts. It is notified after each message from any host.
         :param log: file for what the transport's command and the agent print on stderr.
+        :param on_lost: function that is called in any thread when the host is lost.
         """
         self.host, self.news = host, news
         self.lost = ""
@@ -69,20 +72,19 @@ class HostLink:
         self._processes: dict[int, RemoteProcess] = {}
         self._heard = time.monotonic()
         self._closing = False
-        self.on_lost: Callable[[], None] = lambda: None
+        self._on_lost = on_lost
 
-    def open(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    def open(self, command: Sequence[str]) -> None:
         """Start the transport's command and the agent, without waiting for them.
 
         :param command: command that runs a Python with :data:`BOOTSTRAP_LINE` on the host.
         """
-        arguments = (list(command), dict(environ))
-        threading.Thread(target=self._run, args=arguments, name="ddl-host", daemon=True).start()
+        threading.Thread(target=self._run, args=[list(command)], name="ddl-host", daemon=True).start()
 
-    def _run(self, command: list[str], environ: dict[str, str]) -> None:
+    def _run(self, command: list[str]) -> None:
         """Open the connection, and then send messages until :meth:`close`."""
         try:
-            channel = self._connect(command, environ)
+            channel = self._connect(command)
         except Exception as error:
             self._lose(f"no connection to the host {self.host.name}: {self._why(error)}")
             return
@@ -100,12 +102,12 @@ class HostLink:
         with contextlib.suppress(OSError):
             channel.close()
 
-    def _connect(self, command: list[str], environ: dict[str, str]) -> Any:
+    def _connect(self, command: list[str]) -> Any:
         line = [sys.executable, "-I", "-S", str(spawning.__file__)]
         line += [base64.b64encode(text.encode()).decode() for text in (str(self._log), json.dumps(command))]
         gateway = self._group.makegateway(f"popen//id={self.host.name}//python={shlex.join(line)}")
         channel = gateway.remote_exec(_START_AGENT)
-        channel.send(([os.path.abspath(entry) for entry in sys.path if entry], environ))
+        channel.send([os.path.abspath(entry) for entry in sys.path if entry])
         self._heard = time.monotonic()
         self._is_open = True
         channel.setcallback(self._take, endmarker=None)
@@ -168,7 +170,7 @@ class HostLink:
             for process in self._processes.values():
                 process.on_lost(why)
             self.news.notify_all()
-        self.on_lost()
+        self._on_lost()
 
     def tell(self, *message: Any) -> None:
         """Send a message. Return at once."""

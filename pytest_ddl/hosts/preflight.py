@@ -1,6 +1,6 @@
 """Check before a run that the hosts can work together: versions, folders, and connections between each pair.
 
-Distributed training over hosts that cannot reach each other hangs without a message. Each finding here is one line with
+Distributed training over hosts that cannot reach each other hangs without a message. Each problem here is one line with
 the host, the cause and the fix.
 """
 
@@ -9,74 +9,86 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.resources import FIRST_PORT, LAST_PORT
 from pytest_ddl.hosts import questions
 from pytest_ddl.hosts.link import HostLink
 
-_WHAT = "asking for versions and addresses"
+_QUESTIONS = questions.__name__
 
 
-def check(links: Sequence[HostLink], deadline: float) -> list[dict[str, Any]]:
-    """Return the facts of each host.
+@dataclass(frozen=True)
+class Problem:
+    """What keeps a host from working together with the others."""
 
+    host: str
+    found: str
+    fix: str
+
+
+def ask(
+    links: Sequence[HostLink], question: str, arguments: Sequence[list[Any]], what: str, deadline: float
+) -> list[Any]:
+    """Call a function on each host, at the same time, with its own arguments. Return the answers.
+
+    :param question: function as ``"module:name"``.
+    :param what: what it does, for the message if there is no answer.
     :param deadline: in seconds of :func:`time.monotonic`.
-    :raises LaunchError: if the hosts cannot work together. The message names each problem.
+    :raises LaunchError: if a host does not answer.
+    """
+    requests = [link.request("ask", question, own) for link, own in zip(links, arguments, strict=True)]
+    return [link.answer(request, deadline, what) for link, request in zip(links, requests, strict=True)]
+
+
+def examine(links: Sequence[HostLink], deadline: float) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """Return the facts of each host, and what keeps the hosts from working together.
+
+    :raises LaunchError: if a host does not answer.
     """
     here = questions.facts(os.getcwd())
-    requests = [link.request("ask", "facts", [os.getcwd()]) for link in links]
-    facts = [link.answer(request, deadline, _WHAT) for link, request in zip(links, requests, strict=True)]
+    where = [[os.getcwd()]] * len(links)
+    facts = ask(links, f"{_QUESTIONS}:facts", where, "asking for versions and addresses", deadline)
     problems = [
-        f"{link.host.name}: {problem}"
-        for link, found in zip(links, facts, strict=True)
-        for problem in differences(here, found)
+        Problem(link.host.name, found, fix)
+        for link, there in zip(links, facts, strict=True)
+        for found, fix in differences(here, there)
     ]
-    if not problems:
-        problems = _unreachable(links, facts, deadline)
-    if problems:
-        raise LaunchError("the hosts cannot work together:\n" + "\n".join(f"  {problem}" for problem in problems))
-    return facts
+    return facts, problems or _unreachable(links, facts, deadline)
 
 
 def without(links: Sequence[HostLink], folder: Path, deadline: float) -> list[str]:
-    """Return the names of the hosts that do not see a file that this process writes into a folder.
-
-    :param deadline: in seconds of :func:`time.monotonic`.
-    """
+    """Return the names of the hosts that do not see a file that this process writes into a folder."""
     mark = folder / "seen-by-hosts"
     mark.write_text(secrets.token_hex())
-    requests = [link.request("ask", "read", [str(mark)]) for link in links]
     try:
-        seen = [link.answer(request, deadline, "reading a file") for link, request in zip(links, requests, strict=True)]
+        seen = ask(links, f"{_QUESTIONS}:read", [[str(mark)]] * len(links), "reading a file", deadline)
         return [link.host.name for link, text in zip(links, seen, strict=True) if text != mark.read_text()]
     finally:
         mark.unlink()
 
 
-def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
+def differences(here: dict[str, Any], there: dict[str, Any]) -> list[tuple[str, str]]:
     """Return what keeps a host from running the same tests as this process, each with its fix."""
     found = []
     python = there["executable"]
     # Functions travel as bytecode, which each minor version of Python has for itself.
     if _minor(here["python"]) != _minor(there["python"]):
-        found.append(
-            f"Python {there['python']} ({python}), but {here['python']} runs pytest; choose one with "
-            "--ddl-launcher=…[python=PATH]"
-        )
+        what = f"Python {there['python']} ({python}), but {here['python']} runs pytest"
+        found.append((what, "choose one with --ddl-launcher=…[python=PATH]"))
     for name, version in here["packages"].items():
         other = there["packages"].get(name, "")
         if version != other:
-            fix = f"{python} -m pip install {name}=={version}" if version else f"{python} -m pip uninstall {name}"
-            found.append(f"{name} {other or 'is missing'}, but {version or 'none'} here; run `{fix}` there")
+            command = f"install {name}=={version}" if version else f"uninstall {name}"
+            what = f"{name} {other or 'is missing'}, but {version or 'none'} here"
+            found.append((what, f"run `{python} -m pip {command}` there"))
     if here["source"] != there["source"] and here["packages"]["pytest-ddl"] == there["packages"]["pytest-ddl"]:
-        found.append("pytest-ddl has the same version but other files than here; install the same commit there")
+        found.append(("pytest-ddl has the same version but other files than here", "install the same commit there"))
     if not there["has_directory"]:
-        found.append(
-            f"the folder {os.getcwd()} of the tests does not exist there; copy it, or run from a shared folder"
-        )
+        what = f"the folder {os.getcwd()} of the tests does not exist there"
+        found.append((what, "copy it, or run from a folder that all hosts share"))
     return found
 
 
@@ -84,7 +96,7 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-def _unreachable(links: Sequence[HostLink], facts: Sequence[dict[str, Any]], deadline: float) -> list[str]:
+def _unreachable(links: Sequence[HostLink], facts: Sequence[dict[str, Any]], deadline: float) -> list[Problem]:
     """Let each host connect to a leased port of each other host. Return what failed."""
     if len(links) < 2:
         return []
@@ -92,35 +104,32 @@ def _unreachable(links: Sequence[HostLink], facts: Sequence[dict[str, Any]], dea
     try:
         what = "leasing a port"
         ports = [link.answer(lease, deadline, what)[0] for link, lease in zip(links, leases, strict=True)]
-        opened = [link.request("ask", "listen", [port]) for link, port in zip(links, ports, strict=True)]
-        for link, request in zip(links, opened, strict=True):
-            link.answer(request, deadline, "listening at a port")
+        ask(links, f"{_QUESTIONS}:listen", [[port] for port in ports], "listening at a port", deadline)
         addresses = [link.host.address or found["address"] for link, found in zip(links, facts, strict=True)]
         problems = [
-            f"{link.host.name}: its address is {address}, which means the host itself on every host; give the address "
-            "of its network to the transport"
+            Problem(
+                link.host.name,
+                f"its address is {address}, which means the host itself on every host",
+                "give the address of its network to the transport",
+            )
             for link, address in zip(links, addresses, strict=True)
             if address.startswith("127.") or address == "localhost"
         ]
         return problems or _try_to_connect(links, list(zip(addresses, ports, strict=True)), deadline)
     finally:
         for link, lease in zip(links, leases, strict=True):
-            link.request("ask", "hush", [])
+            link.request("ask", f"{_QUESTIONS}:hush", [])
             link.tell("release", lease)
 
 
-def _try_to_connect(links: Sequence[HostLink], places: Sequence[tuple[str, int]], deadline: float) -> list[str]:
+def _try_to_connect(links: Sequence[HostLink], places: Sequence[tuple[str, int]], deadline: float) -> list[Problem]:
     others = [[index for index in range(len(links)) if index != own] for own in range(len(links))]
-    requests = [
-        link.request("ask", "connect", [[list(places[other]) for other in targets]])
-        for link, targets in zip(links, others, strict=True)
+    arguments = [[[list(places[other]) for other in targets]] for targets in others]
+    answers = ask(links, f"{_QUESTIONS}:connect", arguments, "connecting", deadline)
+    fix = f"allow ports {FIRST_PORT} to {LAST_PORT} between the hosts, or give another address"
+    return [
+        Problem(link.host.name, f"it cannot reach {links[target].host.name}: {found}", fix)
+        for link, targets, own in zip(links, others, answers, strict=True)
+        for target, found in zip(targets, own, strict=True)
+        if found
     ]
-    problems = []
-    for link, targets, request in zip(links, others, requests, strict=True):
-        for target, problem in zip(targets, link.answer(request, deadline, "connecting"), strict=True):
-            if problem:
-                problems.append(
-                    f"{link.host.name} cannot reach {links[target].host.name}: {problem}; allow ports {FIRST_PORT} to "
-                    f"{LAST_PORT} between the hosts, or give another address"
-                )
-    return problems

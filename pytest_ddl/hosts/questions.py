@@ -1,12 +1,14 @@
 """Answer what the controller asks about a host: versions, addresses, connections and folders.
 
-The functions run in the agent. They take and return only values that execnet can send.
+The functions run in the agent. They take and return only values that execnet can send. Other modules may have questions
+too: the controller names one as ``"module:function"``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -81,6 +83,13 @@ def own_address() -> str:
     return "127.0.0.1"
 
 
+def function_of(question: str) -> Callable[..., Any]:
+    """Return the function that the controller names."""
+    module, _colon, name = question.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
 _listening: list[socket.socket] = []
 
 
@@ -124,13 +133,3 @@ def read(path: str) -> str:
     with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
         return file.read()
     return ""
-
-
-QUESTIONS: dict[str, Callable[..., Any]] = {
-    "facts": facts,
-    "listen": listen,
-    "hush": hush,
-    "connect": connect,
-    "read": read,
-}
-"""Functions that the controller may call, by name."""

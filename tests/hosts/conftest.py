@@ -72,5 +72,5 @@ def launcher_over(transport: Transport, folder: Path, python: str = sys.executab
 def problem_of(launcher: RemoteLauncher) -> str:
     """Return why the hosts of a launcher cannot be used."""
     with pytest.raises(LaunchError) as raised:
-        _ = launcher.hosts
+        _ = launcher.group.hosts
     return str(raised.value)

@@ -67,7 +67,7 @@ def network() -> str:
 
 def agents(launcher: RemoteLauncher) -> list[psutil.Process]:
     """Return the processes of the agents, in the order of the hosts. They are children of this process."""
-    return [psutil.Process(link.pid) for link in launcher.links]
+    return [psutil.Process(link.pid) for link in launcher.group.links]
 
 
 def tree_of(processes: list[psutil.Process]) -> list[psutil.Process]:

@@ -1,0 +1,144 @@
+"""Keep the connections to all hosts of a run, and notice when one is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import execnet
+
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.hosts import preflight
+from pytest_ddl.hosts.agent import BEAT
+from pytest_ddl.hosts.link import BOOTSTRAP_LINE, HostLink
+from pytest_ddl.hosts.transport import Host, Transport, TransportError
+
+AGENT_WAIT = 60.0
+"""Maximum seconds until the Python on each host answers. A scheduler or a container may start it late."""
+CLOSE_WAIT = 10.0
+"""Maximum seconds until the agents have ended their workers. Then the transport's commands are killed."""
+
+
+class HostGroup:
+    """Connections to the hosts of a transport. They are opened in the background."""
+
+    def __init__(self, transport: Transport, folder: Path, python: str) -> None:
+        """Start a Python and an agent on each host of the transport.
+
+        :param folder: scratch folder of the session, for logs.
+        :param python: path of Python on the hosts.
+        :raises LaunchError: if the transport has no hosts.
+        """
+        self._transport = transport
+        self._facts: list[dict[str, Any]] | None = None
+        self._unshared: dict[Path, list[str]] = {}
+        """Names of the hosts that do not see a folder, by folder."""
+        self._closed = threading.Event()
+        self._execnet = execnet.Group()
+        try:
+            hosts = transport.hosts()
+        except BaseException as error:
+            transport.close()
+            raise (LaunchError(str(error)) if isinstance(error, TransportError) else error) from None
+        self._wake, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        self._folder = folder / f"hosts-{id(self):x}"
+        self._folder.mkdir(parents=True)
+        news = threading.Condition(threading.RLock())
+        self.links = [
+            HostLink(host, news, self._execnet, self._folder / f"{index}.log", self._note_lost)
+            for index, host in enumerate(hosts)
+        ]
+        program = [python, "-u", "-c", BOOTSTRAP_LINE]
+        for link in self.links:
+            link.open(transport.command(link.host, program))
+        threading.Thread(target=self._watch, name="ddl-hosts", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(BEAT):
+            for link in self.links:
+                link.check_silence()
+
+    def _note_lost(self) -> None:
+        with contextlib.suppress(OSError):
+            self._waker.send(b"x")
+
+    def fileno(self) -> int:
+        """Return a file descriptor that becomes readable when a host is lost."""
+        return self._wake.fileno()
+
+    @property
+    def lost(self) -> str:
+        """Why hosts cannot be used any more. Empty while all can."""
+        return "; ".join(link.lost for link in self.links if link.lost)
+
+    @property
+    def hosts(self) -> list[Host]:
+        """Hosts with their addresses. The first use waits until each has answered, and compares them.
+
+        :raises LaunchError: if a host does not answer, or cannot work together with the others.
+        """
+        if self._facts is None:
+            facts, problems = self.examine()
+            if problems:
+                lines = "".join(f"\n  {problem.host}: {problem.found}; {problem.fix}" for problem in problems)
+                raise LaunchError(f"the hosts cannot work together:{lines}")
+            for link, found in zip(self.links, facts, strict=True):
+                link.host = replace(link.host, address=link.host.address or found["address"])
+            self._facts = facts
+        return [link.host for link in self.links]
+
+    def examine(self) -> tuple[list[dict[str, Any]], list[preflight.Problem]]:
+        """Return the facts of each host, and what keeps the hosts from working together.
+
+        :raises LaunchError: if a host does not answer.
+        """
+        return preflight.examine(self.links, time.monotonic() + AGENT_WAIT)
+
+    def without(self, folder: Path) -> list[str]:
+        """Return the names of the hosts that do not see a folder of this machine.
+
+        :raises LaunchError: if the hosts cannot work together.
+        """
+        if folder not in self._unshared:
+            _ = self.hosts
+            self._unshared[folder] = preflight.without(self.links, folder, time.monotonic() + AGENT_WAIT)
+        return self._unshared[folder]
+
+    def ask(self, question: str, arguments: Sequence[Any], what: str) -> list[Any]:
+        """Call a function on each host, at the same time. Return the answers in the order of the hosts.
+
+        :param question: function as ``"module:name"``.
+        :param what: what it does, for the message if there is no answer.
+        :raises LaunchError: if a host does not answer.
+        """
+        return preflight.ask(
+            self.links, question, [list(arguments)] * len(self.links), what, time.monotonic() + AGENT_WAIT
+        )
+
+    def close(self) -> None:
+        """End the agents and their workers. A second call does nothing."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        for link in self.links:
+            link.close()
+            if link.lost:
+                link.kill()
+        # A gateway of a host that does not read would wait for ever in the calling thread.
+        ending = threading.Thread(target=self._execnet.terminate, args=[CLOSE_WAIT], name="ddl-end", daemon=True)
+        ending.start()
+        ending.join(CLOSE_WAIT + 1)
+        for link in self.links:
+            link.kill()
+        self._transport.close()
+        for end in (self._wake, self._waker):
+            end.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
