@@ -1,4 +1,4 @@
-"""Command ``pytest-ddl doctor``: say whether this machine can run distributed TensorFlow tests."""
+"""Command ``pytest-ddl doctor``: say whether this machine, or several hosts, can run distributed TensorFlow tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import platform
 import sys
 
-from pytest_ddl.bench.outcome import INTERRUPTED, OK, WRONG, failed
+from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed
 from pytest_ddl.doctor.examination import examine
 from pytest_ddl.doctor.findings import Status
 from pytest_ddl.doctor.registry import PROBES
@@ -16,7 +16,7 @@ EPILOG = """\
 exit status:
   0    no problem was found; there may be warnings
   1    a problem was found
-  2    an option that does not exist
+  2    an option that does not exist, or a wrong value
   130  interrupted
 """
 
@@ -27,11 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensorflow", action="store_true", help="also import TensorFlow, which takes seconds, and list its devices"
     )
+    parser.add_argument(
+        "--launcher", metavar="NAME", help="examine all hosts of this transport, as pytest's --ddl-launcher names it"
+    )
+    parser.add_argument("--hosts", metavar="NAME,…", default="", help="hosts of the transport, as for --ddl-hosts")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the probes, print what they found, and return the exit status."""
+    if options.launcher:
+        return _on_hosts(options)
+    if options.hosts:
+        return failed("doctor", f"--hosts={options.hosts} needs --launcher, for example --launcher=ssh", USAGE)
     try:
         answers = examine(probe for probe in PROBES if options.tensorflow or not probe.on_request)
     except KeyboardInterrupt:
@@ -39,3 +47,24 @@ def main(options: argparse.Namespace) -> int:
     sys.stdout.write(as_json(answers, platform.node()) if options.json else as_text(answers))
     sys.stdout.flush()
     return WRONG if count(answers, Status.PROBLEM) else OK
+
+
+def _on_hosts(options: argparse.Namespace) -> int:
+    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.doctor.on_hosts import examine_hosts
+
+    if options.tensorflow:
+        return failed("doctor", "--tensorflow examines only this machine; leave out --launcher", USAGE)
+    try:
+        found = examine_hosts(options.launcher, options.hosts)
+    except KeyboardInterrupt:
+        return failed("doctor", "interrupted", INTERRUPTED)
+    except ValueError as error:
+        # The options of this command have no prefix.
+        text = str(error).replace("--ddl-", "--")
+        return failed("doctor", f"--launcher={options.launcher}: {text}", USAGE)
+    except LaunchError as error:
+        return failed("doctor", str(error).replace("--ddl-", "--"), WRONG)
+    sys.stdout.write(found.as_json() if options.json else found.as_text())
+    sys.stdout.flush()
+    return WRONG if found.problems else OK

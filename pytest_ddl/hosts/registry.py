@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ddl.hosts.transport import MakeTransport, TransportArguments, TransportError, this_python
+from pytest_ddl.hosts.transport import MakeTransport, Transport, TransportArguments, TransportError, this_python
 from pytest_ddl.hosts.transports.netns import Netns
 from pytest_ddl.hosts.transports.slurm import Slurm
 from pytest_ddl.hosts.transports.ssh import Ssh
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import Launcher
+    from pytest_ddl.hosts.group import HostGroup
 
 BUILT_IN = (Ssh, Slurm, Netns)
 """Transports of this package, in the order of the docs."""
@@ -51,20 +54,50 @@ def launcher_over(
     """
 
     def start(environ: dict[str, str], folder: Path, _address: str | None) -> Launcher:
-        from pytest_ddl.cluster.launcher import LaunchError
-
-        try:
+        with _needs_execnet(name):
             from pytest_ddl.hosts.remote import RemoteLauncher
-        except ModuleNotFoundError as error:
-            if error.name != "execnet":
-                raise
-            needs = f"--ddl-launcher={name} needs the package execnet; run `pip install 'pytest-ddl[hosts]'`"
-            raise LaunchError(needs) from None
-        own = {key: value for key, value in given.items() if key != "python"}
-        try:
-            transport = make(TransportArguments(name, folder, environ, hosts, own))
-        except TransportError as error:
-            raise LaunchError(str(error)) from None
-        return RemoteLauncher(transport, environ, folder, this_python(given))
+        return RemoteLauncher(_made(name, make, given, hosts, folder, environ), environ, folder, this_python(given))
 
     return start
+
+
+def group_of(launcher: str, hosts: str, folder: Path) -> HostGroup:
+    """Connect to the hosts of a transport of this package.
+
+    :param launcher: value of ``--ddl-launcher``.
+    :param hosts: value of ``--ddl-hosts``.
+    :raises ValueError: if a value is wrong. The message is one line.
+    :raises LaunchError: if the transport has no hosts.
+    """
+    name, given = parse_launcher(launcher)
+    transports = built_in_transports()
+    if name not in transports:
+        raise ValueError(f"{name!r} is not a transport to several hosts; valid: {', '.join(transports)}")
+    with _needs_execnet(name):
+        from pytest_ddl.hosts.group import HostGroup
+    return HostGroup(_made(name, transports[name], given, hosts, folder, os.environ), folder, this_python(given))
+
+
+def _made(
+    name: str, make: MakeTransport, given: Mapping[str, str], hosts: str, folder: Path, environ: Mapping[str, str]
+) -> Transport:
+    from pytest_ddl.cluster.launcher import LaunchError
+
+    own = {key: value for key, value in given.items() if key != "python"}
+    try:
+        return make(TransportArguments(name, folder, environ, hosts, own))
+    except TransportError as error:
+        raise LaunchError(str(error)) from None
+
+
+@contextlib.contextmanager
+def _needs_execnet(name: str) -> Iterator[None]:
+    from pytest_ddl.cluster.launcher import LaunchError
+
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "execnet":
+            raise
+        needs = f"--ddl-launcher={name} needs the package execnet; run `pip install 'pytest-ddl[hosts]'`"
+        raise LaunchError(needs) from None
