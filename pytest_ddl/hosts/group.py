@@ -14,6 +14,7 @@ from typing import Any
 
 import execnet
 
+from pytest_ddl.cluster import user_modules
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.hosts import preflight
 from pytest_ddl.hosts.agent import BEAT
@@ -40,6 +41,8 @@ class HostGroup:
         self._facts: list[dict[str, Any]] | None = None
         self._unshared: dict[Path, list[str]] = {}
         """Names of the hosts that do not see a folder, by folder."""
+        self._compared: set[str] = set()
+        """Files of the user that are the same on all hosts."""
         self._closed = threading.Event()
         self._execnet = execnet.Group()
         try:
@@ -87,9 +90,7 @@ class HostGroup:
         """
         if self._facts is None:
             facts, problems = self.examine()
-            if problems:
-                lines = "".join(f"\n  {problem.host}: {problem.found}; {problem.fix}" for problem in problems)
-                raise LaunchError(f"the hosts cannot work together:{lines}")
+            _raise_for(problems)
             for link, found in zip(self.links, facts, strict=True):
                 link.host = replace(link.host, address=link.host.address or found["address"])
             self._facts = facts
@@ -101,6 +102,16 @@ class HostGroup:
         :raises LaunchError: if a host does not answer.
         """
         return preflight.examine(self.links, time.monotonic() + AGENT_WAIT)
+
+    def compare_files(self) -> None:
+        """Check that the user's modules that this process has imported are the same on all hosts.
+
+        :raises LaunchError: if the files of a host differ.
+        """
+        paths = {str(module.__file__) for module in user_modules.loaded()} - self._compared
+        if paths:
+            _raise_for(preflight.other_files(self.links, paths, time.monotonic() + AGENT_WAIT))
+            self._compared |= paths
 
     def without(self, folder: Path) -> list[str]:
         """Return the names of the hosts that do not see a folder of this machine.
@@ -142,3 +153,9 @@ class HostGroup:
         for end in (self._wake, self._waker):
             end.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _raise_for(problems: Sequence[preflight.Problem]) -> None:
+    if problems:
+        lines = "".join(f"\n  {problem.host}: {problem.found}; {problem.fix}" for problem in problems)
+        raise LaunchError(f"the hosts cannot work together:{lines}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,26 @@ def without(links: Sequence[HostLink], folder: Path, deadline: float) -> list[st
         return [link.host.name for link, text in zip(links, seen, strict=True) if text != mark.read_text()]
     finally:
         mark.unlink()
+
+
+def other_files(links: Sequence[HostLink], paths: Collection[str], deadline: float) -> list[Problem]:
+    """Return the hosts on which files of the user are missing, or have another content than here.
+
+    Their ranks would run other tests than pytest has collected.
+    """
+    here = {path: questions.digest_of(path) for path in sorted(paths)}
+    what = "comparing the files of the tests"
+    answers = ask(links, f"{_QUESTIONS}:other_files", [[here]] * len(links), what, deadline)
+    fix = "copy what differs, or run from a folder that all hosts share"
+    return [
+        Problem(link.host.name, f"{_files(own)} not as here, or missing", fix)
+        for link, own in zip(links, answers, strict=True)
+        if own
+    ]
+
+
+def _files(paths: Sequence[str]) -> str:
+    return f"{paths[0]} is" if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more files are"
 
 
 def differences(here: dict[str, Any], there: dict[str, Any]) -> list[tuple[str, str]]:

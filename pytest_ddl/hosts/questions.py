@@ -14,7 +14,7 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -67,6 +67,18 @@ def digest(folder: str) -> str:
             with open(path, "rb") as file:
                 found.update(file.read())
     return found.hexdigest()[:16]
+
+
+def digest_of(path: str) -> str:
+    """Return a digest of a file, or an empty string if it cannot be read."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:16]
+    return ""
+
+
+def other_files(digests: Mapping[str, str]) -> list[str]:
+    """Return the files of these that are missing on this host, or have another digest."""
+    return [path for path, digest in digests.items() if digest_of(path) != digest]
 
 
 def own_address() -> str:

@@ -69,6 +69,7 @@ class RemoteLauncher:
 
     def reserve(self, topology: Topology) -> RemoteReservation:
         hosts = self.group.hosts
+        self.group.compare_files()
         placed = place(topology, self._slots)
         listeners = [placed[process] for process in topology.listeners]
         requests = {host: self._links[host].request("lease", count) for host, count in Counter(listeners).items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib
 import os
 import re
 import subprocess
@@ -196,3 +198,29 @@ def test_a_folder_of_tests_that_a_host_lacks_is_named(
         f"host0: the folder {tmp_path} of the tests does not exist there; copy it, or run from a folder that all"
         in problem
     )
+
+
+def test_a_module_with_another_content_is_named(tmp_path: Path, over: Over, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "a_module_of_the_user.py"
+    module.write_text("answer = 1\n")
+    with emulated_hosts(tmp_path, tmp="own") as emulated, contextlib.closing(over(emulated)) as launcher:
+        launcher.group.compare_files()
+        monkeypatch.setitem(sys.modules, module.stem, importlib.import_module(module.stem))
+        # The hosts have a /tmp of their own, and so no such file; then they have another one.
+        for text in ("", "answer = 2\n"):
+            for host in emulated.hosts() if text else []:
+                command = f"mkdir -p {tmp_path} && printf '{text}' > {module}"
+                subprocess.run(emulated.command(host, ["sh", "-c", command]), check=True)
+            with pytest.raises(LaunchError, match=rf"host0: {module} is not as here, or missing; copy what"):
+                launcher.group.compare_files()
+        for host in emulated.hosts():
+            subprocess.run(emulated.command(host, ["sh", "-c", f"echo 'answer = 1' > {module}"]), check=True)
+        launcher.group.compare_files()
+
+
+def test_the_files_of_these_tests_are_compared(emulated: Emulated, over: Over) -> None:
+    launcher = over(emulated)
+    launcher.group.compare_files()
+    assert __file__ in launcher.group._compared
