@@ -60,6 +60,9 @@ _IDLE, _ATTENTIVE = 0.2, 0.01
 """Seconds between looks at the workers' output and stacks."""
 _HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
 """Variables of the environment that describe a host. A worker gets those of its own host."""
+_ENGINE_PREFIXES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "PRTE_")
+"""Beginnings of the variables in which an engine describes its job. The ranks of a cluster have other numbers, and a
+program that finds the engine's, such as ``SlurmClusterResolver``, would take the job for the cluster."""
 
 
 class Agent:
@@ -89,7 +92,8 @@ class Agent:
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment for workers on this host, with a new folder for temporary files."""
         mine = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
-        kept = {name: value for name, value in environ.items() if name not in _HOST_VARIABLES}
+        left_out = (*_HOST_VARIABLES, *(name for name in environ if name.startswith(_ENGINE_PREFIXES)))
+        kept = {name: value for name, value in environ.items() if name not in left_out}
         return {**kept, **mine, "TMPDIR": tempfile.mkdtemp(dir=self._folder)}
 
     def run(self) -> None:
