@@ -1,7 +1,7 @@
 """Services that start programs on hosts, on this machine: a Slurm of two nodes, and two hosts with sshd.
 
-Each host is a network namespace with an address and a host name of its own. The services run there in the foreground, and
-the kernel kills them when the process of the tests ends, however that happens.
+Each host is a network namespace with an address and a host name of its own. The services run there in the foreground,
+and the kernel kills them when the process of the tests ends, however that happens.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -79,13 +80,14 @@ class Site:
         named = ["unshare", "-u", "sh", "-c", 'hostname "$0" && exec "$@"', name]
         return [*self._network.command(self._hosts[name], []), *named, *program]
 
-    def serve(self, name: str, *program: str) -> None:
-        """Start a service on a host."""
+    def serve(self, name: str, *program: str) -> int:
+        """Start a service on a host. Return its process id."""
         with open(self.folder / f"{name}-{Path(program[0]).name}.out", "ab") as log:
             command = self.inside(name, "setpriv", "--pdeathsig", "KILL", *program)
             environ = {**os.environ, "PATH": _search_path()}
             started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ)
         self._services[started.pid] = started
+        return started.pid
 
     def said(self) -> str:
         """Return what the services have printed."""
@@ -124,10 +126,11 @@ def _namespace(pid: int) -> str:
 class SlurmSite(Site):
     """Slurm with a node for each host, without munge and cgroups."""
 
-    programs = {"slurmctld": "slurmctld", "slurmd": "slurmd", "salloc": "slurm-client"}
+    programs: ClassVar = {"slurmctld": "slurmctld", "slurmd": "slurmd", "salloc": "slurm-client"}
 
     def __init__(self) -> None:
         super().__init__()
+        self._salloc = 0
         self._conf = self.folder / "slurm.conf"
         self.environ["SLURM_CONF"] = str(self._conf)
         self._conf.write_text(self._configuration())
@@ -150,14 +153,17 @@ class SlurmSite(Site):
         told = self.folder / "allocation"
         script = 'env -0 > "$0.part" && mv "$0.part" "$0" && exec sleep infinity'
         environ = f"SLURM_CONF={self._conf}"
-        self.serve("login", "env", environ, "salloc", "-Q", f"-N{len(NODES)}", "-n4", "sh", "-c", script, str(told))
+        self._salloc = self.serve(
+            "login", "env", environ, "salloc", "-Q", f"-N{len(NODES)}", "-n4", "sh", "-c", script, str(told)
+        )
         wait_until(told.exists, "salloc got no nodes", seconds=60.0)
         variables = dict(part.split("=", 1) for part in told.read_text().split("\0") if "=" in part)
         return {name: value for name, value in variables.items() if name.startswith("SLURM_")}
 
     def _configuration(self) -> str:
         nodes = "".join(
-            f"NodeName={name} NodeHostname={name} NodeAddr={self.address(name)} CPUs=2 RealMemory=2000\n" for name in NODES
+            f"NodeName={name} NodeHostname={name} NodeAddr={self.address(name)} CPUs=2 RealMemory=2000\n"
+            for name in NODES
         )
         return f"""\
 ClusterName=ddl
@@ -172,7 +178,7 @@ SlurmctldPidFile={self.folder}/slurmctld.pid
 SlurmdPidFile={self.folder}/slurmd-%n.pid
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/affinity
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SwitchType=switch/none
@@ -193,8 +199,16 @@ KillWait=2
     def _states(self) -> list[str]:
         return self.ask("sinfo", "-h", "-N", "-o", "%t").split()
 
+    def _children_of_salloc(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self._salloc).children() if self._salloc else []
+        return []
+
     def close(self) -> None:
-        # The steps first: a slurmstepd waits for ever if its daemons are gone, and even SIGTERM does not end it.
+        # salloc ends when its program does, and takes long if it is told to.
+        for child in self._children_of_salloc():
+            child.kill()
+        # The steps before the daemons: a slurmstepd without them waits for ever, and even SIGTERM does not end it.
         self.ask("scancel", "-Q", "-u", "root")
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not self.processes(), seconds=_END_WAIT)
@@ -207,11 +221,11 @@ KillWait=2
 class SshSite(Site):
     """Hosts with sshd, and a configuration of ssh that names them."""
 
-    programs = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
+    programs: ClassVar = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 
     def __init__(self) -> None:
         super().__init__()
-        # sshd wants its full path, to start itself again for each connection, and this folder for a process without rights.
+        # sshd wants its full path, to start itself again for each connection, and this folder for an unprivileged part.
         sshd = shutil.which("sshd", path=_search_path()) or ""
         Path("/run/sshd").mkdir(exist_ok=True)
         for key in ("host", "user"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -38,7 +37,7 @@ def test_a_killed_srun_fails_the_test(scene: scenes.Scene) -> None:
         for process in scenes.of_name(project.running(), "srun", NODES[1]):
             process.kill()
 
-    scenes.expect_verdict(scene, strike, f"the connection to the host {NODES[1]} has ended")
+    scenes.expect_verdict(scene, strike, f"the connection to the host {NODES[1]} has ended: it was killed by SIGKILL")
 
 
 def test_nothing_is_left_of_a_killed_pytest(scene: scenes.Scene) -> None:

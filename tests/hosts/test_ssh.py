@@ -26,10 +26,11 @@ def test_ranks_run_on_different_hosts(scene: scenes.Scene) -> None:
 
 def test_a_killed_ssh_fails_the_test(scene: scenes.Scene) -> None:
     def strike(project: Project) -> None:
-        for process in scenes.of_name(project.running(), "ssh", NODES[1]):
-            process.kill()
+        # One: the run has started one launcher.
+        (process,) = scenes.of_name(project.running(), "ssh", NODES[1])
+        process.kill()
 
-    scenes.expect_verdict(scene, strike, f"the connection to the host {NODES[1]} has ended")
+    scenes.expect_verdict(scene, strike, f"the connection to the host {NODES[1]} has ended: it was killed by SIGKILL")
 
 
 def test_nothing_is_left_of_a_killed_pytest(scene: scenes.Scene) -> None:
