@@ -52,6 +52,9 @@ SILENCE = 30.0
 """Seconds without a sign of life after which the other side counts as lost. A closed stream is noticed at once."""
 END_WAIT = 2.0
 """Maximum seconds to end the workers once the controller is gone. Then the agent ends, and the zygote kills them."""
+ORPHANED = 120.0
+"""Seconds without a message of the controller after which the agent ends. An engine may keep the stream open after its
+command was killed. Longer than :data:`SILENCE`, because a large message may be on its way."""
 PIECE = 1 << 20
 """Maximum number of bytes of one message. A long reply must not keep those of other workers waiting."""
 ATTENTION = 1.0
@@ -60,6 +63,9 @@ _IDLE, _ATTENTIVE = 0.2, 0.01
 """Seconds between looks at the workers' output and stacks."""
 _HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
 """Variables of the environment that describe a host. A worker gets those of its own host."""
+_ENGINE_PREFIXES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "PRTE_")
+"""Beginnings of the variables in which an engine describes its job. The ranks of a cluster have other numbers, and a
+program that finds the engine's, such as ``SlurmClusterResolver``, would take the job for the cluster."""
 
 
 class Agent:
@@ -81,6 +87,7 @@ class Agent:
         """Number of bytes of stdout and stderr that were passed on, by number of the worker."""
         self._leases: dict[int, PortLease] = {}
         self._attentive_until = 0.0
+        self._heard = time.monotonic()
         self._ended = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
         self._lock = session_folder.hold(str(self._folder))
@@ -89,13 +96,16 @@ class Agent:
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment for workers on this host, with a new folder for temporary files."""
         mine = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
-        kept = {name: value for name, value in environ.items() if name not in _HOST_VARIABLES}
+        left_out = (*_HOST_VARIABLES, *(name for name in environ if name.startswith(_ENGINE_PREFIXES)))
+        kept = {name: value for name, value in environ.items() if name not in left_out}
         return {**kept, **mine, "TMPDIR": tempfile.mkdtemp(dir=self._folder)}
 
     def run(self) -> None:
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._channel.setcallback(self._take, endmarker=None)
         threading.Thread(target=self._beat, name="ddl-beat", daemon=True).start()
+        # Engines end a job by this signal first. The agent then leaves no files.
+        signal.signal(signal.SIGTERM, lambda *_: self._take(None))
         try:
             while not self._ended.is_set():
                 attentive = time.monotonic() < self._attentive_until
@@ -121,6 +131,7 @@ class Agent:
 
     def _take(self, message: tuple[Any, ...] | None) -> None:
         """Take a message in the thread that reads the channel. ``None`` is its end."""
+        self._heard = time.monotonic()
         if message is None:
             self._ended.set()
             # The main thread may wait for the import of TensorFlow. The zygote ends when this process does.
@@ -132,6 +143,8 @@ class Agent:
     def _beat(self) -> None:
         while not self._ended.wait(BEAT):
             self._tell("alive")
+            if time.monotonic() - self._heard > ORPHANED:
+                self._take(None)
 
     def _tell(self, *message: Any) -> None:
         # If the controller is gone, the end of the channel says so.

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddl.hosts.transport import MakeTransport, Transport, TransportArguments, TransportError, this_python
+from pytest_ddl.hosts.transports.docker import Docker
+from pytest_ddl.hosts.transports.kubernetes import Kubernetes
+from pytest_ddl.hosts.transports.mpi import Mpi
 from pytest_ddl.hosts.transports.netns import Netns
 from pytest_ddl.hosts.transports.slurm import Slurm
 from pytest_ddl.hosts.transports.ssh import Ssh
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import Launcher
     from pytest_ddl.hosts.group import HostGroup
 
-BUILT_IN = (Ssh, Slurm, Netns)
+BUILT_IN = (Ssh, Slurm, Kubernetes, Docker, Mpi, Netns)
 """Transports of this package, in the order of the docs."""
 _LAUNCHER = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<settings>[^\]]*)\])?")
 

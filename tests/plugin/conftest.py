@@ -67,6 +67,8 @@ class Project:
     folder: Path
     temporary: Path
     marks: list[str] = field(default_factory=list)
+    prefix: list[str] = field(default_factory=list)
+    """Beginning of the command, such as that of ``nsenter``."""
 
     def write(self, name: str, text: str) -> Project:
         path = self.folder / name
@@ -79,7 +81,7 @@ class Project:
         self.marks.append(uuid.uuid4().hex)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         environ = {**kept, "TMPDIR": str(self.temporary), MARK: self.marks[-1], **(env or {})}
-        command = [sys.executable, *args] if python else [sys.executable, "-m", "pytest", *args]
+        command = [*self.prefix, sys.executable, *([] if python else ["-m", "pytest"]), *args]
         return subprocess.Popen(
             command,
             cwd=self.folder,

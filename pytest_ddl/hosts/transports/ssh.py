@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from pytest_ddl.hosts.transport import Host, TransportArguments
+from pytest_ddl.hosts.transports.programs import require
 
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 """No question to the user, and an end if the host does not answer; see ssh_config(5)."""
@@ -24,6 +25,7 @@ class Ssh:
         self._options = [part for option in _OPTIONS for part in ("-o", option)] + (["-F", config] if config else [])
 
     def hosts(self) -> Sequence[Host]:
+        require(self.name, "ssh", "install OpenSSH's client (openssh-client)")
         return self._hosts
 
     def command(self, host: Host, program: Sequence[str]) -> Sequence[str]:
