@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from pytest_ddl.hosts.transport import MakeTransport, TransportArguments, TransportError, this_python
 from pytest_ddl.hosts.transports.netns import Netns
+from pytest_ddl.hosts.transports.ray_nodes import Ray
 from pytest_ddl.hosts.transports.slurm import Slurm
 from pytest_ddl.hosts.transports.ssh import Ssh
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import Launcher
 
-BUILT_IN = (Ssh, Slurm, Netns)
+BUILT_IN = (Ssh, Slurm, Ray, Netns)
 """Transports of this package, in the order of the docs."""
 _LAUNCHER = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<settings>[^\]]*)\])?")
 
