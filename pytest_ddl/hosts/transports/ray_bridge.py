@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import sys
 import threading
 import uuid
@@ -25,6 +26,9 @@ NAMESPACE = "pytest-ddl"
 """Namespace of Ray in which the reservation has its name."""
 GRACE = 4.0
 """Maximum seconds that a program gets to end by itself once its actor has gone. Then its process group is killed."""
+_PROBE_WAIT = 5.0
+"""Maximum seconds until a connection to a cluster is established."""
+_START = "start a cluster with `ray start --head`, or name one with address=HOST:PORT"
 FAILED = 125
 """Status of this process if the program could not be run, as that of ``docker run``."""
 _GUARD = """
@@ -185,17 +189,28 @@ def _connect(address: str) -> Any:
     import ray
 
     where = f"--ddl-launcher=ray: address={address!r}"
+    _probe(where, os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="CRITICAL")
     except ConnectionError as error:
-        fix = "start a cluster with `ray start --head`, or name one with address=HOST:PORT"
-        raise UnusableError(f"{where}: no Ray cluster answers ({_line(error)}); {fix}") from None
+        raise UnusableError(f"{where}: no Ray cluster answers ({_line(error)}); {_START}") from None
     except Exception as error:
         if "auth" not in type(error).__name__.lower() + str(error).lower():
             raise UnusableError(f"{where}: Ray cannot connect to the cluster: {_line(error)}") from None
         fix = "set RAY_AUTH_MODE, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on its nodes"
         raise UnusableError(f"{where}: the cluster refuses this process ({_line(error)}); {fix}") from None
     return ray
+
+
+def _probe(where: str, address: str) -> None:
+    """Connect once to an address of the form HOST:PORT. Ray itself tries for a minute, without a reason at its end."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PROBE_WAIT).close()
+    except OSError as error:
+        raise UnusableError(f"{where}: nothing answers there ({error.strerror or error}); {_START}") from None
 
 
 def _line(error: BaseException) -> str:
@@ -229,18 +244,20 @@ def _hold(address: str, hosts: int, cpus: int, timeout: float) -> dict[str, Any]
             "with `ray start --address=…`"
         )
     placed = placement_group_table(group)["bundles_to_node_id"]
-    chosen = [nodes[placed[bundle]] for bundle in range(number)]
+    # In the same order in each session, so that a rank has the same node.
+    order = sorted(placed, key=lambda bundle: (nodes[placed[bundle]]["NodeManagerHostname"], placed[bundle]))
     return {
         "address": ray.get_runtime_context().gcs_address if "://" not in address else address,
         "group": name,
         "hosts": [
             {
-                "node": node["NodeID"],
-                "name": node["NodeManagerHostname"],
-                "address": node["NodeManagerAddress"],
-                "cpus": int(node["Resources"]["CPU"]),
+                "bundle": bundle,
+                "node": placed[bundle],
+                "name": nodes[placed[bundle]]["NodeManagerHostname"],
+                "address": nodes[placed[bundle]]["NodeManagerAddress"],
+                "cpus": int(nodes[placed[bundle]]["Resources"]["CPU"]),
             }
-            for node in chosen
+            for bundle in order
         ],
     }
 

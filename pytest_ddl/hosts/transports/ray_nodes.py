@@ -17,6 +17,7 @@ import json
 import selectors
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, 
 _BRIDGE = str(Path(__file__).with_name("ray_bridge.py"))
 _CONNECT_WAIT = 30.0
 """Maximum seconds until Ray has connected to a cluster, or has said that it cannot."""
+_LOOK = 0.5
+"""Seconds between looks at what Ray prints while it connects."""
+_TOKEN = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on its nodes"
 _CLOSE_WAIT = 5.0
 """Maximum seconds until the process that holds the nodes has ended."""
 
@@ -87,23 +91,37 @@ class Ray:
                 _bridge("hold", self._wanted), stdin=pipe, stdout=pipe, stderr=log, start_new_session=True
             )
         assert self._holder.stdout is not None
-        wait = self._timeout + _CONNECT_WAIT
+        line = b""
+        deadline = time.monotonic() + self._timeout + _CONNECT_WAIT
         with selectors.DefaultSelector() as selector:
             selector.register(self._holder.stdout, selectors.EVENT_READ)
-            line = self._holder.stdout.readline() if selector.select(wait) else b""
+            while time.monotonic() < deadline and not self._is_refused():
+                if selector.select(_LOOK):
+                    line = self._holder.stdout.readline()
+                    break
         if line:
             found: dict[str, Any] = json.loads(line)
             if "error" in found:
                 raise TransportError(found["error"])
             return found
-        said = " ".join(self._log.read_text(encoding="utf-8", errors="replace").split())[-300:]
-        raise TransportError(
-            f"--ddl-launcher=ray: address={self._wanted['address']!r} gives no answer within {wait:.0f} s"
-            f"{f' ({said})' if said else ''}; see whether `ray status` answers"
-        )
+        # It would go on trying.
+        self._holder.kill()
+        where = f"--ddl-launcher=ray: address={self._wanted['address']!r}"
+        if self._is_refused():
+            raise TransportError(f"{where}: the cluster refuses the token of this process; {_TOKEN}")
+        said = " ".join(self._said().split())[-300:]
+        raise TransportError(f"{where} gives no answer{f' ({said})' if said else ''}; see whether `ray status` does")
+
+    def _is_refused(self) -> bool:
+        """Return whether Ray has printed that the token is wrong. It goes on trying for a long time."""
+        return "InvalidAuthToken" in self._said()
+
+    def _said(self) -> str:
+        return self._log.read_text(encoding="utf-8", errors="replace")
 
     def command(self, host: Host, program: Sequence[str]) -> Sequence[str]:
-        where = {"address": self._found["address"], "group": self._found["group"], "bundle": self._hosts.index(host)}
+        bundle = self._found["hosts"][self._hosts.index(host)]["bundle"]
+        where = {"address": self._found["address"], "group": self._found["group"], "bundle": bundle}
         return _bridge("run", {**where, "program": list(program)})
 
     def close(self) -> None:
