@@ -118,9 +118,22 @@ def prepare(config: pytest.Config) -> None:
         return
     _ = harness.machine
     if harness.settings["launcher"] not in harness._launchers:
-        harness.make_launcher()
+        _start(harness)
     harness.check_required()
     harness.warm_up()
+
+
+def _start(harness: Harness) -> None:
+    """Start the launcher for several hosts, on which all tests depend.
+
+    :raises pytest.UsageError: if it cannot be used, instead of once for each test.
+    """
+    from pytest_ddl.cluster.launcher import LaunchError
+
+    try:
+        _ = harness.pool.launcher
+    except LaunchError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
