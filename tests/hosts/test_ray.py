@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -21,6 +22,7 @@ import psutil
 import pytest
 
 from pytest_ddl.hosts.transport import ArgumentError, TransportArguments, TransportError
+from pytest_ddl.hosts.transports import ray_bridge
 from pytest_ddl.hosts.transports.ray_nodes import Ray
 from tests.polling import wait_until
 
@@ -47,20 +49,18 @@ class RayCluster:
     def option(self, *settings: str) -> str:
         return f"--ddl-launcher=ray[{','.join([f'address={self.address}', *settings])}]"
 
+    def on_nodes(self) -> Iterator[tuple[psutil.Process, str]]:
+        """Yield the processes on the nodes with their command lines."""
+        own = {str(folder) for folder in self.folders}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("TMPDIR") in own and process.status() != psutil.STATUS_ZOMBIE:
+                    yield process, " ".join(process.cmdline())
+
     def programs(self) -> list[str]:
         """Return the command lines of what runs on the nodes for this transport."""
-        own = {f"TMPDIR={folder}" for folder in self.folders}
-        found = []
-        for process in psutil.process_iter():
-            try:
-                is_own = f"TMPDIR={process.environ().get('TMPDIR')}" in own and process.status() != psutil.STATUS_ZOMBIE
-                line = " ".join(process.cmdline()) if is_own else ""
-            except psutil.Error:
-                continue
-            # The rest is Ray's own: its raylets, and its workers and agents, which have a title.
-            if line and "/ray/" not in line and not line.startswith("ray::"):
-                found.append(line)
-        return found
+        # The rest is Ray's own: its raylets, and its workers and agents, which have a title.
+        return [line for _, line in self.on_nodes() if line and "/ray/" not in line and not line.startswith("ray::")]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_ranks_run_on_both_nodes(cluster: RayCluster, project: Any) -> None:
     nice = os.nice(0)
     # Ray gives an actor one thread and a low priority, which the ranks must not have.
     limit = os.environ.get("OMP_NUM_THREADS")
-    assert sorted(re.findall("on .*", text)) == [f"on {name} with {limit} {nice}" for name in NODES]
+    assert sorted(re.findall("^on node-.*", text, re.MULTILINE)) == [f"on {name} with {limit} {nice}" for name in NODES]
     found = outcome["test_one[multi_worker_mirrored]"].text
     assert re.search(r"rank [01] of 2", found), found
     assert "'node-b' != 'node-b'" in found
@@ -161,34 +161,50 @@ def test_ranks_run_on_both_nodes(cluster: RayCluster, project: Any) -> None:
 
 @pytest.mark.slow
 @with_ray
-@pytest.mark.parametrize("target", ["bridge", "actor"])
+@pytest.mark.parametrize("target", ["bridge", "actor", "pytest"])
 def test_a_killed_process_gives_a_verdict_and_leaves_nothing(
     cluster: RayCluster, project: Any, tmp_path: Path, target: str
 ) -> None:
-    report = tmp_path / "report.xml"
-    arguments = ["--ddl-strategy=multi_worker_mirrored", cluster.option(), "-k", "waits", f"--junitxml={report}"]
-    process = project.start(*arguments, env={**cluster.environ, "STARTED": str(tmp_path)})
-    wait_until(
-        lambda: all((tmp_path / name).exists() for name in NODES) or process.poll() is not None, "no rank has started"
-    )
-    if target == "bridge":
-        bridges = [one for one in psutil.Process(process.pid).children() if "run" in one.cmdline()]
-        assert len(bridges) == 2, [one.cmdline() for one in bridges]
-        struck = bridges[0]
-    else:
-        struck = next(one for one in psutil.process_iter(["name"]) if one.info["name"].startswith("ray::Holder"))
-    struck.send_signal(signal.SIGKILL)
-    started = time.monotonic()
-    outcome = project.finish(process, 60.0, report)
+    arguments = ["--ddl-strategy=multi_worker_mirrored", cluster.option(), "-k", "waits"]
+    process = project.start(*arguments, "-p", "no:cacheprovider", env={**cluster.environ, "STARTED": str(tmp_path)})
+    try:
+        wait_until(
+            lambda: process.poll() is not None or all((tmp_path / name).exists() for name in NODES),
+            "no rank has started",
+        )
+        children = psutil.Process(process.pid).children()
+        bridges = [one for one in children if {"run", str(ray_bridge.__file__)} <= {*one.cmdline()}]
+        actors = [one for one, line in cluster.on_nodes() if line.startswith("ray::Holder")]
+        assert (len(bridges), len(actors)) == (2, 2)
+        struck = {"bridge": bridges[0], "actor": actors[0], "pytest": psutil.Process(process.pid)}[target]
+        struck.send_signal(signal.SIGKILL)
+        started = time.monotonic()
+        stdout, stderr = process.communicate(timeout=60.0)
+    finally:
+        process.kill()
     seconds = time.monotonic() - started
-    said = outcome.stdout + outcome.stderr
-    assert list(outcome.outcomes.values()) in (["failed"], ["error"]), said
-    assert "the connection to the host" in said, said
     assert seconds < FAST, f"the verdict took {seconds:.1f} s"
     wait_until(lambda: not cluster.programs(), f"{cluster.programs()} still run", GONE)
-    assert outcome.processes == []
     print(f"verdict after {seconds:.1f} s, nothing left after {time.monotonic() - started:.1f} s")
+    assert project.processes() == []
     assert [list(folder.iterdir()) for folder in cluster.folders] == [[], []]
+    if target == "pytest":
+        # Nobody removes the session's folder on this machine if pytest is killed.
+        for left in project.temporary.iterdir():
+            shutil.rmtree(left)
+    else:
+        assert "1 failed" in stdout or "1 error" in stdout, stdout + stderr
+        assert "the connection to the host" in stdout, stdout + stderr
+
+
+@pytest.mark.slow
+@with_ray
+def test_a_run_that_cannot_be_placed_is_a_wrong_use(cluster: RayCluster, project: Any) -> None:
+    arguments = ["--ddl-strategy=multi_worker_mirrored", cluster.option("hosts=3", "timeout=0.5")]
+    outcome = project.pytest(*arguments, env=cluster.environ)
+    assert outcome.status == pytest.ExitCode.USAGE_ERROR, outcome.stderr
+    assert outcome.stderr.startswith("ERROR: --ddl-launcher=ray: hosts=3 with cpus=1"), outcome.stderr
+    assert outcome.processes == []
 
 
 @pytest.mark.slow
