@@ -117,7 +117,13 @@ def prepare(config: pytest.Config) -> None:
     if _in_rank() or config.option.collectonly or config.option.ddl_list or config.option.help:
         return
     _ = harness.machine
-    if harness.settings["launcher"] not in harness._launchers:
+    is_worker = hasattr(config, "workerinput")
+    if harness.settings["launcher"] not in harness._launchers and not is_worker:
+        if getattr(config.option, "dist", "no") != "no":
+            # This process of pytest-xdist runs no tests. Its workers have hosts of their own.
+            harness.check_launcher()
+            harness.check_required()
+            return
         _start(harness)
     harness.check_required()
     harness.warm_up()

@@ -14,6 +14,9 @@ from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.hosts.remote import RemoteLauncher
 from pytest_ddl.hosts.transport import Host, Transport, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.netns import Netns
+from tests.plugin.conftest import new_project
+
+__all__ = ["new_project"]
 
 
 class Emulated:

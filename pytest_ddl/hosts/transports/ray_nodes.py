@@ -36,7 +36,7 @@ _CLOSE_WAIT = 5.0
 
 
 class Ray:
-    """Nodes of a Ray cluster, of which this machine is one, or for which it is a client with ``ray://``."""
+    """Nodes of a Ray cluster, of which this machine is one."""
 
     name = "ray"
     summary = "nodes of a Ray cluster, each with an actor that holds the program"
