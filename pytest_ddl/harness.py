@@ -143,6 +143,13 @@ class Harness:
             launcher.ledger.capacity.setdefault("gpu", self._machine.gpus)
         return launcher
 
+    def check_launcher(self) -> None:
+        """Check the name of the launcher without starting it.
+
+        :raises pytest.UsageError: if ``--ddl-launcher`` names none.
+        """
+        self._chosen_launcher()
+
     def _chosen_launcher(self) -> tuple[str, MakeLauncher]:
         """Return the name of the launcher, and the function that starts it.
 

@@ -117,8 +117,29 @@ def prepare(config: pytest.Config) -> None:
     if _in_rank() or config.option.collectonly or config.option.ddl_list or config.option.help:
         return
     _ = harness.machine
+    is_worker = hasattr(config, "workerinput")
+    if harness.settings["launcher"] not in harness._launchers and not is_worker:
+        if getattr(config.option, "dist", "no") != "no":
+            # This process of pytest-xdist runs no tests. Its workers have hosts of their own.
+            harness.check_launcher()
+            harness.check_required()
+            return
+        _start(harness)
     harness.check_required()
     harness.warm_up()
+
+
+def _start(harness: Harness) -> None:
+    """Start the launcher for several hosts, on which all tests depend.
+
+    :raises pytest.UsageError: if it cannot be used, instead of once for each test.
+    """
+    from pytest_ddl.cluster.launcher import LaunchError
+
+    try:
+        _ = harness.pool.launcher
+    except LaunchError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:

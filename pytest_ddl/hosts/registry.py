@@ -14,6 +14,7 @@ from pytest_ddl.hosts.transports.docker import Docker
 from pytest_ddl.hosts.transports.kubernetes import Kubernetes
 from pytest_ddl.hosts.transports.mpi import Mpi
 from pytest_ddl.hosts.transports.netns import Netns
+from pytest_ddl.hosts.transports.ray_nodes import Ray
 from pytest_ddl.hosts.transports.slurm import Slurm
 from pytest_ddl.hosts.transports.ssh import Ssh
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import Launcher
     from pytest_ddl.hosts.group import HostGroup
 
-BUILT_IN = (Ssh, Slurm, Kubernetes, Docker, Mpi, Netns)
+BUILT_IN = (Ssh, Slurm, Kubernetes, Docker, Mpi, Ray, Netns)
 """Transports of this package, in the order of the docs."""
 _LAUNCHER = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<settings>[^\]]*)\])?")
 
