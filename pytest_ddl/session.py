@@ -117,8 +117,6 @@ def prepare(config: pytest.Config) -> None:
     if _in_rank() or config.option.collectonly or config.option.ddl_list or config.option.help:
         return
     _ = harness.machine
-    if harness.settings["launcher"] not in harness._launchers:
-        harness.make_launcher()
     harness.check_required()
     harness.warm_up()
 

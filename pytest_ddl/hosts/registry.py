@@ -11,11 +11,12 @@ from pytest_ddl.hosts.transport import MakeTransport, TransportArguments, Transp
 from pytest_ddl.hosts.transports.netns import Netns
 from pytest_ddl.hosts.transports.slurm import Slurm
 from pytest_ddl.hosts.transports.ssh import Ssh
+from pytest_ddl.hosts.transports.tf_config import TfConfig
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import Launcher
 
-BUILT_IN = (Ssh, Slurm, Netns)
+BUILT_IN = (Ssh, Slurm, TfConfig, Netns)
 """Transports of this package, in the order of the docs."""
 _LAUNCHER = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<settings>[^\]]*)\])?")
 
