@@ -144,7 +144,7 @@ class Task:
 
 def _repeat(stream: IO[bytes], said: deque[str]) -> None:
     """Write what a program says on stderr to the own one, and keep its last lines."""
-    with contextlib.suppress(OSError, ValueError):
+    with stream, contextlib.suppress(OSError, ValueError):
         for line in stream:
             os.write(2, line)
             said.append(line.decode(errors="replace").strip())

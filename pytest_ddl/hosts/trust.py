@@ -54,6 +54,13 @@ _FEW = 8
 """A random key has far more different bytes than this."""
 
 
+class Key(bytes):
+    """Key of a run, which a traceback or a debugger does not show by accident."""
+
+    def __repr__(self) -> str:
+        return "<key>"
+
+
 class KeyProblemError(ValueError):
     """There is no usable key. The message is one line with the fix, and does not contain the key."""
 
@@ -117,7 +124,7 @@ def new_ticket() -> bytes:
     return secrets.token_bytes(_TICKET)
 
 
-def read_key(environ: Mapping[str, str]) -> bytes:
+def read_key(environ: Mapping[str, str]) -> Key:
     """Return the key of the run.
 
     :raises KeyProblemError: if there is none, or if others may know it.
@@ -152,7 +159,7 @@ def _read_file(path: str) -> bytes:
         raise KeyProblemError(f"{KEY_FILE_VARIABLE}={path} cannot be read ({error.strerror}); {_MAKE_KEY}") from None
 
 
-def _checked(found: bytes, where: str, *, raw: bool) -> bytes:
+def _checked(found: bytes, where: str, *, raw: bool) -> Key:
     key = found if raw and len(found) == KEY_BYTES else b""
     if not key:
         try:
@@ -164,7 +171,7 @@ def _checked(found: bytes, where: str, *, raw: bool) -> bytes:
         raise KeyProblemError(f"{where} has not {2 * KEY_BYTES} hexadecimal digits{also}; {_MAKE_KEY}")
     if len(set(key)) < _FEW:
         raise KeyProblemError(f"{where} is a key that can be guessed; {_MAKE_KEY}")
-    return key
+    return Key(key)
 
 
 def _mac(key: bytes, role: bytes, said: bytes) -> bytes:

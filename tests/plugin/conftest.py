@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
@@ -74,12 +74,17 @@ class Project:
         path.write_text(dedent(text))
         return self
 
-    def start(self, *args: str, python: bool = False, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start pytest (or a Python script) in the folder."""
+    def start(
+        self, *args: str, python: bool = False, env: Mapping[str, str] | None = None, before: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
+        """Start pytest (or a Python script) in the folder.
+
+        :param before: command that starts another one, such as ``nsenter`` with its options.
+        """
         self.marks.append(uuid.uuid4().hex)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         environ = {**kept, "TMPDIR": str(self.temporary), MARK: self.marks[-1], **(env or {})}
-        command = [sys.executable, *args] if python else [sys.executable, "-m", "pytest", *args]
+        command = [*before, sys.executable, *([] if python else ["-m", "pytest"]), *args]
         return subprocess.Popen(
             command,
             cwd=self.folder,
