@@ -20,8 +20,8 @@ from pytest_ddl.hosts.trust import Claim, HandshakeError, Purpose, RefusedError
 
 CONNECT_WAIT = 5.0
 """Maximum seconds for one attempt to connect."""
-PAUSE = 0.3
-"""Seconds between two attempts."""
+PAUSE, REFUSED_PAUSE = 0.3, 1.0
+"""Seconds between two attempts, the second if the controller has refused. It reports each of these."""
 REFUSED_WAIT = 5.0
 """Maximum seconds to go on after the controller has refused. It may not know yet that an earlier process has ended."""
 PROGRAM_END_WAIT = 3.5
@@ -73,10 +73,11 @@ class Task:
         started = time.monotonic()
         refused_at: float | None = None
         while True:
+            pause = PAUSE
             try:
                 return self._connect(claim)
             except RefusedError as error:
-                now = time.monotonic()
+                pause, now = REFUSED_PAUSE, time.monotonic()
                 refused_at = refused_at or now
                 if now - refused_at > min(REFUSED_WAIT, wait):
                     raise TaskError(f"{self._where} refuses {self._name}: {error}") from None
@@ -87,7 +88,7 @@ class Task:
                         f"no connection to {self._where} within {wait:.0f} s ({why}): run the same pytest line in "
                         "every task, and allow this port in the network; [wait=SECONDS] allows more time"
                     ) from None
-            threading.Event().wait(PAUSE)
+            threading.Event().wait(pause)
 
     def _connect(self, claim: Claim) -> socket.socket:
         connection = socket.create_connection(self._place, CONNECT_WAIT)

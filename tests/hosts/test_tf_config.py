@@ -275,22 +275,27 @@ class TwoTasks:
     def __init__(self, network: Netns) -> None:
         self._network, self._hosts = network, network.hosts()
 
-    def start(self, project: Project, *args: str, env: Mapping[str, str] | None = None) -> list[subprocess.Popen[str]]:
-        """Start the task and then the controller. Return the controller first."""
-        places = [f"{host.address}:2222" for host in self._hosts]
+    def start(
+        self, project: Project, index: int, *args: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start the pytest process of a worker."""
+        config = tf_config([f"{host.address}:2222" for host in self._hosts], index)
         key = {"PYTEST_DDL_KEY": KEY.hex()} if env is None else env
         line = ["-p", "no:cacheprovider", "--ddl-launcher=tf_config[wait=60]", *args]
-        return [
-            project.start(
-                *line,
-                before=self._network.command(self._hosts[index], []),
-                env={"TF_CONFIG": tf_config(places, index), **key},
-            )
-            for index in (1, 0)
-        ][::-1]
+        before = self._network.command(self._hosts[index], [])
+        return project.start(*line, before=before, env={"TF_CONFIG": config, **key})
+
+    def start_both(
+        self, project: Project, *args: str, env: Mapping[str, str] | None = None
+    ) -> list[subprocess.Popen[str]]:
+        """Start the task and then the controller. Return the controller first."""
+        return [self.start(project, index, *args, env=env) for index in (1, 0)][::-1]
 
     def finish(self, project: Project, both: list[subprocess.Popen[str]], seconds: float = 200.0) -> list[Outcome]:
-        found = [project.finish(process, seconds) for process in both]
+        # Before the look for processes that are left: that would take the status of one that ends meanwhile.
+        for process in both:
+            process.wait(seconds)
+        found = [project.finish(process) for process in both]
         for one in found:
             assert KEY.hex() not in one.stdout + one.stderr
         return found
@@ -313,7 +318,7 @@ MakeProject = Callable[[Mapping[str, str]], Project]
 @pytest.mark.slow
 def test_ranks_run_on_both_tasks(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_both.py": PASSES})
-    controller, task = two.finish(project, two.start(project, "--ddl-strategy=multi_worker_mirrored"))
+    controller, task = two.finish(project, two.start_both(project, "--ddl-strategy=multi_worker_mirrored"))
     assert (controller.status, task.status) == (0, 0), controller.stdout + controller.stderr + task.stderr
     assert "1 passed" in controller.stdout
     networks = {(project.folder / f"rank-{rank}").read_text() for rank in (0, 1)}
@@ -327,7 +332,7 @@ def test_ranks_run_on_both_tasks(two: TwoTasks, new_project: MakeProject) -> Non
 @pytest.mark.slow
 def test_a_failure_is_the_status_of_both(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_fails.py": "def test_fails(): assert False"})
-    controller, task = two.finish(project, two.start(project))
+    controller, task = two.finish(project, two.start_both(project))
     assert (controller.status, task.status) == (1, 1)
     assert "1 failed" in controller.stdout
     assert (task.processes, task.files) == ([], [])
@@ -336,7 +341,7 @@ def test_a_failure_is_the_status_of_both(two: TwoTasks, new_project: MakeProject
 @pytest.mark.slow
 def test_a_wrong_option_is_the_status_of_both(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_fails.py": "def test_fails(): assert False"})
-    controller, task = two.finish(project, two.start(project, "--ddl-strategy=wrong"))
+    controller, task = two.finish(project, two.start_both(project, "--ddl-strategy=wrong"))
     assert (controller.status, task.status) == (4, 4)
     assert "--ddl-strategy='wrong'" in controller.stderr
 
@@ -345,7 +350,7 @@ def test_a_wrong_option_is_the_status_of_both(two: TwoTasks, new_project: MakePr
 def test_without_a_key_both_end_at_once(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_passes.py": "def test_passes(): pass"})
     started = time.monotonic()
-    for one in two.finish(project, two.start(project, env={}), SPARE):
+    for one in two.finish(project, two.start_both(project, env={}), SPARE):
         assert one.status == 4
         (line,) = one.stderr.strip().splitlines()
         assert line.startswith("ERROR: --ddl-launcher=tf_config: PYTEST_DDL_KEY and PYTEST_DDL_KEY_FILE are not set")
@@ -356,17 +361,13 @@ def test_without_a_key_both_end_at_once(two: TwoTasks, new_project: MakeProject)
 @pytest.mark.slow
 def test_different_keys_end_both_with_the_reason(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_both.py": PASSES})
-    controller = two.start(project, "--ddl-strategy=multi_worker_mirrored", "--ddl-launcher=tf_config[wait=8]")
-    controller[1].kill()
-    controller[1].communicate()
-    _unused, late = two.start(project, "--ddl-strategy=mirrored", env={"PYTEST_DDL_KEY": secrets.token_hex(32)})
-    _unused.kill()
-    _unused.communicate()
-    (task,) = two.finish(project, [late], SPARE)
+    line = ("--ddl-strategy=multi_worker_mirrored", "--ddl-launcher=tf_config[wait=8]")
+    controller = two.start(project, 0, *line)
+    late = two.start(project, 1, *line, env={"PYTEST_DDL_KEY": secrets.token_hex(32)})
+    first, task = two.finish(project, [controller, late], SPARE)
     assert task.status == 3
     assert "it has not accepted the key" in task.stderr
-    (first,) = two.finish(project, [controller[0]], SPARE)
-    assert first.status == 1
+    assert first.status == 1, first.stdout + first.stderr
     assert "worker:1 has not dialed in within 8 s" in first.stdout
     assert "refused a connection from" in first.stderr
 
@@ -374,13 +375,14 @@ def test_different_keys_end_both_with_the_reason(two: TwoTasks, new_project: Mak
 @pytest.mark.slow
 def test_a_killed_task_fails_the_test_within_seconds(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_waits.py": WAITS})
-    both = two.start(project, "--ddl-strategy=multi_worker_mirrored")
+    both = two.start_both(project, "--ddl-strategy=multi_worker_mirrored")
     wait_until((project.folder / "rank-1").exists, "the ranks have not started")
     killed = time.monotonic()
     both[1].kill()
-    controller = project.finish(both[0], SPARE)
+    both[0].wait(SPARE)
     took = time.monotonic() - killed
     both[1].communicate()
+    controller = project.finish(both[0])
     assert controller.status == 1
     assert "worker:1" in controller.stdout
     assert took < 20.0, controller.stdout
@@ -390,14 +392,14 @@ def test_a_killed_task_fails_the_test_within_seconds(two: TwoTasks, new_project:
 @pytest.mark.slow
 def test_a_killed_controller_ends_the_task(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_waits.py": WAITS})
-    both = two.start(project, "--ddl-strategy=multi_worker_mirrored")
+    both = two.start_both(project, "--ddl-strategy=multi_worker_mirrored")
     wait_until((project.folder / "rank-1").exists, "the ranks have not started")
     killed = time.monotonic()
     os.kill(both[0].pid, signal.SIGKILL)
     both[1].wait(SPARE)
     took = time.monotonic() - killed
-    task = project.finish(both[1])
     both[0].communicate()
+    task = project.finish(both[1])
     assert took < 5.0, task.stderr
     assert task.status == 3
     assert "has ended without saying its exit status" in task.stderr.splitlines()[-1]
