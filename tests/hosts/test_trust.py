@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.hosts import rendezvous, trust
+from pytest_ddl.hosts import bridge, rendezvous, trust
 from pytest_ddl.hosts.frames import receive_message
 from pytest_ddl.hosts.rendezvous import Rendezvous
 from pytest_ddl.hosts.trust import Claim, HandshakeError, KeyProblemError, Purpose, RefusedError
@@ -199,7 +199,7 @@ def test_each_field_is_proven(door: Door) -> None:
             answer[place] ^= 3
             connection.sendall(answer)
             assert rest(connection) == b""
-    assert len(door.notes) == 3
+    wait_until(lambda: len(door.notes) == 3, seconds=10.0)
     door.admits()
 
 
@@ -266,8 +266,10 @@ def test_slow_clients_keep_nobody_waiting(door: Door) -> None:
         for connection in slow[-3:]:
             connection.sendall(b"x")
         door.admits()
-        # The limit has closed the oldest of them, and there is one line for each up to a number.
-        assert rest(slow[0])[CHALLENGE:] == b""
+        # The limit has closed the oldest of them, long before their time is over.
+        started = time.monotonic()
+        assert len(rest(slow[0])) in (0, CHALLENGE)
+        assert time.monotonic() - started < trust.HANDSHAKE_WAIT / 2
         assert len(door.notes) <= rendezvous.MAX_NOTES + 1
 
 
@@ -300,6 +302,30 @@ def test_a_ticket_that_nobody_gave_is_refused(door: Door) -> None:
     with door.dial(), pytest.raises(RefusedError):
         door.dial(Claim(Purpose.PROGRAM, "worker:1", bytes(16)))
     door.refuses("ticket that was not given")
+
+
+def test_a_ticket_is_for_one_connection_of_one_task(door: Door, tmp_path: Path) -> None:
+    with (
+        door.dial() as control,
+        door.dial(Claim(Purpose.CONTROL, "worker:2")),
+        bridge.ask(str(tmp_path / "tasks"), "worker:1", ["cat"]) as local,
+    ):
+        order = receive_message(control)
+        assert order is not None
+        ticket = bytes.fromhex(order["run"])
+        with pytest.raises(RefusedError):
+            door.dial(Claim(Purpose.PROGRAM, "worker:2", ticket))
+        with door.dial(Claim(Purpose.PROGRAM, "worker:1", ticket)):
+            _data, numbers, _flags, _address = socket.recv_fds(local, 1, 1)
+            os.close(numbers[0])
+            with pytest.raises(RefusedError):
+                door.dial(Claim(Purpose.PROGRAM, "worker:1", ticket))
+
+
+def test_an_evaluator_waits_for_the_status_only(door: Door) -> None:
+    with door.dial(Claim(Purpose.CONTROL, "evaluator:0")) as connection:
+        threading.Thread(target=door.controller.tell_status, args=(1,), daemon=True).start()
+        assert receive_message(connection) == {"status": 1}
 
 
 def test_another_service_is_no_controller() -> None:
