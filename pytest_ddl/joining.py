@@ -83,8 +83,13 @@ def _without_key() -> Iterator[None]:
 def _notes() -> Iterator[Callable[[str], None]]:
     """Yield a function that writes a line to stderr, also while pytest captures that for a test."""
     stderr = os.dup(2)
+
+    def note(line: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(stderr, f"pytest-ddl: {line}\n".encode())
+
     try:
-        yield lambda line: (os.write(stderr, f"pytest-ddl: {line}\n".encode()), None)[1]
+        yield note
     finally:
         os.close(stderr)
 
@@ -111,11 +116,13 @@ def _control(
         status, late = int(pytest.ExitCode.USAGE_ERROR), True
         raise
     finally:
-        rendezvous.tell_status(status, late=late)
-        rendezvous.close()
-        del os.environ[PATH_VARIABLE]
-        os.close(lock)
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            rendezvous.tell_status(status, late=late)
+        finally:
+            rendezvous.close()
+            del os.environ[PATH_VARIABLE]
+            os.close(lock)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _serve(task: Task, wait: float, note: Callable[[str], None]) -> int:

@@ -42,7 +42,7 @@ class _Order:
 
     def __init__(self, task: str, bridge: socket.socket) -> None:
         self.task, self.bridge = task, bridge
-        self.is_claimed = False
+        self.is_claimed = self.is_over = False
         self.connection: socket.socket | None = None
         self.problem = ""
 
@@ -124,18 +124,18 @@ class Rendezvous:
                 self._control(connection, proof, address, deadline)
             else:
                 self._connect_program(connection, proof, deadline)
-        except HandshakeError as error:
+        except OSError as error:
             connection.close()
             self._report(address, str(error))
 
     def _report(self, address: str, reason: str) -> None:
+        # With the lock, so that no line comes after close().
         with self._news:
             self._refused += 1
-            number = self._refused
-        if number <= MAX_NOTES:
-            self._note(f"refused a connection from {address}: {reason}")
-        if number == MAX_NOTES:
-            self._note("more refused connections are not reported")
+            if not self._closed and self._refused <= MAX_NOTES:
+                self._note(f"refused a connection from {address}: {reason}")
+                if self._refused == MAX_NOTES:
+                    self._note("more refused connections are not reported")
 
     def _control(self, connection: socket.socket, proof: trust.Proof, address: str, deadline: float) -> None:
         """Keep the connection over which a task gets its orders, until it ends."""
@@ -199,6 +199,8 @@ class Rendezvous:
             raise HandshakeError(f"{proof.claim.name} has a ticket that was not given, or was used already")
         notice_loss(connection)
         with self._news:
+            if order.is_over:
+                raise HandshakeError(f"nobody needs the program on {proof.claim.name} any more")
             order.connection = connection
             self._news.notify_all()
 
@@ -230,6 +232,7 @@ class Rendezvous:
                 _tell(bridge, {"problem": f"the task {order.task} has ended"})
             finally:
                 with self._news:
+                    order.is_over = True
                     self._orders.pop(ticket, None)
 
     def _problem_of(self, names: Sequence[str]) -> str:
@@ -281,9 +284,11 @@ class Rendezvous:
         :param late: also wait for tasks that have not dialed in yet.
         """
         with self._news:
-            if late:
-                until = min(self._deadline - time.monotonic(), LATE_WAIT)
-                self._news.wait_for(lambda: all(name in self._seen for name in self._tasks), max(until, 0.0))
+            missing = [name for name in self._tasks if name not in self._seen]
+            until = min(self._deadline - time.monotonic(), LATE_WAIT) if late else 0.0
+            if missing and until > 0:
+                self._note(f"waiting for {', '.join(missing)}, which will have the same exit status")
+                self._news.wait_for(lambda: all(name in self._seen for name in missing), until)
             controls = list(self._controls.values())
         for control in controls:
             with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from pytest_ddl.hosts import trust
 from pytest_ddl.hosts.frames import notice_loss, receive_message, send_message
-from pytest_ddl.hosts.trust import Claim, HandshakeError, Purpose, RefusedError
+from pytest_ddl.hosts.trust import Claim, Purpose, RefusedError
 
 CONNECT_WAIT = 5.0
 """Maximum seconds for one attempt to connect."""
@@ -26,6 +26,8 @@ REFUSED_WAIT = 5.0
 """Maximum seconds to go on after the controller has refused. It may not know yet that an earlier process has ended."""
 PROGRAM_END_WAIT = 3.5
 """Maximum seconds until a program has ended by itself, after its stdin was closed. An agent needs up to 3 s."""
+LAST_WORDS = 0.5
+"""Maximum seconds to read the rest of a program's stderr. Its own children may hold that open."""
 
 
 class TaskError(RuntimeError):
@@ -102,33 +104,43 @@ class Task:
 
     def _run(self, control: socket.socket, order: dict[str, Any]) -> None:
         """Run a program whose stdin and stdout are a new connection. Then say how it has ended."""
-        said: deque[str] = deque(maxlen=3)
         try:
             ticket, program = bytes.fromhex(order["run"]), [str(word) for word in order["program"]]
-            with self._connect(Claim(Purpose.PROGRAM, self._name, ticket)) as connection:
-                ends = connection.fileno()
+        except (KeyError, ValueError, TypeError):
+            return
+        problem = self._problem_of(ticket, program)
+        with contextlib.suppress(OSError), self._lock:
+            text = f"on the task {self._name}, {problem}" if problem else ""
+            send_message(control, {"ended": ticket.hex(), "text": text})
+
+    def _problem_of(self, ticket: bytes, program: list[str]) -> str:
+        """Run a program to its end. Return what went wrong."""
+        try:
+            connection = self._connect(Claim(Purpose.PROGRAM, self._name, ticket))
+        except OSError as error:
+            return f"no connection for a program ({error})"
+        with connection:
+            ends = connection.fileno()
+            try:
                 process = subprocess.Popen(
                     program, stdin=ends, stdout=ends, stderr=subprocess.PIPE, start_new_session=True
                 )
-            with self._lock:
-                self._running.add(process)
-            assert process.stderr is not None
-            reader = threading.Thread(target=_repeat, args=(process.stderr, said), daemon=True)
-            reader.start()
-            status = process.wait()
-            reader.join(0.5)
-            with self._lock:
-                self._running.discard(process)
-            ending = f"was killed by signal {-status}" if status < 0 else f"has ended with status {status}"
-            text = "; ".join([f"its Python {ending}", *said]) if status else ""
-        except HandshakeError as error:
-            text = f"it cannot connect for a program: {error}"
-        except OSError as error:
-            text = f"`{shlex.join(program[:1])}` cannot be started ({error.strerror}); set [python=PATH]"
-        except (KeyError, ValueError, TypeError):
-            return
-        with contextlib.suppress(OSError), self._lock:
-            send_message(control, {"ended": ticket.hex(), "text": text and f"on the task {self._name}, {text}"})
+            except OSError as error:
+                return f"`{shlex.join(program[:1])}` cannot be started ({error.strerror}); set [python=PATH]"
+        with self._lock:
+            self._running.add(process)
+        said: deque[str] = deque(maxlen=3)
+        assert process.stderr is not None
+        reader = threading.Thread(target=_repeat, args=(process.stderr, said), daemon=True)
+        reader.start()
+        status = process.wait()
+        reader.join(LAST_WORDS)
+        with self._lock:
+            self._running.discard(process)
+        if not status:
+            return ""
+        ending = f"was killed by signal {-status}" if status < 0 else f"has ended with status {status}"
+        return "; ".join([f"its Python {ending}", *said])
 
     def _end_programs(self) -> None:
         """Wait until the programs have ended by themselves. Their stdin is closed when the controller has ended."""

@@ -42,9 +42,11 @@ class TfConfig:
             )
 
     def hosts(self) -> Sequence[Host]:
-        local = bridge.ask(self._path, None, [])
-        with local:
-            problem = bridge.problem_of(bridge.read_all(local))
+        try:
+            with bridge.ask(self._path, None, []) as local:
+                problem = bridge.problem_of(bridge.read_all(local))
+        except OSError as error:
+            problem = f"the pytest process that listens for tasks has ended ({error.strerror}); start the run again"
         if problem:
             raise TransportError(f"--ddl-launcher=tf_config: {problem}")
         return [Host(name, address) for name, (address, _port) in self._job.tasks.items()]
