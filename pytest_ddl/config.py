@@ -16,6 +16,8 @@ import pytest
 from pytest_ddl.words import CHECK, FIXTURE, TRY, Words
 
 ENV_PREFIX = "PYTEST_DDL_"
+KEY_VARIABLES = ("PYTEST_DDL_KEY", "PYTEST_DDL_KEY_FILE")
+"""Variables that are no options; see :mod:`pytest_ddl.hosts.trust`."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,12 @@ def flag_before_parsing(config: pytest.Config, name: str) -> bool:
         return False
 
 
+def launcher_before_configuring(config: pytest.Config) -> str:
+    """Return the value of ``--ddl-launcher``, while plugins are not configured yet."""
+    value, _origin = _raw(config, next(option for option in OPTIONS if option.name == "launcher"), os.environ)
+    return str(value).strip()
+
+
 def resolve_without_pytest(environ: Mapping[str, str] | None = None) -> Settings:
     """Find the value of every option in a process that does not run pytest.
 
@@ -309,7 +317,7 @@ def _raw(config: pytest.Config, option: Option, environ: Mapping[str, str]) -> t
 
 
 def _warn_about_unknown(config: pytest.Config, environ: Mapping[str, str]) -> None:
-    known = [option.env for option in OPTIONS]
+    known = [*(option.env for option in OPTIONS), *KEY_VARIABLES]
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX) and name not in known:
             # Imported only here because every pytest run with this plugin imports this module.

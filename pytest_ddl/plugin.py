@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddl.config import MARKERS, SETTINGS, add_options, flag_before_parsing, resolve
+from pytest_ddl.config import (
+    MARKERS,
+    SETTINGS,
+    add_options,
+    flag_before_parsing,
+    launcher_before_configuring,
+    resolve,
+)
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
@@ -81,8 +88,23 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"ddl: {', '.join(chosen)}" if chosen else None
 
 
+@pytest.hookimpl(specname="pytest_cmdline_main", wrapper=True, tryfirst=True)
+def pytest_cmdline_main_of_job(config: pytest.Config) -> Generator[None, Any, Any]:
+    if not launcher_before_configuring(config).startswith("tf_config"):
+        return (yield)
+    from pytest_ddl import joining
+
+    return (yield from joining.run(config))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if "pytest_ddl.joining" in sys.modules:
+        from pytest_ddl.joining import TASK
+
+        # The tests run elsewhere.
+        if TASK in config.stash:
+            return config.stash[TASK]()
     if not config.option.ddl_list:
         return None
     from pytest_ddl.listing import show_strategies

@@ -17,12 +17,13 @@ from pytest_ddl.hosts.transports.netns import Netns
 from pytest_ddl.hosts.transports.ray_nodes import Ray
 from pytest_ddl.hosts.transports.slurm import Slurm
 from pytest_ddl.hosts.transports.ssh import Ssh
+from pytest_ddl.hosts.transports.tf_config import TfConfig
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import Launcher
     from pytest_ddl.hosts.group import HostGroup
 
-BUILT_IN = (Ssh, Slurm, Kubernetes, Docker, Mpi, Ray, Netns)
+BUILT_IN = (Ssh, Slurm, Kubernetes, Docker, Mpi, Ray, TfConfig, Netns)
 """Transports of this package, in the order of the docs."""
 _LAUNCHER = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<settings>[^\]]*)\])?")
 
