@@ -95,7 +95,11 @@ class Rendezvous:
                 # No file descriptor is free, for example. The next connection may end in the meantime.
                 time.sleep(0.05)
                 continue
-            serve(connection, address)
+            try:
+                serve(connection, address)
+            except RuntimeError:
+                # The machine permits no further thread now. A task dials in again.
+                connection.close()
 
     # ----- tasks -----
 
@@ -108,8 +112,8 @@ class Rendezvous:
                 # Shut down and not closed: its own thread uses the number of the socket, and closes it.
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
+            _in_thread(self._examine, connection, name)
             self._strangers[connection] = name
-        _in_thread(self._examine, connection, name)
 
     def _examine(self, connection: socket.socket, address: str) -> None:
         deadline = time.monotonic() + trust.HANDSHAKE_WAIT
@@ -234,6 +238,9 @@ class Rendezvous:
                 with self._news:
                     order.is_over = True
                     self._orders.pop(ticket, None)
+                    # It may have come just after the time to wait for it.
+                    if order.connection is not None:
+                        order.connection.close()
 
     def _problem_of(self, names: Sequence[str]) -> str:
         """Wait until these tasks have dialed in. Return what is missing at the end of that time."""
