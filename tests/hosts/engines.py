@@ -26,6 +26,8 @@ from tests.polling import wait_until
 NODES = ("node1", "node2")
 """Names of the hosts of a service. One more host, ``login``, is where pytest runs."""
 SSH_PORT = 2222
+_PLAIN = ("-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ControlMaster=no")
+"""Options without which ssh leaves a process in the background, under the configuration here."""
 _END_WAIT = 20.0
 """Maximum seconds until a service has ended what it has started."""
 
@@ -247,10 +249,13 @@ class SshSite(Site):
         self.config.write_text(
             "".join(f"Host {name}\n  HostName {self.address(name)}\n" for name in NODES)
             + f"Host *\n  Port {SSH_PORT}\n  IdentityFile {self.folder}/user\n  IdentitiesOnly yes\n"
+            # What users may have, for work in a terminal.
+            f"  RequestTTY force\n  ControlMaster auto\n  ControlPersist 10m\n  ControlPath {self.folder}/%n\n"
+            "  LocalForward 18080 localhost:80\n  ExitOnForwardFailure yes\n"
             "  UserKnownHostsFile /dev/null\n  StrictHostKeyChecking no\n  LogLevel ERROR\n"
         )
         for name in NODES:
-            command = self.inside("login", "ssh", "-F", str(self.config), "-o", "BatchMode=yes", name, "true")
+            command = self.inside("login", "ssh", "-F", str(self.config), *_PLAIN, name, "true")
             try:
                 wait_until(lambda c=command: subprocess.run(c, capture_output=True).returncode == 0, seconds=30.0)
             except AssertionError:

@@ -63,9 +63,11 @@ WAITING = """
 REPORTING = """
     import pathlib
 
+    from pytest_ddl.cluster.worker import current_rank
+
     def pytest_runtest_logreport(report):
-        # Written elsewhere first: a reader must not find half of it.
-        if report.failed or report.when == "call":
+        # Written elsewhere first: a reader must not find half of it. Ranks have this file too.
+        if current_rank() is None and (report.failed or report.when == "call"):
             name = report.nodeid.partition("::")[2].partition("[")[0]
             path = pathlib.Path(f"verdict-{name}")
             path.with_suffix(".part").write_text(f"{report.outcome} {report.longreprtext}")

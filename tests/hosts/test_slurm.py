@@ -17,6 +17,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def scene(new_project: Callable[..., Project]) -> Iterator[scenes.Scene]:
     with opened(SlurmSite) as site:
+        # What a user may have set for srun.
+        site.environ |= {"SLURM_LABELIO": "1", "SLURM_NTASKS_PER_NODE": "2", "SLURM_CPU_BIND": "cores"}
         yield scenes.Scene(site, new_project, ["--ddl-launcher=slurm"], _is_step)
 
 

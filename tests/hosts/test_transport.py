@@ -94,6 +94,13 @@ def test_slurm_needs_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
         Slurm(given("slurm")).hosts()
 
 
+def test_slurm_must_not_start_pytest_on_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_STEP_NUM_TASKS": "4"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TransportError, match=r"more than once \(SLURM_STEP_NUM_TASKS=4\); start it without srun"):
+        Slurm(given("slurm")).hosts()
+
+
 def test_slurm_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")

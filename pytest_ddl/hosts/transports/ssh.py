@@ -8,8 +8,14 @@ from collections.abc import Mapping, Sequence
 from pytest_ddl.hosts.transport import Host, TransportArguments
 from pytest_ddl.hosts.transports.programs import require
 
-_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
-"""No question to the user, and an end if the host does not answer; see ssh_config(5)."""
+_OPTIONS = (
+    # No question to the user, and an end if the host does not answer.
+    *("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3"),
+    # What the user has configured for terminals: another command, ports that only one ssh can forward, and a process
+    # in the background that outlives the run.
+    *("RemoteCommand=none", "ClearAllForwardings=yes", "ControlMaster=no"),
+)
+"""Options of ssh_config(5)."""
 
 
 class Ssh:
