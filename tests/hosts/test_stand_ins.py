@@ -201,4 +201,4 @@ def test_clusters_run_through_the_programs(
     with started(launcher, "multi_worker_mirrored") as cluster:
         found = values(call(cluster, network))
     assert len({*found, network()}) == 3
-    assert [host.address for host in launcher.hosts] == [host.address for host in hosts]
+    assert [host.address for host in launcher.group.hosts] == [host.address for host in hosts]

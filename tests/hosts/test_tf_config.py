@@ -367,7 +367,7 @@ def test_different_keys_end_both_with_the_reason(two: TwoTasks, new_project: Mak
     first, task = two.finish(project, [controller, late], SPARE)
     assert task.status == 3
     assert "it has not accepted the key" in task.stderr
-    assert first.status == 1, first.stdout + first.stderr
+    assert first.status == 4, first.stdout + first.stderr
     assert "worker:1 has not dialed in within 8 s" in first.stdout
     assert "refused a connection from" in first.stderr
 
