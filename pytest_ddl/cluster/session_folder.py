@@ -2,7 +2,8 @@
 
 The pytest process that makes the folder holds a lock in it. Under pytest-xdist, each worker may have its own zygote,
 with a folder of its own inside. If the controller was killed, the zygotes remove the whole folder. They use this
-module, so it imports only the standard library.
+module, so it imports only the standard library. If the zygotes are on other hosts, a process that runs this file does
+the same: ``python session_folder.py FOLDER`` removes the folder at the end of its stdin.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sys
 
 PREFIX, ZYGOTE_PREFIX = "pytest-ddl-", "zygote-"
 """Start of the name of a session's folder, and of the folder of a zygote inside it."""
@@ -44,3 +46,8 @@ def _is_held(session: str) -> bool:
         finally:
             os.close(lock)
     return False
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    remove(sys.argv[1])

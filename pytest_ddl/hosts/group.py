@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from typing import Any
 
 import execnet
 
-from pytest_ddl.cluster import user_modules
+from pytest_ddl.cluster import session_folder, user_modules
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.hosts import preflight
 from pytest_ddl.hosts.agent import BEAT
@@ -52,8 +54,13 @@ class HostGroup:
             raise (LaunchError(str(error)) if isinstance(error, TransportError) else error) from None
         self._wake, self._waker = socket.socketpair()
         self._waker.setblocking(False)
-        self._folder = folder / f"hosts-{id(self):x}"
-        self._folder.mkdir(parents=True)
+        self._folder = Path(tempfile.mkdtemp(prefix=session_folder.ZYGOTE_PREFIX, dir=folder))
+        # No zygote on this machine would remove the session's folder if this process is killed.
+        self._sweeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", session_folder.__file__, str(self._folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         news = threading.Condition(threading.RLock())
         self.links = [
             HostLink(host, news, self._execnet, self._folder / f"{index}.log", self._note_lost)
@@ -152,7 +159,8 @@ class HostGroup:
         self._transport.close()
         for end in (self._wake, self._waker):
             end.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        # It removes the folder of this group.
+        self._sweeper.communicate()
 
 
 def _raise_for(problems: Sequence[preflight.Problem]) -> None:

@@ -155,7 +155,8 @@ def expect_verdict(scene: Scene, strike: Callable[[Project], None], expected: st
         wait_until(verdict.exists, f"no verdict on {expected!r}", seconds=60.0)
         assert expected in verdict.read_text()
         process.communicate(timeout=180.0)
-        assert (project.folder / "verdict-test_goes_on").read_text().startswith("passed")
+        next_verdict = (project.folder / "verdict-test_goes_on").read_text()
+        assert next_verdict.startswith("passed"), next_verdict
 
 
 def expect_end_with_pytest(scene: Scene) -> None:

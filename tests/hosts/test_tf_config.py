@@ -368,7 +368,7 @@ def test_different_keys_end_both_with_the_reason(two: TwoTasks, new_project: Mak
     assert task.status == 3
     assert "it has not accepted the key" in task.stderr
     assert first.status == 4, first.stdout + first.stderr
-    assert "worker:1 has not dialed in within 8 s" in first.stdout
+    assert "worker:1 has not dialed in within 8 s" in first.stderr
     assert "refused a connection from" in first.stderr
 
 

@@ -1,0 +1,122 @@
+"""Runs of pytest over emulated hosts, as users start them."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.conftest import Emulated
+from tests.plugin.conftest import Project
+from tests.polling import wait_until
+
+pytestmark = pytest.mark.slow
+
+TESTS = """
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.ddl(strategies="multi_worker_mirrored")
+
+
+def test_runs(ddl_strategy):
+    Path(f"network-{ddl_strategy.cluster_resolver.task_id}").write_text(os.readlink("/proc/self/ns/net"))
+    assert ddl_strategy.num_replicas_in_sync == 2
+
+
+def test_fails(ddl_strategy):
+    assert ddl_strategy.cluster_resolver.task_id == 0, "wrong on this rank"
+
+
+@pytest.mark.skipif("not os.environ.get('WAITS')", reason="waits")
+def test_waits(ddl_strategy):
+    Path("waiting").touch()
+    signal.pause()
+
+
+def train(run):
+    import numpy as np
+    import tensorflow as tf
+
+    with run.strategy.scope():
+        weight = tf.Variable(1.0)
+    run.watch(variables=[weight])
+    dataset = tf.data.Dataset.from_tensor_slices(np.arange(1, 17, dtype="float32")).batch(run.global_batch_size)
+
+    @tf.function
+    def step(iterator):
+        def replica(batch):
+            gradient = tf.reduce_sum(batch * weight) / run.global_batch_size
+            context = tf.distribute.get_replica_context()
+            weight.assign_sub(0.01 * context.all_reduce("SUM", gradient))
+            return gradient
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica, args=(next(iterator),)), axis=None)
+
+    for loss in run.steps(step, dataset):
+        pass
+
+
+def test_trains(ddl_equivalence):
+    ddl_equivalence(train, global_batch_size=4, steps=3)
+"""
+
+
+@pytest.fixture
+def project(emulated: Emulated, new_project: Callable[..., Project]) -> Project:
+    # Emulated hosts are possible here, or the test is skipped.
+    emulated.close()
+    return new_project({"test_hosts.py": TESTS})
+
+
+@pytest.fixture
+def elsewhere(project: Project) -> Iterator[Project]:
+    """Return the project in a folder that hosts see that have a /tmp of their own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        project.folder = Path(folder)
+        project.write("test_hosts.py", TESTS)
+        yield project
+
+
+@pytest.mark.parametrize("distribution", [(), ("-n2",)])
+def test_ranks_run_on_both_hosts(project: Project, distribution: tuple[str, ...]) -> None:
+    done = project.pytest("--ddl-launcher=netns[hosts=2]", *distribution)
+    assert done.status == 1
+    assert done["test_runs[multi_worker_mirrored]"].outcome == "passed", done.stdout
+    assert done["test_trains[multi_worker_mirrored]"].outcome == "passed", done.stdout
+    failed = done["test_fails[multi_worker_mirrored]"]
+    assert failed.outcome == "failed"
+    assert "[rank 1 of 2]" in failed.text
+    assert "wrong on this rank" in failed.text
+    assert len({(project.folder / f"network-{rank}").read_text() for rank in range(2)}) == 2
+    assert (done.processes, done.files) == ([], [])
+
+
+def test_a_comparison_needs_a_folder_that_all_hosts_share(elsewhere: Project) -> None:
+    command = ("--ddl-launcher=netns[tmp=own]", "-k", "trains or runs")
+    done = elsewhere.pytest(*command)
+    assert done["test_runs[multi_worker_mirrored]"].outcome == "passed", done.stdout
+    failed = done["test_trains[multi_worker_mirrored]"]
+    assert failed.outcome == "failed"
+    assert "the host host0 does not see the folder " in failed.text
+    assert "give a folder that all hosts share with --ddl-shared-dir=DIR" in failed.text
+    done = elsewhere.pytest(*command, f"--ddl-shared-dir={elsewhere.folder}")
+    assert done["test_trains[multi_worker_mirrored]"].outcome == "passed", done.stdout
+    assert not list(elsewhere.folder.glob("pytest-ddl-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_after_an_end_by_a_signal(project: Project, number: signal.Signals) -> None:
+    process = project.start("--ddl-launcher=netns[hosts=2]", "-k", "waits", env={"WAITS": "1"})
+    wait_until((project.folder / "waiting").exists, "the test did not begin")
+    process.send_signal(number)
+    done: Any = project.finish(process, 30.0)
+    assert done.status != 0
+    assert (done.processes, done.files) == ([], [])
