@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -33,6 +34,21 @@ def load_note() -> str:
 def machine_facts() -> dict[str, str]:
     """Return ``host``, ``os``, ``cpu``, ``cores`` (usable ones), ``gpu`` and ``load`` (1-minute average) as text."""
     return {**_fixed(), "load": f"{os.getloadavg()[0]:.2f}"}
+
+
+def machine_name(environ: Mapping[str, str]) -> str:
+    """Return a name of what is measured here, under which results may be compared.
+
+    Without a launcher for several hosts it is the host's name. With one, each allocation may have other hosts. Then the
+    name says what makes the results comparable: the launcher with its settings, the slots of the hosts, and the
+    processor.
+    """
+    launcher, hosts = (environ.get(f"PYTEST_DDL_{name}", "") for name in ("LAUNCHER", "HOSTS"))
+    if launcher in ("", "local"):
+        return platform.node()
+    slots = [host.partition(":")[2] or "1" for host in hosts.split(",") if host]
+    parts = [launcher, f"hosts-{'+'.join(slots)}" if slots else "", _fixed()["cpu"], f"{_fixed()['cores']} cores"]
+    return "-".join(filter(None, (re.sub(r"[^\w.+]+", "-", part).strip("-") for part in parts)))
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 
 import pytest
 
@@ -53,3 +54,20 @@ def test_peak_memory_is_read_in_bytes(monkeypatch, tmp_path, text, expected):
     assert remote.peak_bytes() == expected
     status.unlink()
     assert remote.peak_bytes() == 0
+
+
+def test_one_machine_has_its_own_name():
+    assert machine.machine_name({}) == machine.machine_name({"PYTEST_DDL_LAUNCHER": "local"}) == platform.node()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "hosts", "expected"),
+    [
+        ("netns[hosts=2,mbit=200]", "", "netns-hosts-2-mbit-200-A-CPU-1.0-GHz-2-cores"),
+        ("ssh", "secret:4,other", "ssh-hosts-4+1-A-CPU-1.0-GHz-2-cores"),
+        ("slurm", "", "slurm-A-CPU-1.0-GHz-2-cores"),
+    ],
+)
+def test_results_of_several_hosts_have_a_name_without_the_hosts(monkeypatch, launcher, hosts, expected):
+    monkeypatch.setattr(machine, "_fixed", lambda: {"cpu": "A (CPU) @ 1.0 GHz", "cores": "2"})
+    assert machine.machine_name({"PYTEST_DDL_LAUNCHER": launcher, "PYTEST_DDL_HOSTS": hosts}) == expected

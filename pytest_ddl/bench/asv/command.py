@@ -18,7 +18,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ import pytest_ddl
 from pytest_ddl.bench.asv.suite import QUICK
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.git import GitError, git
-from pytest_ddl.bench.machine import load_note, machine_facts
+from pytest_ddl.bench.machine import load_note, machine_facts, machine_name
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
 from pytest_ddl.bench.processes import GRACE, Processes, die_with
 from pytest_ddl.bench.provenance import SourceTrees
@@ -83,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init = actions.add_parser("init", help="write asv.conf.json and benchmarks/ for a training function")
     init.add_argument("train", metavar="MODULE:FUNCTION", help="the training function train(run)")
     machine = actions.add_parser("machine", help="write ~/.asv-machine.json, with GPUs and their driver")
-    machine.add_argument("--machine", metavar="NAME", default=platform.node(), help=_MACHINE)
+    machine.add_argument("--machine", metavar="NAME", default=machine_name(os.environ), help=_MACHINE)
     run = actions.add_parser("run", help="measure the checked-out commit in this environment, and keep the result")
     run.add_argument("--config", type=Path, metavar="FILE", help="asv's configuration (default: asv.conf.json)")
     run.add_argument("--commit", default="HEAD", metavar="REV", help="the checked-out commit (default: %(default)s)")
@@ -91,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--path", action="append", default=[], metavar="FOLDER", help="folder to import modules from (default: ., src)"
     )
-    run.add_argument("--machine", metavar="NAME", default=platform.node(), help=_MACHINE)
+    run.add_argument("--machine", metavar="NAME", default=machine_name(os.environ), help=_MACHINE)
     run.add_argument(
         "--bench", "-b", action="append", default=[], metavar="REGEX", help="run only the benchmarks that match"
     )

@@ -102,9 +102,15 @@ def launch(
         wall_seconds=time.monotonic() - started,
         device=device,
         pinned=cores_per_replica > 0,
-        machine=machine_facts(),
+        machine={**machine_facts(), **_launcher(harness)},
         versions=results[0].versions,
     )
+
+
+def _launcher(harness: Harness) -> dict[str, str]:
+    """Return the launcher, if the ranks run on other hosts than this process."""
+    name = harness.settings["launcher"]
+    return {} if name == "local" else {"launcher": name}
 
 
 class _Driver(threading.Thread):
