@@ -107,7 +107,7 @@ class Scene:
             wait_until(lambda: all(rank.exists() for rank in ranks) or process.poll() is not None, seconds=180.0)
             assert process.poll() is None, process.communicate()
             yield project, process
-            # The folders of what was killed stay.
+            # Slurm may kill an agent, so that its folder stays.
             self.expect_nothing_left(project, files=False)
         finally:
             if process.poll() is None:
@@ -160,9 +160,10 @@ def expect_verdict(scene: Scene, strike: Callable[[Project], None], expected: st
 
 
 def expect_end_with_pytest(scene: Scene) -> None:
-    """Kill pytest. Expect that its workers end."""
-    with scene.waiting_run() as (_project, process):
+    """Kill pytest. Expect that its workers end, and that no file is left."""
+    with scene.waiting_run() as (project, process):
         assert scene.on_hosts()
         (controller,) = of_name(scene.site.processes("login"), "pytest", "-m")
         controller.kill()
         process.communicate(timeout=60.0)
+        scene.expect_nothing_left(project)
