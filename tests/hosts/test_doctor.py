@@ -39,6 +39,7 @@ def connected(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> Emulated:
     return emulated
 
 
+@pytest.mark.slow
 def test_all_hosts_are_examined(connected: Emulated, doctor: Run) -> None:
     status, out, _err = doctor("--launcher=netns")
     assert status == 0, out
@@ -48,6 +49,7 @@ def test_all_hosts_are_examined(connected: Emulated, doctor: Run) -> None:
     assert out.endswith("\nThese 2 hosts can run distributed TensorFlow tests\n")
 
 
+@pytest.mark.slow
 def test_a_problem_between_hosts_is_shown_with_its_fix(connected: Emulated, doctor: Run) -> None:
     cut = ["ip", "route", "add", "unreachable", "198.18.77.1/32"]
     subprocess.run(connected.command(connected.hosts()[1], cut), check=True)
@@ -58,6 +60,7 @@ def test_a_problem_between_hosts_is_shown_with_its_fix(connected: Emulated, doct
     assert out.endswith("\nThese 2 hosts cannot run distributed TensorFlow tests yet\n")
 
 
+@pytest.mark.slow
 def test_json_has_the_hosts_and_what_is_between(connected: Emulated, doctor: Run) -> None:
     status, out, _err = doctor("--launcher=netns", "--json")
     found = json.loads(out)
@@ -66,6 +69,7 @@ def test_json_has_the_hosts_and_what_is_between(connected: Emulated, doctor: Run
     assert {"loopback", "cores"} <= {finding["probe"] for finding in found["hosts"][1]["findings"]}
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_be_reached_is_named(connected: Emulated, doctor: Run) -> None:
     connected.wrap = lambda _host, _command: ["sh", "-c", "echo no route >&2; exit 255"]
     status, out, err = doctor("--launcher=netns")

@@ -87,27 +87,32 @@ def test_connections_that_fail_are_explained() -> None:
     assert answers[2].startswith("its name 'no-such-host.invalid' is not known there")
 
 
+@pytest.mark.slow
 def test_emulated_hosts_reach_each_other(emulated: Emulated, over: Over) -> None:
     assert [host.address for host in over(emulated).group.hosts] == ["198.18.77.1", "198.18.77.2"]
 
 
+@pytest.mark.slow
 def test_a_missing_program_is_named(emulated: Emulated, over: Over) -> None:
     emulated.wrap = lambda host, command: ["no-such-program"] if host.name == "host1" else command
     said = "no connection to the host host1: no-such-program: No such file or directory"
     assert problem_of(over(emulated)) == said
 
 
+@pytest.mark.slow
 def test_a_missing_python_is_named(emulated: Emulated, over: Over) -> None:
     problem = problem_of(over(emulated, "/no/such/python"))
     assert problem.startswith("no connection to the host host0: nsenter: ")
     assert "/no/such/python: No such file or directory" in problem
 
 
+@pytest.mark.slow
 def test_a_program_that_prints_something_first_is_quoted(emulated: Emulated, over: Over) -> None:
     emulated.wrap = lambda _host, _command: ["sh", "-c", "echo the door is closed >&2; exit 255"]
     assert problem_of(over(emulated)) == "no connection to the host host0: the door is closed"
 
 
+@pytest.mark.slow
 def test_a_python_without_the_package_is_named(emulated: Emulated, over: Over, tmp_path: Path) -> None:
     # The agent adds the controller's folders to its path. This Python finds another package of the name first.
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pytest_ddl'] = None\n")
@@ -117,6 +122,7 @@ def test_a_python_without_the_package_is_named(emulated: Emulated, over: Over, t
     assert problem.endswith("): install pytest-ddl there")
 
 
+@pytest.mark.slow
 def test_another_python_is_named(emulated: Emulated, over: Over, tmp_path: Path) -> None:
     fake = "import platform\nplatform.python_version = lambda: '3.8.0'\n"
     (tmp_path / "sitecustomize.py").write_text(fake)
@@ -128,12 +134,14 @@ def test_another_python_is_named(emulated: Emulated, over: Over, tmp_path: Path)
     assert "host0" not in problem
 
 
+@pytest.mark.slow
 def test_the_address_of_the_loopback_device_is_refused(emulated: Emulated, over: Over) -> None:
     emulated.addresses = {"host1": "127.0.1.1"}
     problem = problem_of(over(emulated))
     assert "host1: its address is 127.0.1.1, which means the host itself on every host; give the address" in problem
 
 
+@pytest.mark.slow
 def test_a_name_that_is_not_known_is_named(emulated: Emulated, over: Over) -> None:
     emulated.addresses = {"host1": "host1.invalid"}
     problem = problem_of(over(emulated))
@@ -141,6 +149,7 @@ def test_a_name_that_is_not_known_is_named(emulated: Emulated, over: Over) -> No
     assert "host1: it cannot" not in problem
 
 
+@pytest.mark.slow
 def test_hosts_without_a_way_to_each_other_are_named(emulated: Emulated, over: Over) -> None:
     host1 = emulated.network.hosts()[1]
     cut = emulated.network.command(host1, ["ip", "route", "add", "unreachable", "198.18.77.1/32"])
@@ -150,12 +159,14 @@ def test_hosts_without_a_way_to_each_other_are_named(emulated: Emulated, over: O
     assert "allow ports 18000 to 32000 between the hosts, or give another address" in problem
 
 
+@pytest.mark.slow
 def test_the_problem_is_said_again_at_the_next_test(emulated: Emulated, over: Over) -> None:
     emulated.addresses = {"host1": "host1.invalid"}
     launcher = over(emulated)
     assert problem_of(launcher) == problem_of(launcher)
 
 
+@pytest.mark.slow
 def test_a_transport_without_hosts_is_closed(tmp_path: Path, over: Over) -> None:
     closed = []
 
@@ -175,6 +186,7 @@ def test_a_transport_without_hosts_is_closed(tmp_path: Path, over: Over) -> None
     assert closed
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_shared_is_named(tmp_path: Path, over: Over, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")  # The own folder of this test is in /tmp, which the hosts do not see.
     with emulated_hosts(tmp_path, tmp="own") as emulated, tempfile.TemporaryDirectory(dir="/var/tmp") as seen:
@@ -184,10 +196,12 @@ def test_a_folder_that_is_not_shared_is_named(tmp_path: Path, over: Over, monkey
         assert list(tmp_path.glob("seen*")) == []
 
 
+@pytest.mark.slow
 def test_a_shared_folder_is_seen(tmp_path: Path, emulated: Emulated, over: Over) -> None:
     assert over(emulated).hosts_without(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_folder_of_tests_that_a_host_lacks_is_named(
     tmp_path: Path, over: Over, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +214,7 @@ def test_a_folder_of_tests_that_a_host_lacks_is_named(
     )
 
 
+@pytest.mark.slow
 def test_a_module_with_another_content_is_named(tmp_path: Path, over: Over, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     monkeypatch.syspath_prepend(tmp_path)
@@ -220,6 +235,7 @@ def test_a_module_with_another_content_is_named(tmp_path: Path, over: Over, monk
         launcher.group.compare_files()
 
 
+@pytest.mark.slow
 def test_the_files_of_these_tests_are_compared(emulated: Emulated, over: Over) -> None:
     launcher = over(emulated)
     launcher.group.compare_files()
