@@ -99,6 +99,10 @@ class Harness:
             raise LaunchError(f"{found}, in which the ranks record what happens; {fix}")
         return self.folder
 
+    def offer(self, address: str) -> None:
+        """Let the ranks of this process connect to a Unix socket on this machine, also from other hosts."""
+        getattr(self.pool.launcher, "offer", lambda _address: None)(address)
+
     @property
     def address(self) -> str | None:
         """Address at which other processes of this session find the launcher, if it was started and can be shared."""

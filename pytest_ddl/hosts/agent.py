@@ -15,6 +15,9 @@ agent            ``done, request, value``                answer; ``refused, requ
 agent            ``reply, number, data, last``           a part of a worker's reply; ``closed, number`` is the end
 agent            ``output, number, out, err``            what a worker has written; also ``stacks, number, text``
 agent            ``exited, number, status``              a worker has ended; ``stopped, number`` if it is suspended
+controller       ``offer, path``                         accept connections of ranks for a socket of the controller
+agent            ``tunnel, number, path``                a rank has connected to this socket
+either           ``through, number, data``               bytes of such a connection; none are its end
 agent            ``failed, text``                        the local launcher has ended
 either           ``alive``                               nothing new
 ===============  ======================================  =============================================================
@@ -39,12 +42,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.cluster import session_folder
+from pytest_ddl.cluster.doors import DOORS
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.cluster.sending import send
 from pytest_ddl.hosts import questions
+from pytest_ddl.hosts.tunnels import Tunnels
 
 BEAT = 1.0
 """Seconds between signs of life."""
@@ -61,6 +66,8 @@ ATTENTION = 1.0
 """Seconds after a signal to a worker in which its stacks may appear."""
 _IDLE, _ATTENTIVE = 0.2, 0.01
 """Seconds between looks at the workers' output and stacks."""
+_SOCKETS = "doors"
+"""Folder of the sockets that stand for those of the controller."""
 _HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
 """Variables of the environment that describe a host. A worker gets those of its own host."""
 _ENGINE_PREFIXES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "PRTE_")
@@ -92,13 +99,15 @@ class Agent:
         self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
         self._lock = session_folder.hold(str(self._folder))
         self._launcher: LocalLauncher | None = None
+        self._tunnels = Tunnels(self._tell)
 
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment for workers on this host, with a new folder for temporary files."""
         mine = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
         left_out = (*_HOST_VARIABLES, *(name for name in environ if name.startswith(_ENGINE_PREFIXES)))
         kept = {name: value for name, value in environ.items() if name not in left_out}
-        return {**kept, **mine, "TMPDIR": tempfile.mkdtemp(dir=self._folder)}
+        own = {"TMPDIR": tempfile.mkdtemp(dir=self._folder), DOORS: str(self._folder / _SOCKETS)}
+        return {**kept, **mine, **own}
 
     def run(self) -> None:
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -157,6 +166,12 @@ class Agent:
     def _on_start(self, environ: dict[str, str]) -> None:
         self._launcher = LocalLauncher(self._environ(environ), self._folder, shared=True)
         self._selector.register(self._launcher.fileno(), selectors.EVENT_READ)
+
+    def _on_offer(self, path: str) -> None:
+        self._tunnels.offer(self._folder / _SOCKETS, path)
+
+    def _on_through(self, number: int, data: bytes) -> None:
+        self._tunnels.through(number, data)
 
     def _on_launch(self, request: int, numbers: list[int], environ: dict[str, str]) -> None:
         self._answer(request, lambda: self._launch(numbers, environ))
@@ -264,6 +279,7 @@ class Agent:
             self._forget(number)
         for lease in self._leases.values():
             lease.release()
+        self._tunnels.close()
         if self._launcher is not None:
             self._launcher.close()
         os.close(self._lock)

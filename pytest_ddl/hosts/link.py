@@ -22,6 +22,7 @@ from pytest_ddl.hosts import spawning
 from pytest_ddl.hosts.agent import BEAT, SILENCE
 from pytest_ddl.hosts.remote_process import Message, RemoteProcess
 from pytest_ddl.hosts.transport import Host
+from pytest_ddl.hosts.tunnels import Tunnels
 
 if TYPE_CHECKING:
     import execnet
@@ -70,6 +71,9 @@ class HostLink:
         """Whether a request was carried out, and its value or the reason why not, by number."""
         self._requests = 0
         self._processes: dict[int, RemoteProcess] = {}
+        self._tunnels = Tunnels(self.tell)
+        self._offered: set[str] = set()
+        """Unix sockets of this process to which ranks of the host may connect."""
         self._heard = time.monotonic()
         self._closing = False
         self._on_lost = on_lost
@@ -136,7 +140,11 @@ class HostLink:
                 self._answers[values[0]] = (name == "done", values[1])
             elif name == "failed":
                 self._lose(f"on the host {self.host.name}, {values[0]}")
-            elif name != "alive" and values[0] in self._processes:
+            elif name == "tunnel" and values[1] in self._offered:
+                self._tunnels.open(*values)
+            elif name == "through":
+                self._tunnels.through(*values)
+            elif name not in ("alive", "tunnel") and values[0] in self._processes:
                 getattr(self._processes[values[0]], f"on_{name}")(*values[1:])
             self.news.notify_all()
 
@@ -175,6 +183,12 @@ class HostLink:
     def tell(self, *message: Any) -> None:
         """Send a message. Return at once."""
         self._outbox.put(message)
+
+    def offer(self, address: str) -> None:
+        """Let ranks of the host connect to a Unix socket of this process; see :mod:`pytest_ddl.cluster.doors`."""
+        with self.news:
+            self._offered.add(address)
+            self.tell("offer", address)
 
     def request(self, name: str, *values: Any) -> int:
         """Send a request. Return its number, for :meth:`answer`."""
@@ -215,6 +229,7 @@ class HostLink:
     def close(self) -> None:
         """Close the connection, so that the agent ends."""
         self._closing = True
+        self._tunnels.close()
         self._outbox.put(None)
         for process in [*self._processes.values()]:
             process.close()

@@ -67,6 +67,11 @@ class RemoteLauncher:
         """
         return self.group.without(folder)
 
+    def offer(self, address: str) -> None:
+        """Let ranks connect to a Unix socket of this process; see :mod:`pytest_ddl.cluster.doors`."""
+        for link in self._links:
+            link.offer(address)
+
     def reserve(self, topology: Topology) -> RemoteReservation:
         hosts = self.group.hosts
         self.group.compare_files()

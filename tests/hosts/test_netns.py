@@ -120,3 +120,27 @@ def test_nothing_is_left_after_an_end_by_a_signal(project: Project, number: sign
     done: Any = project.finish(process, 30.0)
     assert done.status != 0
     assert (done.processes, done.files) == ([], [])
+
+
+MEASURES = """
+from pytest_ddl.bench import measure
+from test_hosts import train
+
+if __name__ == "__main__":
+    matrix = measure(train, ["multi_worker_mirrored"], batch_per_replica=4, seconds=0.5, blocks=2, steps_per_block=2)
+    (launch,) = matrix.launches
+    print(launch.machine["launcher"], len(launch.ranks))
+"""
+
+
+def test_measurements_run_on_hosts_with_files_of_their_own(elsewhere: Project) -> None:
+    # The orders of pytest arrive through a socket. Such a long path leaves it in the own /tmp of this machine.
+    shared = elsewhere.folder / ("shared" * 18)
+    shared.mkdir()
+    elsewhere.write("measures.py", MEASURES)
+    launcher = "netns[hosts=2,tmp=own]"
+    environ = {"PYTEST_DDL_SHARED_DIR": str(shared), "PYTEST_DDL_LAUNCHER": launcher}
+    done = elsewhere.finish(elsewhere.start("measures.py", python=True, env=environ))
+    assert done.status == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == f"{launcher} 2"
+    assert (done.processes, done.files, list(shared.iterdir())) == ([], [], [])

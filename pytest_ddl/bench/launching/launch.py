@@ -75,6 +75,7 @@ def launch(
             if address is None:
                 driver = stack.enter_context(_Driver(folder, cluster.num_ranks, bench, deadline))
                 address = driver.address
+            harness.offer(address)
             orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy)
             answers = cluster.ask(
                 Kind.CALL,

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_ddl.cluster import doors
+
 LATE_TRACES = 5
 """Maximum number of blocks dropped as warm-up because something was traced in them; later ones are measured."""
 
@@ -233,9 +235,7 @@ class Paced:
     """
 
     def __init__(self, address: str, rank: int, traces: int = 0) -> None:
-        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connected.connect(address)
-        self._line = _Line(connected)
+        self._line = _Line(doors.connect(address))
         self._line.send({"rank": rank, "traces": traces, "process": os.getpid()})
 
     def order(self) -> Order:
