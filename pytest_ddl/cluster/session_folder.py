@@ -3,7 +3,8 @@
 The pytest process that makes the folder holds a lock in it. Under pytest-xdist, each worker may have its own zygote,
 with a folder of its own inside. If the controller was killed, the zygotes remove the whole folder. They use this
 module, so it imports only the standard library. If the zygotes are on other hosts, a process that runs this file does
-the same: ``python session_folder.py FOLDER`` removes the folder at the end of its stdin.
+the same: ``python session_folder.py FOLDER`` removes the folder at the end of its stdin. If it has read something
+there, the session goes on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fcntl
 import os
 import shutil
 import sys
+import time
 
 PREFIX, ZYGOTE_PREFIX = "pytest-ddl-", "zygote-"
 """Start of the name of a session's folder, and of the folder of a zygote inside it."""
@@ -49,5 +51,11 @@ def _is_held(session: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.stdin.buffer.read()
+    goes_on = sys.stdin.buffer.read()
     remove(sys.argv[1])
+    for _ in range(0 if goes_on else 50):
+        # The kernel closes the pipe of a killed process before it releases the lock.
+        if not os.path.exists(os.path.dirname(sys.argv[1])):
+            break
+        time.sleep(0.1)
+        remove(sys.argv[1])

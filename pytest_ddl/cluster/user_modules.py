@@ -9,6 +9,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
+from pytest_ddl.cluster import imported_files
 from pytest_ddl.cluster.remembered import Remembered, generator_state, is_user_file
 
 MISSING = Remembered(None, "missing")
@@ -83,6 +84,8 @@ class UserModules:
         return self._expected.get(module, {}).get(name, MISSING)
 
     def _imported(self, module: ModuleType) -> None:
+        # Now, because a module that a call has imported is not loaded any more after it.
+        imported_files.note([module])
         self._expected[module.__name__] = expected = {}
         for name, value in _state(module):
             generator = generator_state(value)

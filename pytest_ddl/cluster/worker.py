@@ -21,6 +21,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.cluster import imported_files, user_modules
 from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Notice, Reply, Request, UnreadableError, decode, encode
 from pytest_ddl.cluster.resources import HOST, PortLease
@@ -137,6 +138,7 @@ class Worker:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._end_stray_child()
+        imported_files.note(user_modules.loaded())
         self._outgoing.send_bytes(encode(Reply(request.id, body, failure)))
         self._unanswered = None
 

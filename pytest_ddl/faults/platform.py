@@ -77,9 +77,10 @@ class Platform:
         for pending in list(self._pending):
             fault = pending.fault
             if pending.at is None:
-                pending.at = _struck_at(pending.path, str(fault))
-                if pending.at is None:
+                if not _has_struck(pending.path, str(fault)):
                     continue
+                # The clock of this process: the rank may run on a host with another one.
+                pending.at = time.monotonic()
                 if fault.task in self._settings.servers and not KINDS[fault.kind].network:
                     self._strike_server(pending)
             self._until = max(self._until, pending.at + fault.duration)
@@ -112,5 +113,5 @@ class Platform:
             cluster.restart(pending.index, self._deadline)
 
 
-def _struck_at(path: Path, fault: str) -> float | None:
-    return next((one.at for one in point_log.read(path) if str(one.struck) == fault), None)
+def _has_struck(path: Path, fault: str) -> bool:
+    return any(str(one.struck) == fault for one in point_log.read(path))

@@ -17,12 +17,13 @@ agent            ``output, number, out, err``            what a worker has writt
 agent            ``exited, number, status``              a worker has ended; ``stopped, number`` if it is suspended
 controller       ``offer, path``                         accept connections of ranks for a socket of the controller
 agent            ``tunnel, number, path``                a rank has connected to this socket
+agent            ``imported, digests``                   files of the user that a worker has imported, by path
 either           ``through, number, data``               bytes of such a connection; none are its end
 agent            ``failed, text``                        the local launcher has ended
 either           ``alive``                               nothing new
 ===============  ======================================  =============================================================
 
-The output that a worker has written before a reply is sent before the reply.
+The output that a worker has written before a reply is sent before the reply, and so are the files that it has imported.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.cluster import session_folder
+from pytest_ddl.cluster import imported_files, session_folder
 from pytest_ddl.cluster.doors import DOORS
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.local_launcher import LocalLauncher
@@ -67,7 +68,7 @@ ATTENTION = 1.0
 _IDLE, _ATTENTIVE = 0.2, 0.01
 """Seconds between looks at the workers' output and stacks."""
 _SOCKETS = "doors"
-"""Folder of the sockets that stand for those of the controller."""
+"""Folder of the sockets that stand for those of the controller, and of the lists of imported files."""
 _HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
 """Variables of the environment that describe a host. A worker gets those of its own host."""
 _ENGINE_PREFIXES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "PRTE_")
@@ -98,6 +99,7 @@ class Agent:
         self._ended = threading.Event()
         self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
         self._lock = session_folder.hold(str(self._folder))
+        (self._folder / _SOCKETS).mkdir()
         self._launcher: LocalLauncher | None = None
         self._tunnels = Tunnels(self._tell)
 
@@ -254,6 +256,7 @@ class Agent:
             while True:
                 reply = worker.receive()
                 self._pass_on_output(number)
+                self._pass_on_imports(worker.pid)
                 for start in range(0, len(reply), PIECE):
                     self._tell("reply", number, reply[start : start + PIECE], start + PIECE >= len(reply))
         except BlockingIOError:
@@ -262,6 +265,11 @@ class Agent:
             self._selector.unregister(worker.fileno())
             self._pass_on_output(number)
             self._tell("closed", number)
+
+    def _pass_on_imports(self, pid: int) -> None:
+        paths = imported_files.take(self._folder / _SOCKETS, pid)
+        if paths:
+            self._tell("imported", {path: questions.digest_of(path) for path in paths})
 
     def _pass_on_output(self, number: int) -> None:
         worker, sent = self._workers[number], self._sent[number]

@@ -20,8 +20,9 @@ from pytest_ddl.cluster import session_folder, user_modules
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.hosts import preflight
 from pytest_ddl.hosts.agent import BEAT
+from pytest_ddl.hosts.checked import command_of, hosts_of
 from pytest_ddl.hosts.link import BOOTSTRAP_LINE, HostLink
-from pytest_ddl.hosts.transport import Host, Transport, TransportError
+from pytest_ddl.hosts.transport import Host, Transport
 
 AGENT_WAIT = 60.0
 """Maximum seconds until the Python on each host answers. A scheduler or a container may start it late."""
@@ -37,21 +38,22 @@ class HostGroup:
 
         :param folder: scratch folder of the session, for logs.
         :param python: path of Python on the hosts.
-        :raises LaunchError: if the transport has no hosts.
+        :raises LaunchError: if the transport has no hosts, or returns something else than its interface says.
         """
         self._transport = transport
         self._facts: list[dict[str, Any]] | None = None
-        self._unshared: dict[Path, list[str]] = {}
-        """Names of the hosts that do not see a folder, by folder."""
+        self._just_checked = False
+        """True if the connections were checked for the first cluster."""
         self._compared: set[str] = set()
         """Files of the user that are the same on all hosts."""
         self._closed = threading.Event()
         self._execnet = execnet.Group()
-        try:
-            hosts = transport.hosts()
-        except BaseException as error:
-            transport.close()
-            raise (LaunchError(str(error)) if isinstance(error, TransportError) else error) from None
+        with contextlib.ExitStack() as unless_made:
+            unless_made.callback(lambda: getattr(transport, "close", lambda: None)())
+            hosts = hosts_of(transport)
+            program = [python, "-u", "-c", BOOTSTRAP_LINE]
+            commands = [command_of(transport, host, program) for host in hosts]
+            unless_made.pop_all()
         self._wake, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         self._folder = Path(tempfile.mkdtemp(prefix=session_folder.ZYGOTE_PREFIX, dir=folder))
@@ -66,9 +68,8 @@ class HostGroup:
             HostLink(host, news, self._execnet, self._folder / f"{index}.log", self._note_lost)
             for index, host in enumerate(hosts)
         ]
-        program = [python, "-u", "-c", BOOTSTRAP_LINE]
-        for link in self.links:
-            link.open(transport.command(link.host, program))
+        for link, command in zip(self.links, commands, strict=True):
+            link.open(command)
         threading.Thread(target=self._watch, name="ddl-hosts", daemon=True).start()
 
     def _watch(self) -> None:
@@ -101,6 +102,7 @@ class HostGroup:
             for link, found in zip(self.links, facts, strict=True):
                 link.host = replace(link.host, address=link.host.address or found["address"])
             self._facts = facts
+            self._just_checked = True
         return [link.host for link in self.links]
 
     def examine(self) -> tuple[list[dict[str, Any]], list[preflight.Problem]]:
@@ -109,6 +111,16 @@ class HostGroup:
         :raises LaunchError: if a host does not answer.
         """
         return preflight.examine(self.links, time.monotonic() + AGENT_WAIT)
+
+    def check_connections(self) -> None:
+        """Check that each host still reaches all hosts. A cluster over a broken network would wait until its deadline.
+
+        :raises LaunchError: if one does not.
+        """
+        _ = self.hosts
+        if not self._just_checked:
+            _raise_for(preflight.unreachable(self.links, self._facts or [], time.monotonic() + AGENT_WAIT))
+        self._just_checked = False
 
     def compare_files(self) -> None:
         """Check that the user's modules that this process has imported are the same on all hosts.
@@ -125,10 +137,8 @@ class HostGroup:
 
         :raises LaunchError: if the hosts cannot work together.
         """
-        if folder not in self._unshared:
-            _ = self.hosts
-            self._unshared[folder] = preflight.without(self.links, folder, time.monotonic() + AGENT_WAIT)
-        return self._unshared[folder]
+        _ = self.hosts
+        return preflight.without(self.links, folder, time.monotonic() + AGENT_WAIT)
 
     def ask(self, question: str, arguments: Sequence[Any], what: str) -> list[Any]:
         """Call a function on each host, at the same time. Return the answers in the order of the hosts.
@@ -156,11 +166,12 @@ class HostGroup:
         ending.join(CLOSE_WAIT + 1)
         for link in self.links:
             link.kill()
-        self._transport.close()
         for end in (self._wake, self._waker):
             end.close()
         # It removes the folder of this group.
-        self._sweeper.communicate()
+        self._sweeper.communicate(b"the session goes on")
+        # At last, because that of a plugin may raise.
+        self._transport.close()
 
 
 def _raise_for(problems: Sequence[preflight.Problem]) -> None:

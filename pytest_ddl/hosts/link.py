@@ -9,16 +9,18 @@ import os
 import queue
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.obstacles import how_it_ended
-from pytest_ddl.hosts import spawning
+from pytest_ddl.hosts import questions, spawning
 from pytest_ddl.hosts.agent import BEAT, SILENCE
 from pytest_ddl.hosts.remote_process import Message, RemoteProcess
 from pytest_ddl.hosts.transport import Host
@@ -66,6 +68,8 @@ class HostLink:
         """Why the host cannot be used any more. Empty while it can."""
         self._group, self._log = group, log
         self._is_open = False
+        self._shown = ""
+        """Command of the transport, for messages."""
         self._outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._answers: dict[int, tuple[bool, Any]] = {}
         """Whether a request was carried out, and its value or the reason why not, by number."""
@@ -83,6 +87,7 @@ class HostLink:
 
         :param command: command that runs a Python with :data:`BOOTSTRAP_LINE` on the host.
         """
+        self._shown = shlex.join(command).replace(shlex.quote(BOOTSTRAP_LINE), "…")
         threading.Thread(target=self._run, args=[list(command)], name="ddl-host", daemon=True).start()
 
     def _run(self, command: list[str]) -> None:
@@ -90,7 +95,7 @@ class HostLink:
         try:
             channel = self._connect(command)
         except Exception as error:
-            self._lose(f"no connection to the host {self.host.name}: {self._why(error)}")
+            self._lose(f"no connection to the host {self.host.name}: {self._why(error, _ended_command(error))}")
             return
         while True:
             try:
@@ -117,9 +122,16 @@ class HostLink:
         channel.setcallback(self._take, endmarker=None)
         return channel
 
-    def _why(self, error: Exception) -> str:
-        said = self.said()
-        return said if said else f"its Python did not answer ({type(error).__name__}: {error})"
+    def _why(self, error: Exception, status: int | None) -> str:
+        """Return what the transport's command has printed, or why there is no Python behind it, with the command."""
+        if said := self.said():
+            return said
+        if isinstance(error, AssertionError):
+            # execnet waits for one byte of its own.
+            why = "its command has printed something on stdout before Python began, and that must carry nothing else"
+        else:
+            why = f"its Python did not answer: {how_it_ended(status)}"
+        return f"{why}; the command was `{self._shown}`"
 
     def said(self) -> str:
         """Return the last lines that the transport's command and the agent have printed."""
@@ -140,6 +152,8 @@ class HostLink:
                 self._answers[values[0]] = (name == "done", values[1])
             elif name == "failed":
                 self._lose(f"on the host {self.host.name}, {values[0]}")
+            elif name == "imported":
+                self._compare(values[0])
             elif name == "tunnel" and values[1] in self._offered:
                 self._tunnels.open(*values)
             elif name == "through":
@@ -147,6 +161,16 @@ class HostLink:
             elif name not in ("alive", "tunnel") and values[0] in self._processes:
                 getattr(self._processes[values[0]], f"on_{name}")(*values[1:])
             self.news.notify_all()
+
+    def _compare(self, digests: Mapping[str, str]) -> None:
+        """Give the host up if a rank there has imported a file of the user that is another one here."""
+        for path, digest in digests.items():
+            # A file that only the rank's host has may be made by the test.
+            if questions.digest_of(path) not in ("", digest):
+                self._lose(
+                    f"the host {self.host.name} has another {path} than this one, so its ranks ran other code; copy "
+                    "it, or run from a folder that all hosts share"
+                )
 
     def _end(self) -> str:
         """Return how the transport's command has ended, and what it has printed."""
@@ -175,10 +199,11 @@ class HostLink:
             if self.lost or self._closing:
                 return
             self.lost = why
+            # First, so that whoever waits for a process too hears the reason.
+            self._on_lost()
             for process in self._processes.values():
                 process.on_lost(why)
             self.news.notify_all()
-        self._on_lost()
 
     def tell(self, *message: Any) -> None:
         """Send a message. Return at once."""
@@ -207,7 +232,8 @@ class HostLink:
         with self.news:
             self.news.wait_for(lambda: request in self._answers or self.lost, max(deadline - time.monotonic(), 0.0))
             if request not in self._answers:
-                raise LaunchError(self.lost or f"{what} took too long on the host {self.host.name}; {self.said()}")
+                said = self.said() or f"nothing came from its command `{self._shown}`"
+                raise LaunchError(self.lost or f"{what} took too long on the host {self.host.name}; {said}")
             is_done, value = self._answers.pop(request)
         if not is_done:
             raise LaunchError(f"on the host {self.host.name}: {value}")
@@ -251,3 +277,22 @@ class HostLink:
         with contextlib.suppress(OSError, ValueError):
             return int(self._log.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0])
         return None
+
+
+def _ended_command(error: Exception) -> int | None:
+    """End the command of a gateway that execnet could not open. Return its exit status if it had ended by itself.
+
+    execnet has no public name for this process (2.1): it is in the frames of the exception. A gateway that was opened
+    reads its pipes in a thread, and ends the process itself.
+    """
+    for frame, _line in traceback.walk_tb(error.__traceback__):
+        gateway, io = (frame.f_locals.get(name) for name in ("gateway", "io"))
+        command: subprocess.Popen[bytes] | None = getattr(io or getattr(gateway, "_io", None), "popen", None)
+        if command is not None:
+            with contextlib.nullcontext() if gateway is not None else command:
+                try:
+                    return command.wait(_END_WAIT)
+                except subprocess.TimeoutExpired:
+                    command.kill()
+            return None
+    return None

@@ -56,7 +56,7 @@ def examine(links: Sequence[HostLink], deadline: float) -> tuple[list[dict[str, 
         for link, there in zip(links, facts, strict=True)
         for found, fix in differences(here, there)
     ]
-    return facts, problems or _unreachable(links, facts, deadline)
+    return facts, problems or unreachable(links, facts, deadline)
 
 
 def without(links: Sequence[HostLink], folder: Path, deadline: float) -> list[str]:
@@ -116,10 +116,8 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-def _unreachable(links: Sequence[HostLink], facts: Sequence[dict[str, Any]], deadline: float) -> list[Problem]:
-    """Let each host connect to a leased port of each other host. Return what failed."""
-    if len(links) < 2:
-        return []
+def unreachable(links: Sequence[HostLink], facts: Sequence[dict[str, Any]], deadline: float) -> list[Problem]:
+    """Let each host connect to a leased port of each host, also to its own. Return what failed."""
     leases = [link.request("lease", 1) for link in links]
     try:
         what = "leasing a port"
@@ -129,11 +127,13 @@ def _unreachable(links: Sequence[HostLink], facts: Sequence[dict[str, Any]], dea
         problems = [
             Problem(
                 link.host.name,
-                f"its address is {address}, which means the host itself on every host",
-                "give the address of its network to the transport",
+                f"its address is {address}, which means the host itself on every host"
+                if link.host.address
+                else "it has no default route, so its address is not known",
+                "the transport must give the address of its network: Host(name, address)",
             )
             for link, address in zip(links, addresses, strict=True)
-            if address.startswith("127.") or address == "localhost"
+            if len(links) > 1 and (address.startswith("127.") or address == "localhost")
         ]
         return problems or _try_to_connect(links, list(zip(addresses, ports, strict=True)), deadline)
     finally:
@@ -143,13 +143,21 @@ def _unreachable(links: Sequence[HostLink], facts: Sequence[dict[str, Any]], dea
 
 
 def _try_to_connect(links: Sequence[HostLink], places: Sequence[tuple[str, int]], deadline: float) -> list[Problem]:
-    others = [[index for index in range(len(links)) if index != own] for own in range(len(links))]
-    arguments = [[[list(places[other]) for other in targets]] for targets in others]
+    arguments = [[[list(place) for place in places]]] * len(links)
     answers = ask(links, f"{_QUESTIONS}:connect", arguments, "connecting", deadline)
+    problems = [
+        Problem(
+            link.host.name,
+            f"it does not reach itself at its address {place[0]}: {found[number]}",
+            "the transport must give the address of this host, and run its programs there",
+        )
+        for number, (link, place, found) in enumerate(zip(links, places, answers, strict=True))
+        if found[number]
+    ]
     fix = f"allow ports {FIRST_PORT} to {LAST_PORT} between the hosts, or give another address"
-    return [
+    return problems or [
         Problem(link.host.name, f"it cannot reach {links[target].host.name}: {found}", fix)
-        for link, targets, own in zip(links, others, answers, strict=True)
-        for target, found in zip(targets, own, strict=True)
+        for link, own in zip(links, answers, strict=True)
+        for target, found in enumerate(own)
         if found
     ]

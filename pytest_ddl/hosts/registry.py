@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ddl.hosts.transport import MakeTransport, Transport, TransportArguments, TransportError, this_python
+from pytest_ddl.hosts.transport import (
+    ArgumentError,
+    MakeTransport,
+    Transport,
+    TransportArguments,
+    TransportError,
+    this_python,
+)
 from pytest_ddl.hosts.transports.docker import Docker
 from pytest_ddl.hosts.transports.kubernetes import Kubernetes
 from pytest_ddl.hosts.transports.mpi import Mpi
@@ -89,10 +96,16 @@ def _made(
     from pytest_ddl.cluster.launcher import LaunchError
 
     own = {key: value for key, value in given.items() if key != "python"}
+    arguments = TransportArguments(name, folder, environ, hosts, own)
     try:
-        return make(TransportArguments(name, folder, environ, hosts, own))
+        transport = make(arguments)
     except TransportError as error:
         raise LaunchError(str(error)) from None
+    if hosts and not arguments.asked_for_hosts:
+        with contextlib.suppress(AttributeError):
+            transport.close()
+        raise ArgumentError(f"{name} finds its hosts by itself: leave out --ddl-hosts={hosts}")
+    return transport
 
 
 @contextlib.contextmanager

@@ -76,6 +76,8 @@ class RemoteLauncher:
         hosts = self.group.hosts
         self.group.compare_files()
         placed = place(topology, self._slots)
+        if len(set(placed)) > 1:
+            self.group.check_connections()
         listeners = [placed[process] for process in topology.listeners]
         requests = {host: self._links[host].request("lease", count) for host, count in Counter(listeners).items()}
         leases = [(self._links[host], request) for host, request in requests.items()]

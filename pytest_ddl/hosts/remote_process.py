@@ -100,7 +100,8 @@ class RemoteProcess:
 
     def receive(self) -> bytes:
         with self._news:
-            if self._replies:
+            # A reply that came before the loss is not used: it may be the reason.
+            if self._replies and not self.lost:
                 reply = self._replies.popleft()
                 self._show_readable()
                 return reply

@@ -59,7 +59,11 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """End what the transport has started. It is called after the programs have ended, and is not called twice."""
+        """End what the transport has started. It is called after the programs have ended, and is not called twice.
+
+        It is not called if pytest is killed. So what stays behind, such as a container or a network, should belong to a
+        process that ends when its stdin closes.
+        """
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class TransportArguments:
     """Value of ``--ddl-hosts``, for example ``"a:2,b:2"``."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Settings in the brackets of ``--ddl-launcher``, for example ``{"hosts": "2"}``."""
+    asked_for_hosts: list[bool] = field(default_factory=list, compare=False)
+    """Not empty once :meth:`host_list` was called. ``--ddl-hosts`` is refused for a transport that does not."""
 
     def settings(self, defaults: Mapping[str, str]) -> dict[str, str]:
         """Return the settings with the defaults of those that are not given.
@@ -94,6 +100,7 @@ class TransportArguments:
 
         :raises ArgumentError: if there are none, if one is written wrongly, or if one appears twice.
         """
+        self.asked_for_hosts.append(True)
         hosts: list[Host] = []
         for part in filter(None, (part.strip() for part in self.hosts.split(","))):
             match = _HOST.fullmatch(part)

@@ -138,15 +138,17 @@ def test_another_python_is_named(emulated: Emulated, over: Over, tmp_path: Path)
 def test_the_address_of_the_loopback_device_is_refused(emulated: Emulated, over: Over) -> None:
     emulated.addresses = {"host1": "127.0.1.1"}
     problem = problem_of(over(emulated))
-    assert "host1: its address is 127.0.1.1, which means the host itself on every host; give the address" in problem
+    assert "host1: its address is 127.0.1.1, which means the host itself on every host; the transport" in problem
 
 
 @pytest.mark.slow
 def test_a_name_that_is_not_known_is_named(emulated: Emulated, over: Over) -> None:
     emulated.addresses = {"host1": "host1.invalid"}
     problem = problem_of(over(emulated))
-    assert "host0: it cannot reach host1: its name 'host1.invalid' is not known there" in problem
-    assert "host1: it cannot" not in problem
+    assert (
+        "host1: it does not reach itself at its address host1.invalid: its name 'host1.invalid' is not known" in problem
+    )
+    assert "host0:" not in problem
 
 
 @pytest.mark.slow
@@ -240,3 +242,11 @@ def test_the_files_of_these_tests_are_compared(emulated: Emulated, over: Over) -
     launcher = over(emulated)
     launcher.group.compare_files()
     assert __file__ in launcher.group._compared
+
+
+@pytest.mark.slow
+def test_an_address_of_another_host_is_named(emulated: Emulated, over: Over) -> None:
+    emulated.addresses = {"host0": "198.18.77.2", "host1": "198.18.77.1"}
+    problem = problem_of(over(emulated))
+    assert "host0: it does not reach itself at its address 198.18.77.2: connecting to 198.18.77.2 port " in problem
+    assert "the transport must give the address of this host, and run its programs there" in problem

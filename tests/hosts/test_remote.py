@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import psutil
 import pytest
 
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.cluster import Answer, Cluster, Fate
+from pytest_ddl.cluster.cluster import Answer, Cluster, ClusterError, Fate
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.hosts import link
@@ -233,3 +235,46 @@ def test_nothing_is_left_after_the_end(emulated: Emulated, over: Over) -> None:
     wait_until(lambda: none_runs(everything), "processes of the hosts still run", 10)
     assert not any(folder.parent.exists() for folder in folders)
     wait_until(lambda: set(threading.enumerate()) <= before, "threads still run", 10)
+
+
+def test_a_module_that_only_ranks_import_is_compared(
+    tmp_path: Path, over: Over, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")  # Each host has a /tmp of its own, and the folder of this test is there.
+    for name in ("same_here", "other_here"):
+        (tmp_path / f"{name}.py").write_text("answer = 1\n")
+    folder = str(tmp_path)
+    with emulated_hosts(tmp_path, tmp="own") as made:
+        for host, other in zip(made.hosts(), ("1", "2"), strict=True):
+            texts = f"echo answer = 1 > {folder}/same_here.py; echo answer = {other} > {folder}/other_here.py"
+            lines = f"mkdir -p {folder}; {texts}"
+            subprocess.run(made.command(host, ["sh", "-c", lines]), check=True)
+        launcher = over(made)
+        with started(launcher, "multi_worker_mirrored") as cluster:
+
+            def imports(name: str) -> int:
+                import importlib
+                import sys
+
+                sys.path.insert(0, folder)
+                return int(importlib.import_module(name).answer)
+
+            # Only the host of rank 1 has another text than this process.
+            for path in ("same_here.py", "other_here.py"):
+                (tmp_path / path).write_bytes(b"answer = 1\n")
+            assert values(call(cluster, partial(imports, "same_here"))) == [1, 1]
+            with pytest.raises(LaunchError, match=rf"the host host1 has another {folder}/other_here\.py than this one"):
+                call(cluster, partial(imports, "other_here"))
+
+
+def test_a_cluster_is_not_started_over_a_broken_network(emulated: Emulated, over: Over) -> None:
+    launcher = over(emulated)
+    with started(launcher, "multi_worker_mirrored"):
+        pass
+    down = ["ip", "link", "set", "eth0", "down"]
+    subprocess.run(emulated.command(emulated.hosts()[1], down), check=True)
+    with (
+        pytest.raises(ClusterError, match=r"host\d: it (cannot|does not) reach"),
+        started(launcher, "multi_worker_mirrored"),
+    ):
+        pass
