@@ -97,6 +97,9 @@ class Agent:
         self._attentive_until = 0.0
         self._heard = time.monotonic()
         self._ended = threading.Event()
+        self._last_resort = threading.Timer(END_WAIT, os._exit, [1])
+        """End of this process if its main thread waits for the import of TensorFlow. The zygote then ends too."""
+        self._last_resort.daemon = True
         self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
         self._lock = session_folder.hold(str(self._folder))
         (self._folder / _SOCKETS).mkdir()
@@ -143,10 +146,9 @@ class Agent:
     def _take(self, message: tuple[Any, ...] | None) -> None:
         """Take a message in the thread that reads the channel. ``None`` is its end."""
         self._heard = time.monotonic()
-        if message is None:
+        if message is None and not self._ended.is_set():
             self._ended.set()
-            # The main thread may wait for the import of TensorFlow. The zygote ends when this process does.
-            threading.Timer(END_WAIT, os._exit, [1]).start()
+            self._last_resort.start()
         self._inbox.put(message)
         with contextlib.suppress(BlockingIOError):
             self._waker.send(b"x")
@@ -280,6 +282,8 @@ class Agent:
             news = [_read(fd, start) for fd, start in zip(worker.files, sent, strict=True)]
 
     def _close(self) -> None:
+        # From here on, nothing waits for long. An end in the middle would leave files.
+        self._last_resort.cancel()
         with contextlib.suppress(LaunchError):
             for worker in self._workers.values():
                 worker.signal(signal.SIGKILL)
