@@ -76,6 +76,25 @@ def measure_starts(harness: Harness, rounds: int) -> list[Figure]:
     return figures
 
 
+def measure_hosts(harness: Harness, rounds: int) -> list[Figure]:
+    """Measure starts of fresh clusters over two emulated hosts, in turn with those on this machine."""
+    started = time.monotonic()
+    hosts = clusters.harness_over("netns[hosts=2]")
+    try:
+        with clusters.lease(hosts, "multi_worker_mirrored"):
+            first = time.monotonic() - started
+        ratios = []
+        for _ in range(rounds):
+            here, there = (clusters.start_seconds(one, "multi_worker_mirrored")[0] for one in (harness, hosts))
+            ratios.append(there / here)
+    finally:
+        hosts.close()
+    return [
+        Figure("first cluster over two emulated hosts, with its agents and imports", first, "s"),
+        Figure("fresh cluster over two hosts / on one machine, median", statistics.median(ratios), "", 1.5),
+    ]
+
+
 def measure_tests(rounds: int, count: int) -> list[Figure]:
     """Measure the cost of one more test in a warm cluster, without pytest's own cost of a test."""
     costs: dict[str, list[float]] = {kind: [] for kind in sessions.FIXTURES}
@@ -213,6 +232,7 @@ def report(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     harness = clusters.warm_harness()
     parts: dict[str, Callable[[], list[Figure]]] = {
         "starts": lambda: measure_starts(harness, options.rounds),
+        "hosts": lambda: measure_hosts(harness, options.rounds),
         "tests": lambda: measure_tests(3, options.tests),
         "memory": lambda: measure_memory(harness),
         "unused": lambda: measure_unused(options.pairs),

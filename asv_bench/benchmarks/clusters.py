@@ -13,8 +13,11 @@ from typing import Any
 
 from pytest_ddl.cluster.explain import RankError
 from pytest_ddl.cluster.handle import ClusterHandle
+from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness, process_harness
+from pytest_ddl.hosts.registry import built_in_transports
 from pytest_ddl.items.selection import DdlMark
+from pytest_ddl.strategies.registry import StrategyRegistry
 
 TIMEOUT = 60.0
 """Seconds after which a cluster counts as hung."""
@@ -26,6 +29,12 @@ def warm_harness() -> Harness:
     harness = process_harness()
     with lease(harness, "one_device"):
         return harness
+
+
+def harness_over(launcher: str) -> Harness:
+    """A harness whose ranks run on the hosts of a launcher."""
+    settings = resolve_without_pytest({"PYTEST_DDL_LAUNCHER": launcher})
+    return Harness(settings, StrategyRegistry(), {}, transports=built_in_transports())
 
 
 @contextmanager

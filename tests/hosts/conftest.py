@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import pytest_ddl
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.hosts.remote import RemoteLauncher
 from pytest_ddl.hosts.transport import Host, Transport, TransportArguments, TransportError
@@ -39,9 +40,18 @@ class Emulated:
         self.network.close()
 
 
+def skip_below_tmp() -> None:
+    """Skip a test whose hosts have a /tmp of their own, if pytest-ddl or its Python lies in the one of this machine."""
+    for path in (pytest_ddl.__file__, sys.prefix):
+        if Path(path).resolve().is_relative_to("/tmp"):
+            pytest.skip(f"{path} is in /tmp, and the hosts of this test have another /tmp")
+
+
 @contextlib.contextmanager
 def emulated_hosts(folder: Path, **settings: str) -> Iterator[Emulated]:
     """Yield two emulated hosts. Skip the test where the kernel permits none."""
+    if settings.get("tmp") == "own":
+        skip_below_tmp()
     made = Emulated(folder, **settings)
     with contextlib.closing(made):
         try:

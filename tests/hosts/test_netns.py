@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts.conftest import Emulated
+from tests.hosts.conftest import Emulated, skip_below_tmp
 from tests.plugin.conftest import Project
 from tests.polling import wait_until
 
@@ -79,6 +79,7 @@ def project(emulated: Emulated, new_project: Callable[..., Project]) -> Project:
 @pytest.fixture
 def elsewhere(project: Project) -> Iterator[Project]:
     """Return the project in a folder that hosts see that have a /tmp of their own."""
+    skip_below_tmp()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         project.folder = Path(folder)
         project.write("test_hosts.py", TESTS)
