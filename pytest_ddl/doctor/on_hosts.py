@@ -23,12 +23,12 @@ _FIT = "the hosts have the same versions and files, and reach each other"
 
 @dataclass(frozen=True)
 class Examined:
-    """What was found on all hosts."""
+    """Findings on all hosts."""
 
     hosts: Sequence[dict[str, Any]]
     """For each host, the object of ``pytest-ddl doctor --json``. Its ``host`` is the name in the transport."""
     between: Sequence[Problem]
-    """What keeps the hosts from working together."""
+    """Reasons why the hosts cannot work together."""
 
     @property
     def problems(self) -> int:

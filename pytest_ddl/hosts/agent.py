@@ -1,4 +1,4 @@
-"""Run the workers of one host: the agent holds a local launcher there, and passes on what it and its workers say.
+"""Run the workers of one host: the agent has a local launcher there, and passes on the news of all workers.
 
 The controller starts it through execnet, which gives it a channel. Both sides send tuples of a name and its values.
 
@@ -211,8 +211,11 @@ class Agent:
     def _answer(self, request: int, action: Callable[[], Any]) -> None:
         try:
             value = action()
-        except (LaunchError, OSError) as error:
-            self._tell("refused", request, str(error))
+        except Exception as error:
+            # Also an error of the question itself, such as one that another version does not know: without an answer,
+            # the controller would wait until its deadline.
+            known = isinstance(error, (LaunchError, OSError))
+            self._tell("refused", request, str(error) if known else f"{type(error).__name__}: {error}")
             if self._launcher is not None and self._launcher.ended:
                 raise
         else:

@@ -30,7 +30,7 @@ def _count(tasks: Sequence[Task], kind: str) -> int:
 
 def _spread(number: int, slots: Sequence[int]) -> list[int]:
     """Return the host of each of a number of tasks, in blocks."""
-    # Each host gets at least one task while there are enough. The rest goes where most slots are free.
+    # Each host gets at least one task while there are enough. The rest goes to the hosts with most free slots.
     shares = [0] * len(slots)
     for index in range(number):
         if index < len(slots):

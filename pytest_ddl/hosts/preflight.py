@@ -22,7 +22,7 @@ _QUESTIONS = questions.__name__
 
 @dataclass(frozen=True)
 class Problem:
-    """What keeps a host from working together with the others."""
+    """Reason why a host cannot work together with the others."""
 
     host: str
     found: str

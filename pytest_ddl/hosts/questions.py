@@ -127,7 +127,7 @@ def connect(places: Sequence[tuple[str, int]]) -> list[str]:
 def _connect(place: tuple[str, int]) -> str:
     host, port = place
     try:
-        # The name alone first: a failed look-up and a failed connection have different fixes.
+        # First only the name: a failed look-up and a failed connection have different fixes.
         found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
     except OSError as error:
         return f"its name {host!r} is not known there ({error.strerror or error})"

@@ -68,7 +68,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class TransportArguments:
-    """What a user has given to a transport."""
+    """Values that a user has given to a transport."""
 
     name: str
     """Name of the transport in ``--ddl-launcher``."""

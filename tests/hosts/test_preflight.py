@@ -250,3 +250,10 @@ def test_an_address_of_another_host_is_named(emulated: Emulated, over: Over) -> 
     problem = problem_of(over(emulated))
     assert "host0: it does not reach itself at its address 198.18.77.2: connecting to 198.18.77.2 port " in problem
     assert "the transport must give the address of this host, and run its programs there" in problem
+
+
+@pytest.mark.slow
+def test_a_question_that_a_host_does_not_know_is_answered(emulated: Emulated, over: Over) -> None:
+    group = over(emulated).group
+    with pytest.raises(LaunchError, match=r"^on the host host0: AttributeError: .*no attribute 'unknown'"):
+        group.ask("pytest_ddl.hosts.questions:unknown", [], "asking")

@@ -161,3 +161,9 @@ def test_each_address_belongs_to_a_process(variant: str, expected: tuple[int, ..
     registry = StrategyRegistry()
     spec = registry.parse_variant(variant)
     assert registry[spec.name].topology(spec).listeners == expected
+
+
+def test_a_missing_program_of_netns_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TransportError, match=r"netns: the program ip is not installed here; install iproute2$"):
+        Netns(given("netns")).hosts()

@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
 from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+from pytest_ddl.hosts.transports.programs import require
 
 MAX_HOSTS = 64
 _NETWORK = "198.18.77."
@@ -63,10 +63,7 @@ class Netns:
     def hosts(self) -> Sequence[Host]:
         if not self._holders:
             for program, package in _PROGRAMS.items():
-                if shutil.which(program) is None:
-                    raise TransportError(
-                        f"--ddl-launcher=netns needs the program {program}, which is not installed; install {package}"
-                    )
+                require(self.name, program, f"install {package}")
             self._hold(["unshare", *(["-U", "-r"] if self._own_user else []), "-n"])
             self._configure(0, "ip", ["link add switch type bridge", "link set switch up", "link set lo up"])
             for index, host in enumerate(self._hosts):
