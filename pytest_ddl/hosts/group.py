@@ -16,7 +16,7 @@ from typing import Any
 
 import execnet
 
-from pytest_ddl.cluster import session_folder, user_modules
+from pytest_ddl.cluster import imported_files, session_folder, user_modules
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.hosts import preflight
 from pytest_ddl.hosts.agent import BEAT
@@ -127,7 +127,7 @@ class HostGroup:
 
         :raises LaunchError: if the files of a host differ.
         """
-        paths = {str(module.__file__) for module in user_modules.loaded()} - self._compared
+        paths = imported_files.files(user_modules.loaded()) - self._compared
         if paths:
             _raise_for(preflight.other_files(self.links, paths, time.monotonic() + AGENT_WAIT))
             self._compared |= paths
