@@ -1,0 +1,185 @@
+"""What is known about a program before a forecast: measured times, bytes, links, and where each fact comes from."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class Origin(str, Enum):
+    """Where a number comes from. The report shows it beside the number."""
+
+    MEASURED = "measured"
+    STATED = "stated"
+    ASSUMED = "assumed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of a run: what may differ between two points of one curve."""
+
+    replicas: int
+    nodes: int = 1
+    batch_per_replica: float | None = None
+    """Examples of one replica in one micro-step; ``None`` if it is not known. Then it is the same at all points."""
+    accumulation: float = 1.0
+    """Micro-steps for each update. Gradients are reduced once for each update."""
+
+    @property
+    def examples(self) -> float:
+        """Examples of one update over all replicas. Without a batch size, the unit is one batch of a replica."""
+        return self.replicas * (self.batch_per_replica or 1.0) * self.accumulation
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Measured time of one update."""
+
+    size: Size
+    seconds: float
+    spread: float = 0.0
+    """Standard error of ``seconds`` as a share of it; 0 if it is not known."""
+
+    @property
+    def throughput(self) -> float:
+        """Examples per second over all replicas."""
+        return self.size.examples / self.seconds
+
+
+@dataclass(frozen=True)
+class Link:
+    """Link between replicas."""
+
+    kind: str = ""
+    """Name in words, such as ``NVLink`` or ``20 GbE``."""
+    bytes_per_second: float | None = None
+    """Bandwidth of one node or device in one direction; ``None`` if no number is known."""
+    latency: float | None = None
+    """Seconds of a very small all-reduce over two replicas; ``None`` if it is not known."""
+    origin: Origin = Origin.UNKNOWN
+
+    def __str__(self) -> str:
+        if self.bytes_per_second is None:
+            return self.kind or "unknown link"
+        speed = f"{self.bytes_per_second / 1e9:.3g} GB/s, {self.origin.value}"
+        return f"{self.kind} ({speed})" if self.kind else speed
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known about one program on one kind of machine.
+
+    :raises ValueError: if there is no observation, or a number is not positive. The message names it.
+    """
+
+    name: str
+    observations: tuple[Observation, ...]
+    per_node: int
+    """Replicas that share one node."""
+    gradient_bytes: float | None = None
+    """Bytes that one replica puts into the reductions of one update."""
+    collectives: int | None = None
+    """Collectives of one update; ``None`` if they were not counted."""
+    within: Link = Link()
+    """Link between the replicas of one node."""
+    between: Link = Link()
+    """Link between nodes."""
+    jitter: float | None = None
+    """Standard deviation of the time of a step on one replica, as a share of its mean; ``None`` if not measured."""
+    servers: bool = False
+    """True if gradients go to parameter servers over the network, and not through an all-reduce."""
+    shares_cores: str = ""
+    """Reason why replicas took cores from each other when they were measured. Empty if they did not."""
+
+    def __post_init__(self) -> None:
+        if not self.observations:
+            raise ValueError(f"{self.name}: there is no measurement to start from")
+        for one in self.observations:
+            numbers = (one.seconds, one.size.replicas, one.size.nodes, one.size.accumulation)
+            if not all(math.isfinite(number) and number > 0 for number in numbers):
+                raise ValueError(f"{self.name}: {one} must have positive numbers")
+        if self.per_node < 1:
+            raise ValueError(f"{self.name}: per_node={self.per_node} must be at least 1")
+
+    @property
+    def largest(self) -> Observation:
+        """Observation with the most replicas."""
+        return max(self.observations, key=lambda one: one.size.replicas)
+
+    @property
+    def reference(self) -> Observation:
+        """Observation with the fewest replicas, and of these the one with the largest batch."""
+        return min(self.observations, key=lambda one: (one.size.replicas, -(one.size.batch_per_replica or 0)))
+
+    @property
+    def has_crossed(self) -> bool:
+        """True if an observation spans several nodes, so that their link was measured with it."""
+        return any(one.size.nodes > 1 for one in self.observations)
+
+    @property
+    def has_reduced(self) -> bool:
+        """True if an observation has several replicas in one node."""
+        return any(one.size.replicas > one.size.nodes for one in self.observations)
+
+    def with_link(self, link: Link) -> Evidence:
+        """Return a copy with another link between nodes."""
+        return replace(self, between=link)
+
+    def sized(self, replicas: int, *, strong: bool) -> Size:
+        """Return the size of a run with more replicas.
+
+        :param strong: keep the examples of an update over all replicas (strong scaling), and not those of a replica.
+        """
+        largest = self.largest.size
+        nodes = math.ceil(replicas / self.per_node)
+        if not strong or largest.batch_per_replica is None:
+            return replace(largest, replicas=replicas, nodes=nodes)
+        per_replica = largest.examples / replicas
+        # The batch on the device is kept as long as there is accumulation to take away.
+        batch = min(largest.batch_per_replica, per_replica)
+        return Size(replicas, nodes, batch, per_replica / batch)
+
+
+_UNITS = {"gbit/s": 1e9 / 8, "gb/s": 1e9, "mbit/s": 1e6 / 8, "mb/s": 1e6, "gbe": 1e9 / 8}
+
+
+def parse_link(text: str, origin: Origin = Origin.STATED) -> Link:
+    """Return the link that a text states, such as ``25Gbit/s``, ``1.1GB/s,80us`` or ``20 GbE (p2.16xlarge)``.
+
+    A text without a number, or with ``about`` before it, gives a link whose bandwidth is unknown.
+
+    :raises ValueError: if a number has no unit that is known.
+    """
+    found = re.search(r"(?i)(about\s+)?(\d+(?:\.\d+)?)\s*(gbit/s|gb/s|mbit/s|mb/s|gbe)", text)
+    latency = re.search(r"(?i)(\d+(?:\.\d+)?)\s*(us|µs|ms)\b", text)
+    seconds = float(latency[1]) * (1e-3 if latency[2].lower() == "ms" else 1e-6) if latency else None
+    if found is None or found[1]:
+        if found is None and re.fullmatch(r"\s*[\d.]+\s*\w*\s*", text) and not latency:
+            raise ValueError(f"{text!r} is not a bandwidth: give a number and one of Gbit/s, GB/s, Mbit/s, MB/s")
+        return Link(text.strip(), None, seconds)
+    return Link(text.strip(), float(found[2]) * _UNITS[found[3].lower()], seconds, origin)
+
+
+def efficiencies(observations: Sequence[Observation]) -> list[tuple[Observation, float]]:
+    """Return the scaling efficiency of each observation against the one with the fewest replicas and the same batch.
+
+    :formula: (throughput_N / N) / (throughput_1 / 1), for equal batches of a replica and equal accumulation
+    """
+    found = []
+    for one in observations:
+        same = [
+            other
+            for other in observations
+            if other.size.replicas < one.size.replicas
+            and (other.size.batch_per_replica, other.size.accumulation)
+            == (one.size.batch_per_replica, one.size.accumulation)
+        ]
+        if same:
+            base = min(same, key=lambda other: other.size.replicas)
+            per_replica = one.throughput / one.size.replicas
+            found.append((one, per_replica / (base.throughput / base.size.replicas)))
+    return found
