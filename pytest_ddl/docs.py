@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
+from pytest_ddl.bench.forecasting.refusals import REFUSALS
 from pytest_ddl.bench.metrics.registry import METRICS
 from pytest_ddl.cli import COMMANDS
 from pytest_ddl.config import MARKERS, OPTIONS
@@ -195,6 +196,12 @@ def transports_table() -> str:
     return _table(("`--ddl-launcher`", "hosts", "settings with their defaults"), rows)
 
 
+def refusals_table() -> str:
+    """Return the table of what a forecast refuses, in the order in which it looks."""
+    rows = ((_code(check.__name__.replace("_", " ")), _summary(check.__doc__ or "")) for check in REFUSALS)
+    return _table(("reason", "what is refused"), rows)
+
+
 def _summary(docstring: str) -> str:
     """Return the first line of a docstring in Markdown. Docstrings mark up names for Sphinx."""
     return re.sub(r":\w+:(?=`)|`(?=`)", "", docstring.partition("\n")[0])
@@ -252,6 +259,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "transports": transports_table,
     "metrics": metrics_table,
     "gate-options": partial(command_help, "gate"),
+    "forecast-options": partial(command_help, "forecast"),
+    "refusals": refusals_table,
     "api-tests": partial(api_table, "pytest_ddl"),
     "api-bench": partial(api_table, "pytest_ddl.bench"),
     "api-conformance": partial(api_table, "pytest_ddl.conformance"),

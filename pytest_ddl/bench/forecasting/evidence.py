@@ -1,4 +1,4 @@
-"""What is known about a program before a forecast: measured times, bytes, links, and where each fact comes from."""
+"""Facts about a program before a forecast: measured times, bytes, links, and the origin of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Origin(str, Enum):
-    """Where a number comes from. The report shows it beside the number."""
+    """Origin of a number. The report shows it beside the number."""
 
     MEASURED = "measured"
     STATED = "stated"
@@ -69,6 +69,9 @@ class Link:
         return f"{self.kind} ({speed})" if self.kind else speed
 
 
+UNKNOWN_LINK = Link()
+
+
 @dataclass(frozen=True)
 class Evidence:
     """All that is known about one program on one kind of machine.
@@ -84,9 +87,9 @@ class Evidence:
     """Bytes that one replica puts into the reductions of one update."""
     collectives: int | None = None
     """Collectives of one update; ``None`` if they were not counted."""
-    within: Link = Link()
+    within: Link = UNKNOWN_LINK
     """Link between the replicas of one node."""
-    between: Link = Link()
+    between: Link = UNKNOWN_LINK
     """Link between nodes."""
     jitter: float | None = None
     """Standard deviation of the time of a step on one replica, as a share of its mean; ``None`` if not measured."""
@@ -124,10 +127,6 @@ class Evidence:
     def has_reduced(self) -> bool:
         """True if an observation has several replicas in one node."""
         return any(one.size.replicas > one.size.nodes for one in self.observations)
-
-    def with_link(self, link: Link) -> Evidence:
-        """Return a copy with another link between nodes."""
-        return replace(self, between=link)
 
     def sized(self, replicas: int, *, strong: bool) -> Size:
         """Return the size of a run with more replicas.

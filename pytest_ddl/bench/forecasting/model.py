@@ -6,8 +6,8 @@
 
 ``s`` is the accumulation. The form with the exponent g is that of Pollux (Qiao et al., OSDI 2021). Communication is a
 ring within a node, then one between nodes, each 2 (n - 1) / n S / B (Patarasuk and Yuan 2009), and a latency for each
-collective. N replicas wait for the slowest: the mean of the largest of N is about sqrt(2 ln N) standard deviations above
-the mean. All times of a draw are relative to one micro-step of the reference.
+collective. N replicas wait for the slowest: the mean of the largest of N is about sqrt(2 ln N) standard deviations
+above the mean. All times of a draw are relative to one micro-step of the reference.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from pytest_ddl.bench.forecasting.priors import (
 from pytest_ddl.bench.metrics.registry import statistics_package
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-DRAWS = 2**14
-_PARAMETERS = 8
+PARAMETERS = 8
 TERMS = {
     "compute": "computation",
     "fixed": "the fixed cost of each step",
@@ -62,19 +61,17 @@ class Draws:
     priors: Priors = field(default=PRIORS)
 
 
-def draw(evidence: Evidence, priors: Priors = PRIORS) -> Draws:
-    """Draw parameters from what is believed before the times are seen. The draws are the same in each call.
+def parameters(evidence: Evidence, normal: Array, priors: Priors = PRIORS) -> Draws:
+    """Return the parameters of independent standard normal numbers, distributed as is believed before the times.
 
+    :param normal: one row of ``PARAMETERS`` numbers for each draw.
     :raises MissingPackageError: if scipy is not installed.
     """
-    qmc = statistics_package("scipy.stats.qmc")
-    norm = statistics_package("scipy.stats").norm
-    uniform = np.clip(qmc.Sobol(_PARAMETERS, seed=0).random(DRAWS), 1e-9, 1 - 1e-9)
-    normal = norm.ppf(uniform)
+    uniform = np.clip(statistics_package("scipy.stats").norm.cdf(normal), 1e-9, 1 - 1e-9)
     reference = evidence.reference
     micro = reference.seconds / reference.size.accumulation
     # Without a batch, the unit of the times is not seconds, so bytes and links say nothing.
-    has_unit = reference.size.batch_per_replica is not None
+    unit = micro if reference.size.batch_per_replica is not None else None
     jitter = priors.jitter * np.abs(normal[:, 1])
     if evidence.jitter is not None:
         jitter = evidence.jitter * np.exp(priors.jitter_sd * normal[:, 1])
@@ -85,11 +82,11 @@ def draw(evidence: Evidence, priors: Priors = PRIORS) -> Draws:
     return Draws(
         fixed=np.clip(-priors.fixed * np.log1p(-uniform[:, 0]), 0.0, 0.9),
         jitter=jitter,
-        within=_transfer(evidence, evidence.within, micro if has_unit else None, priors, normal[:, 2], inside=True),
+        within=_transfer(evidence, evidence.within, unit, priors, normal[:, 2], inside=True),
         growth=priors.growth + priors.growth_sd * normal[:, 3],
-        overlap=1 + (priors.overlap - 1) * uniform[:, 4],
+        overlap=1 + (priors.overlap - 1) * uniform[:, 4] ** 2,
         crossing=priors.crossing * np.abs(normal[:, 5]),
-        between=_transfer(evidence, evidence.between, micro if has_unit else None, priors, normal[:, 6], inside=False),
+        between=_transfer(evidence, evidence.between, unit, priors, normal[:, 6], inside=False),
         latency=(evidence.collectives or 0) * per_collective / micro,
         priors=priors,
     )
@@ -116,7 +113,7 @@ def _transfer(
 
 
 def terms(evidence: Evidence, draws: Draws, size: Size) -> dict[str, Array]:
-    """Return the time of each term of an update, by the names of ``TERMS``, relative to a micro-step of the reference."""
+    """Return the time of each term of an update, by the names of ``TERMS``, in micro-steps of the reference."""
     priors = draws.priors
     reference = evidence.reference.size.batch_per_replica
     share = 1.0 if reference is None or size.batch_per_replica is None else size.batch_per_replica / reference

@@ -1,21 +1,17 @@
-"""Forecast the time of an update at sizes that were not measured: weigh the draws by the measurements, and read them.
-
-A draw of the model counts as much as it agrees with the measured times. Its scale, the time of one micro-step in
-seconds, is integrated out: under normal noise of the logarithms it is the weighted mean of the differences. This is
-importance sampling (Robert and Casella 2004, Monte Carlo Statistical Methods, section 3.3).
-"""
+"""Forecast the time of an update at sizes that were not measured, with intervals and what costs the most."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from pytest_ddl.bench.forecasting.evidence import Evidence, Size
-from pytest_ddl.bench.forecasting.model import TERMS, Array, Draws, draw, terms
+from pytest_ddl.bench.forecasting.fitting import Fitted, fit
+from pytest_ddl.bench.forecasting.model import TERMS, Array, terms
 from pytest_ddl.bench.forecasting.priors import PRIORS, Priors
 from pytest_ddl.bench.forecasting.refusals import Warned, refusal, warnings
 
@@ -37,7 +33,7 @@ class Point:
     high: float | None = None
     """Bounds of the interval in which a measurement is expected with the probability ``LEVEL``."""
     efficiency: float | None = None
-    """Median of the throughput of a replica against that of one replica alone."""
+    """Median of the throughput of a replica against that of a single one."""
     efficiency_low: float | None = None
     efficiency_high: float | None = None
     exposed: float | None = None
@@ -70,54 +66,69 @@ class Point:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Draws with their weights after the measurements."""
+    """Belief about a program after its measurements."""
 
     evidence: Evidence
-    draws: Draws
-    weights: Array
-    scale: Array
-    """Logarithm of the seconds of one micro-step of the reference, for each draw."""
-    noise: float
-    """Relative noise of one measurement. It is larger than the prior's if no draw explains the measurements."""
+    fitted: Fitted
 
-    @property
-    def effective(self) -> float:
-        """Effective number of draws."""
-        return float(1 / np.sum(self.weights**2))
-
-    def predict(self, size: Size, *, floor_of: Size | None = None) -> Point:
+    def predict(self, size: Size, *, alone: Size | None = None) -> Point:
         """Return the forecast for a size.
 
-        :param floor_of: size of one replica alone, for the efficiency.
+        :param alone: one replica alone, for the efficiency (default: with the same batch for each replica).
         """
-        parts = terms(self.evidence, self.draws, size)
-        total = sum(parts.values(), start=np.zeros_like(self.scale))
+        parts = terms(self.evidence, self.fitted.draws, size)
+        total = sum(parts.values(), start=np.zeros_like(self.fitted.scale))
         doublings = max(0.0, math.log2(size.replicas / self.evidence.largest.size.replicas))
         count = len(self.evidence.observations)
-        unknown = math.hypot(self.noise * math.sqrt(1 + 1 / count), self.draws.priors.discrepancy * doublings)
+        unknown = math.hypot(
+            self.fitted.noise * math.sqrt(1 + 1 / count), self.fitted.draws.priors.discrepancy * doublings
+        )
         deviation = unknown * np.random.default_rng(0).standard_normal(len(total))
-        low, high = self._quantiles(np.log(total) + self.scale + deviation)
-        one = sum(terms(self.evidence, self.draws, floor_of or _alone(size)).values(), start=np.zeros_like(total))
-        alone = floor_of or _alone(size)
+        low, high = self._quantiles(np.log(total) + self.fitted.scale + deviation)
+        alone = alone or Size(1, 1, size.batch_per_replica, size.accumulation)
+        one = sum(terms(self.evidence, self.fitted.draws, alone).values(), start=np.zeros_like(total))
         efficiency = (size.examples / total / size.replicas) / (alone.examples / one)
-        middle = self._quantiles(efficiency, (0.5,))[0]
-        spread = self._quantiles(efficiency * np.exp(-deviation))
+        (middle,) = self._quantiles(efficiency, (0.5,))
+        lowest, highest = self._quantiles(efficiency * np.exp(-deviation))
         exposed = sum((parts[name] for name in ("within", "between", "latency")), start=np.zeros_like(total)) / total
         return Point(
             size,
-            math.exp(self._quantiles(np.log(total) + self.scale, (0.5,))[0]),
+            math.exp(self._quantiles(np.log(total) + self.fitted.scale, (0.5,))[0]),
             math.exp(low),
             math.exp(high),
             middle,
-            *spread,
+            lowest,
+            highest,
             self._quantiles(exposed, (0.5,))[0],
-            {name: float(np.sum(self.weights * parts[name] / total)) for name in TERMS},
+            {name: float(np.sum(self.fitted.weights * parts[name] / total)) for name in TERMS},
         )
+
+    def with_communication(self, share: float, *, between_only: bool = False) -> Posterior:
+        """Return the same belief about a program that communicates only a share of the bytes, or over faster links."""
+        draws = self.fitted.draws
+        within = draws.within * (1.0 if between_only else share)
+        changed = replace(draws, within=within, between=draws.between * share)
+        return replace(self, fitted=replace(self.fitted, draws=changed))
 
     def _quantiles(self, values: Array, levels: Sequence[float] = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)) -> list[float]:
         order = np.argsort(values)
-        reached = np.cumsum(self.weights[order])
+        reached = np.cumsum(self.fitted.weights[order])
         return [float(number) for number in np.interp(levels, reached / reached[-1], values[order])]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """First size, of doubled ones, whose efficiency is below a floor, and what would raise it there."""
+
+    floor: float
+    replicas: int | None
+    """``None`` if no size that can be forecast is below the floor."""
+    largest: int
+    """Largest number of replicas that was looked at."""
+    binding: str = ""
+    efficiency: float | None = None
+    remedies: dict[str, float] = field(default_factory=dict)
+    """Change of the program or the machine -> efficiency with it at that size."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +138,9 @@ class Forecast:
     evidence: Evidence
     points: tuple[Point, ...]
     warnings: tuple[Warned, ...] = ()
-    """What makes the forecast less certain, in words."""
+    """Reasons to trust it less, in words."""
+    limit: Limit | None = None
+    """Size at which the efficiency falls below a floor."""
 
     def as_json(self) -> dict[str, Any]:
         """Return numbers, strings, lists and dicts only."""
@@ -136,44 +149,74 @@ class Forecast:
             "evidence": asdict(self.evidence),
             "points": [point.as_json() for point in self.points],
             "warnings": [asdict(one) for one in self.warnings],
+            "limit": None if self.limit is None else asdict(self.limit),
         }
 
 
-def fit(evidence: Evidence, priors: Priors = PRIORS) -> Posterior:
-    """Weigh draws of the model by the measured times."""
-    draws = draw(evidence, priors)
-    logs = np.array(
-        [
-            math.log(one.seconds) - np.log(sum(terms(evidence, draws, one.size).values(), start=0.0))
-            for one in evidence.observations
-        ]
-    )
-    spreads = np.array([math.hypot(priors.noise, one.spread) for one in evidence.observations])
-    precision = 1 / spreads**2
-    scale = (precision[:, None] * logs).sum(axis=0) / precision.sum()
-    misfit = (precision[:, None] * (logs - scale) ** 2).sum(axis=0)
-    # If no draw explains the measurements, the noise is larger than it was believed to be.
-    inflation = max(1.0, float(misfit.min()) / max(1, len(logs) - 1))
-    weights = np.exp(-(misfit - misfit.min()) / 2 / inflation)
-    return Posterior(
-        evidence, draws, weights / weights.sum(), scale, math.sqrt(inflation / precision.mean())
-    )
-
-
-def forecast(evidence: Evidence, sizes: Sequence[Size], priors: Priors = PRIORS) -> Forecast:
+def forecast(
+    evidence: Evidence,
+    replicas: Sequence[int] | Sequence[Size],
+    *,
+    strong: bool = False,
+    floor: float = FLOOR,
+    priors: Priors = PRIORS,
+) -> Forecast:
     """Forecast the time of an update at several sizes. A size that cannot be forecast has the reason in its point.
 
+    :param replicas: numbers of replicas, or whole sizes.
+    :param strong: keep the examples of an update over all replicas, and not those of a replica.
+    :param floor: efficiency whose loss is looked for.
     :raises MissingPackageError: if scipy is not installed.
     """
-    posterior = fit(evidence, priors)
-    points = []
-    for size in sizes:
-        reason = refusal(evidence, size)
-        if not reason and posterior.effective < FEWEST_EFFECTIVE:
-            reason = "no term of the model explains the measured times: measure again, and more sizes"
-        points.append(Point(size, refused=reason) if reason else posterior.predict(size))
-    return Forecast(evidence, tuple(points), tuple(warnings(evidence)))
+    posterior = Posterior(evidence, fit(evidence, priors))
+    sizes = [one if isinstance(one, Size) else evidence.sized(one, strong=strong) for one in replicas]
+    points = tuple(_point(posterior, size, strong=strong) for size in sizes)
+    return Forecast(evidence, points, tuple(warnings(evidence)), limit_of(posterior, floor, strong=strong))
 
 
-def _alone(size: Size) -> Size:
-    return Size(1, 1, size.batch_per_replica, size.accumulation)
+def _point(posterior: Posterior, size: Size, *, strong: bool) -> Point:
+    reason = refusal(posterior.evidence, size)
+    if not reason and posterior.fitted.effective < FEWEST_EFFECTIVE:
+        reason = "no term of the model explains the measured times: measure again, and more sizes"
+    if reason:
+        return Point(size, refused=reason)
+    return posterior.predict(size, alone=_alone(posterior.evidence, strong=strong))
+
+
+def _alone(evidence: Evidence, *, strong: bool) -> Size | None:
+    """Return one replica that takes all examples of an update, for strong scaling."""
+    return evidence.sized(1, strong=True) if strong else None
+
+
+def limit_of(posterior: Posterior, floor: float, *, strong: bool = False) -> Limit | None:
+    """Return the first of doubled sizes whose median efficiency is below a floor, and what would raise it.
+
+    ``None`` if no larger size can be forecast.
+    """
+    evidence, last = posterior.evidence, 0
+    count = max(2, evidence.largest.size.replicas)
+    while True:
+        size = evidence.sized(count, strong=strong)
+        point = _point(posterior, size, strong=strong)
+        if point.efficiency is None:
+            return Limit(floor, None, last) if last else None
+        if point.efficiency < floor:
+            break
+        last, count = count, count * 2
+    alone = _alone(evidence, strong=strong)
+    faster = posterior.with_communication(0.5, between_only=True)
+    remedies = {
+        "half the bytes (16-bit gradients)": posterior.with_communication(0.5).predict(size, alone=alone),
+        "a link between nodes that is twice as fast": faster.predict(size, alone=alone),
+    }
+    # With a fixed global batch, these would change what is trained.
+    if not strong:
+        more = replace(size, accumulation=2 * size.accumulation)
+        remedies["twice the micro-steps for each update"] = posterior.predict(more)
+        if size.batch_per_replica is not None:
+            larger = replace(size, batch_per_replica=2 * size.batch_per_replica)
+            remedies["twice the batch of a replica"] = posterior.predict(larger)
+    gains = {name: found.efficiency for name, found in remedies.items() if found.efficiency is not None}
+    better = {name: found for name, found in gains.items() if found > point.efficiency}
+    ranked = dict(sorted(better.items(), key=lambda pair: -pair[1]))
+    return Limit(floor, count, count, point.binding, point.efficiency, ranked)

@@ -1,4 +1,4 @@
-"""What the forecast believes before it sees a measurement: ranges of each term, and the speed of kinds of links.
+"""Beliefs of the forecast before it sees a measurement: ranges of each term, and the speed of kinds of links.
 
 The numbers were chosen on 55 published series (NVIDIA DeepLearningExamples, TensorFlow's benchmarks of 2017, MXNet,
 Bugliarello 2018) by the density that a forecast gave to later points of each series. They were then rounded, and those
@@ -27,10 +27,10 @@ class Priors:
     """Spread of the logarithm of the bandwidth within a node, if only the kind of the link is known."""
     growth: float = 0.3
     """Mean of the power with which communication within a node grows faster than a ring over N. Normal."""
-    growth_sd: float = 0.3
+    growth_sd: float = 0.35
     overlap: float = 3.3
-    """Largest exponent with which communication and backward pass are combined. Uniform from 1, where nothing
-    overlaps. Form of Pollux (Qiao et al., OSDI 2021, section 3.2)."""
+    """Largest exponent with which communication and backward pass are combined; 1 means that nothing overlaps. The
+    part above 1 is the square of a uniform number. Form of Pollux (Qiao et al., OSDI 2021, section 3.2)."""
     crossing: float = 0.02
     """Scale of the share of each micro-step that is lost as soon as several nodes take part. Half normal."""
     crossing_growth: float = 0.4
@@ -49,8 +49,8 @@ class Priors:
     latency_sd: float = 1.2
     noise: float = 0.013
     """Relative noise of one published or measured time, beside the spread that is known."""
-    discrepancy: float = 0.008
-    """What the model itself cannot know, for each doubling of replicas beyond the largest measured number."""
+    discrepancy: float = 0.012
+    """Error of the model itself, for each doubling of replicas beyond the largest measured number."""
     backward: float = 0.65
     """Share of the computation with which communication can overlap: the backward pass takes twice the forward one."""
 

@@ -29,7 +29,9 @@ def shares_cores(evidence: Evidence, _size: Size) -> str:
     """Refuse if replicas took cores from each other when they were measured."""
     if not evidence.shares_cores:
         return ""
-    return f"{evidence.shares_cores}: their times say nothing about replicas that have their own (measure with pin=True)"
+    return (
+        f"{evidence.shares_cores}: their times say nothing about replicas that have their own (measure with pin=True)"
+    )
 
 
 def wrong_baseline(evidence: Evidence, _size: Size) -> str:
@@ -75,7 +77,7 @@ def unknown_link_within(evidence: Evidence, size: Size) -> str:
 
 
 def unknown_capacity(evidence: Evidence, size: Size) -> str:
-    """Refuse parameter servers whose capacity is not known: they saturate, and no smaller run shows where."""
+    """Refuse parameter servers whose capacity is not known: they saturate, and smaller runs do not show it."""
     if not evidence.servers or size.replicas <= evidence.largest.size.replicas:
         return ""
     if evidence.between.bytes_per_second is not None or size.nodes == 1:

@@ -1,0 +1,87 @@
+"""Read what a forecast starts from: measured launches, a file of series, or an earlier forecast."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.forecasting.evidence import Evidence
+from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
+from pytest_ddl.bench.forecasting.predicting import Point
+from pytest_ddl.bench.forecasting.published import Series, SeriesError, read_series
+from pytest_ddl.bench.matrix import Matrix
+
+
+class SourceError(ValueError):
+    """Raised if a file cannot be the start of a forecast. The message is one line that names the file."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Forecast that was made and saved before."""
+
+    program: str
+    points: tuple[Point, ...]
+
+
+def series_of(path: Path) -> list[Series]:
+    """Return the series of a CSV file.
+
+    :raises SourceError: if it cannot be read.
+    """
+    try:
+        return read_series(path)
+    except SeriesError as error:
+        raise SourceError(str(error)) from None
+
+
+def measured(paths: Sequence[Path], strategy: str | None, stated: Stated) -> Evidence:
+    """Return the evidence of files of launches, written by ``Matrix.save`` or by ``pytest-ddl evaluate``.
+
+    :raises SourceError: if one cannot be read, or the launches are not enough.
+    """
+    matrices = [matrix_of(path) for path in paths]
+    try:
+        return evidence_of(matrices, strategy, stated, name=f"{', '.join(map(str, paths))}")
+    except NoEvidenceError as error:
+        raise SourceError(f"{', '.join(map(str, paths))}: {error}") from None
+
+
+def matrix_of(path: Path) -> Matrix:
+    """Return the launches of a file.
+
+    :raises SourceError: if it has none.
+    """
+    data = _json(path)
+    found = data.get("matrix", data)
+    try:
+        return Matrix.from_json(found)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SourceError(
+            f"{path} has no launches ({type(error).__name__}: {error}): give a file of pytest-ddl evaluate, or one of "
+            "Matrix.save()"
+        ) from None
+
+
+def earlier(path: Path) -> Earlier | None:
+    """Return the forecast that a file holds; ``None`` if it is another kind of file.
+
+    :raises SourceError: if it cannot be read.
+    """
+    data = _json(path)
+    if not {"program", "points", "evidence"} <= data.keys():
+        return None
+    return Earlier(data["program"], tuple(Point.from_json(point) for point in data["points"]))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from None
+    if not isinstance(data, dict):
+        raise SourceError(f"{path} is not a file of launches or of a forecast")
+    return data

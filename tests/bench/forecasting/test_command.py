@@ -1,0 +1,142 @@
+"""The command: from launches to a forecast, its picture, its comparison with later launches, and its score."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_ddl.bench import Counters, Matrix
+from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
+from pytest_ddl.bench.outcome import OK, USAGE, WRONG
+from pytest_ddl.cli import main
+from tests.bench.made import launch
+
+pytest.importorskip("scipy")
+COUNTERS = Counters(collectives={"all_reduce": 2, "broadcast": 1}, reduced_bytes=4_000_000)
+
+
+def matrix(times: dict[str, float], *, batch: int = 32, pinned: bool = True) -> Matrix:
+    """Launches of ``strategy[workers=N]`` by the seconds of a step, with the batch of a replica."""
+    found = []
+    for variant, seconds in times.items():
+        count = 1 if variant == "one_device" else int(variant.partition("=")[2].rstrip("]"))
+        counters = COUNTERS if count > 1 else Counters()
+        found.append(launch(variant, seconds, count, batch * count, pinned=pinned, counters=counters))
+    return Matrix(tuple(found), {}, "weak")
+
+
+NOW = {"one_device": 0.100, "multi_worker_mirrored[workers=2]": 0.110}
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    path = tmp_path / "now.json"
+    matrix(NOW).save(path)
+    return path
+
+
+def test_launches_become_evidence() -> None:
+    found = evidence_of([matrix(NOW), matrix({"one_device": 0.055}, batch=16)], stated=Stated(nodes=2))
+    assert [(one.size.replicas, one.size.nodes, one.size.batch_per_replica) for one in found.observations] == [
+        (1, 1, 32),
+        (2, 2, 32),
+        (1, 1, 16),
+    ]
+    assert (found.per_node, found.gradient_bytes, found.collectives) == (1, 4e6, 3)
+    assert found.shares_cores == ""
+    assert found.jitter == 0.0
+
+
+def test_launches_that_shared_cores_are_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "loose.json"
+    matrix(NOW, pinned=False).save(path)
+    assert main(["forecast", str(path), "--replicas=2"]) == OK
+    assert "were not pinned and shared cores when they were measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("times", "strategy", "words"),
+    [
+        ({"one_device": 0.1}, "mirrored", "no launch of mirrored was measured; there are one_device"),
+        ({"parameter_server[workers=2]": 0.1}, None, "no launch has replicas that step together"),
+        ({"parameter_server[workers=2]": 0.1}, "parameter_server", "its workers do not step together"),
+    ],
+)
+def test_launches_that_say_nothing_are_named(times: dict[str, float], strategy: str | None, words: str) -> None:
+    with pytest.raises(NoEvidenceError, match=words):
+        evidence_of([matrix(times)], strategy)
+
+
+def test_a_forecast_is_printed_saved_and_drawn(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, picture = tmp_path / "forecast.json", tmp_path / "forecast.svg"
+    options = ["--replicas=4,8,64", "--nodes=2", f"--output={saved}", f"--picture={picture}"]
+    pytest.importorskip("matplotlib")
+    assert main(["forecast", str(measured), *options]) == OK
+    out = capsys.readouterr().out
+    assert "4 MB of gradients in 3 collectives" in out
+    assert "refused [1]" in out
+    assert "64 replicas are more than 16 times the 2 that were measured" in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert [point["size"]["replicas"] for point in json.loads(saved.read_text())["points"]] == [4, 8, 64]
+    assert "<svg" in picture.read_text()
+
+
+def test_a_forecast_is_compared_with_later_launches_and_the_score_is_kept(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, later, score = (tmp_path / f"{name}.json" for name in ("forecast", "later", "score"))
+    assert main(["forecast", str(measured), "--replicas=4,8", "--nodes=2", f"--output={saved}"]) == OK
+    for seconds, status, word in ((0.115, OK, "holds"), (0.300, WRONG, "missed")):
+        matrix({"multi_worker_mirrored[workers=4]": seconds}).save(later)
+        capsys.readouterr()
+        assert main(["forecast", str(saved), f"--check={later}", "--nodes=4", f"--score={score}"]) == status
+        out = capsys.readouterr().out
+        assert word in out
+        # A later comparison of the same size takes the place of the one before.
+        assert "score of all 1 comparisons" in out
+    assert "across nodes: 1 forecast" in out
+
+
+def test_published_series_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).with_name("published_scaling.csv")
+    assert main(["forecast", str(path), "--check"]) == OK
+    out = capsys.readouterr().out
+    assert "in one node: 63 forecast, median error" in out
+    assert "ebug-p2.xlarge-inception3-real" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--replicas=a"], "--replicas=a must be whole numbers"),
+        (["--replicas=0,2"], "--replicas=0,2: each number must be at least 1"),
+        (["--link=fast"], "--link=fast has no bandwidth"),
+        (["--link=25"], "--link: '25' is not a bandwidth"),
+        (["--link-within=string"], "--link-within=string is no speed"),
+        (["--score=x.json"], "--score=x.json needs --check"),
+        (["--strategy=mirrored"], "no launch of mirrored was measured"),
+        (["--check=missing.json"], "missing.json cannot be read"),
+        (["--picture=x.unknown"], "--picture=x.unknown"),
+    ],
+)
+def test_wrong_options_are_named(
+    measured: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert main(["forecast", str(measured), *options]) == USAGE
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("[]", "is not a file of launches"), ("{}", "has no launches"), ("{", "cannot be read")]
+)
+def test_wrong_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
+    path = tmp_path / "own.json"
+    path.write_text(text)
+    assert main(["forecast", str(path)]) == USAGE
+    assert f"{path} {words}" in capsys.readouterr().err
