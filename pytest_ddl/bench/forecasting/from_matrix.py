@@ -50,6 +50,7 @@ def evidence_of(
     if not any(_name(one) == chosen for one in used):
         have = ", ".join(sorted({_name(one) for one in launches}))
         raise NoEvidenceError(f"no launch of {chosen} was measured; there are {have or 'none'}")
+    used, sharing = _with_own_cores(used)
     groups: dict[tuple[str, int | None], list[Launch]] = {}
     for one in used:
         if problem := one.batch_problem:
@@ -67,7 +68,7 @@ def evidence_of(
         within=given.within,
         between=given.between,
         jitter=_jitter([one for one in used if one.replicas == 1]),
-        shares_cores=_sharing(used),
+        shares_cores=sharing,
     )
 
 
@@ -113,9 +114,12 @@ def _jitter(launches: Sequence[Launch]) -> float | None:
     return statistics.median(found) if found else None
 
 
-def _sharing(launches: Sequence[Launch]) -> str:
-    loose = [one.strategy for one in launches if one.device == "cpu" and not one.pinned]
-    several = any(one.replicas > 1 for one in launches)
-    if not loose or not several:
-        return ""
-    return f"replicas of {loose[0]} were not pinned and shared cores when they were measured"
+def _with_own_cores(launches: Sequence[Launch]) -> tuple[list[Launch], str]:
+    """Return the launches whose replicas had their own cores; all of them with the reason if they are not enough."""
+    own = [one for one in launches if one.device != "cpu" or one.pinned]
+    if any(one.replicas > 1 for one in own):
+        return own, ""
+    loose = [one.strategy for one in launches if one.replicas > 1]
+    if not loose:
+        return list(launches), ""
+    return list(launches), f"replicas of {loose[0]} were not pinned and shared cores when they were measured"

@@ -56,6 +56,13 @@ def test_launches_that_shared_cores_are_no_evidence(tmp_path: Path, capsys: pyte
     assert "were not pinned and shared cores when they were measured" in capsys.readouterr().out
 
 
+def test_launches_with_their_own_cores_are_used_alone() -> None:
+    crowded = matrix({"multi_worker_mirrored[workers=4]": 0.25}, pinned=False)
+    found = evidence_of([matrix(NOW), crowded])
+    assert [one.size.replicas for one in found.observations] == [1, 2]
+    assert found.shares_cores == ""
+
+
 @pytest.mark.parametrize(
     ("times", "strategy", "words"),
     [
