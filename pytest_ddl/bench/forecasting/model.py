@@ -31,7 +31,7 @@ from pytest_ddl.bench.forecasting.priors import (
 from pytest_ddl.bench.metrics.registry import statistics_package
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-PARAMETERS = 8
+PARAMETERS = 9
 TERMS = {
     "compute": "computation",
     "fixed": "the fixed cost of each step",
@@ -56,6 +56,7 @@ class Draws:
     overlap: Array
     crossing: Array
     between: Array
+    between_growth: Array
     latency: Array
     """Time of all latencies of an update for one doubling of replicas, relative to a micro-step."""
     priors: Priors = field(default=PRIORS)
@@ -87,6 +88,7 @@ def parameters(evidence: Evidence, normal: Array, priors: Priors = PRIORS) -> Dr
         overlap=1 + (priors.overlap - 1) * uniform[:, 4] ** 2,
         crossing=priors.crossing * np.abs(normal[:, 5]),
         between=_transfer(evidence, evidence.between, unit, priors, normal[:, 6], inside=False),
+        between_growth=priors.between_growth + priors.between_growth_sd * normal[:, 8],
         latency=(evidence.collectives or 0) * per_collective / micro,
         priors=priors,
     )
@@ -125,7 +127,7 @@ def terms(evidence: Evidence, draws: Draws, size: Size) -> dict[str, Array]:
         lost = draws.crossing * (1 + priors.crossing_growth * math.log2(size.nodes / 2))
     local = math.ceil(size.replicas / size.nodes)
     within = draws.within * (_ring(local) * (local / 2) ** draws.growth if local > 1 else 0.0)
-    between = draws.between * _ring(size.nodes)
+    between = draws.between * (_ring(size.nodes) * (size.nodes / 2) ** draws.between_growth if size.nodes > 1 else 0.0)
     latency = draws.latency * math.log2(size.replicas) if size.replicas > 1 else 0.0 * draws.latency
     communication = within + between + latency
     backward = priors.backward * micro * (1 + waits + lost)

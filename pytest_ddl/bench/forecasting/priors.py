@@ -37,6 +37,9 @@ class Priors:
     """Growth of that share for each further doubling of the nodes."""
     between_sd: float = 0.8
     """Spread of the logarithm of the bandwidth between nodes, if only the kind of the link is known."""
+    between_growth: float = 0.05
+    """Mean of the power with which communication between nodes grows faster than a ring. Normal."""
+    between_growth_sd: float = 0.1
     stated_sd: float = 0.35
     """Spread of the logarithm of a bandwidth that somebody states."""
     stated_share: float = 0.7
