@@ -50,6 +50,11 @@ COMMANDS: tuple[Command, ...] = (
     Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv.command"),
     Command("history", "Publish the performance history as one page.", "pytest_ddl.bench.history.command"),
     Command("warm", "Import TensorFlow once for later runs of pytest --ddl-warm.", "pytest_ddl.warm_command"),
+    Command(
+        "evaluate",
+        "Compare strategies and numbers of replicas: accuracy, time to a target, scaling, cost and correctness.",
+        "pytest_ddl.bench.evaluating.command",
+    ),
     Command("experiment", "Reproduce a published experiment.", "pytest_ddl.bench.experiment.command"),
 )
 """All subcommands. To add one, write its module and add an entry here."""
