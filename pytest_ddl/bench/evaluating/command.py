@@ -81,9 +81,7 @@ def main(options: argparse.Namespace) -> int:
         # Closed here and not at exit, so that no process is left if the caller continues.
         process_harness().close()
         kept = (folder / store.FILE).exists()
-        _tell(
-            f"interrupted: {f'the same command continues from {folder / store.FILE}' if kept else 'nothing was kept'}"
-        )
+        _tell(f"interrupted: {f'the same command continues in {folder}' if kept else 'nothing was kept'}")
         return INTERRUPTED
 
 
@@ -111,10 +109,8 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         evaluation = _new(identity, cells)
     else:
         evaluation = found
-        _tell(
-            f"continuing the evaluation in {folder} of {found.started}"
-            + (" (it is complete)" if found.complete else "")
-        )
+        state = "is complete" if found.complete else "goes on"
+        _tell(f"the evaluation in {folder}, started {found.started}, {state}")
     runner = Runner(harness, train, plan, _tell, lambda results: store.save(results, folder))
     if not evaluation.complete:
         evaluation = runner.run(evaluation)

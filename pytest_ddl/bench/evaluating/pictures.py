@@ -29,11 +29,12 @@ def draw(summary: Summary, folder: Path) -> list[Path]:
     made = []
     for name, function in PICTURES.items():
         path = folder / f"{name}.svg"
-        if function(summary) is None:
-            path.unlink(missing_ok=True)
-            continue
-        save(function(summary) or (lambda _figure: None), path)
-        made.append(path)
+        drawing = function(summary)
+        if drawing is None:
+            path.unlink(missing_ok=True)  # of an earlier evaluation
+        else:
+            save(drawing, path)
+            made.append(path)
     return made
 
 
@@ -106,7 +107,7 @@ def learning(summary: Summary) -> Callable[[Any], None] | None:
             if "logarithmic" in title:
                 axes.set_yscale("log")
         handles, labels = grid[-1].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right center", fontsize=8)
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
 
     return drawing
 
@@ -163,7 +164,7 @@ def _band(axes: Any, curves: Sequence[list[tuple[float, float]]], color: str, st
     places = sorted(by_place)
     means = [fmean(by_place[place]) for place in places]
     marker = "o" if len(places) == 1 else None
-    axes.plot(places, means, style, color=color, label=cell.variant, linewidth=1.6, marker=marker)
+    axes.plot(places, means, style, color=color, label=_short(cell), linewidth=1.6, marker=marker)
     if len(curves) > 1:
         low, high = ([end(by_place[place]) for place in places] for end in (min, max))
         axes.fill_between(places, low, high, color=color, alpha=0.08, lw=0)
@@ -229,8 +230,7 @@ def step_split(summary: Summary) -> Callable[[Any], None] | None:
         axes = figure.subplots(1, 1)
         labels = []
         for place, (cell, whole, communication) in enumerate(reversed(bars)):
-            name = cell.variant.replace(",processes=shared", "")
-            labels.append(f"{name} (WRONG)" if cell.variant in summary.wrong else name)
+            labels.append(f"{_short(cell)} (WRONG)" if cell.variant in summary.wrong else _short(cell))
             if communication is None:
                 color = COLORS[0] if cell.is_reference else GREY
                 axes.barh(place, 1e3 * whole, color=color)
@@ -243,9 +243,14 @@ def step_split(summary: Summary) -> Callable[[Any], None] | None:
         axes.set_yticks(range(len(labels)), labels, fontsize=8)
         axes.set(title="Time of a steady step", xlabel="milliseconds")
         axes.grid(visible=False, axis="y")
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside lower center", ncols=3)
 
     return drawing
+
+
+def _short(cell: Cell) -> str:
+    """Return the variant without the settings that every reader expects."""
+    return cell.variant.replace(",ps=1,processes=shared", "").replace(";model:1", "")
 
 
 def _split(summary: Summary, cell: Cell) -> tuple[float, float | None] | None:

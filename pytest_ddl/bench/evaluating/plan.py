@@ -145,9 +145,7 @@ def _cell(harness: Harness, strategy: str, replicas: int, plan: Plan) -> Cell:
     batch = plan.batch * in_sync if plan.batch_rule == "replica" else plan.batch
     reason = harness.unavailable(spec, DdlMark(device=plan.device)) or ""
     if not reason and batch % in_sync:
-        reason = (
-            f"the global batch of {batch} cannot be split evenly over {in_sync} replicas: give a multiple to --batch"
-        )
+        reason = f"{in_sync} replicas cannot split a global batch of {batch} evenly: give a multiple to --batch"
     pinned = harness.device_for(spec, DdlMark(device=plan.device)) == "cpu" and replicas <= available_cores()
     return Cell(name, replicas, variant, batch, reason, kind, pinned)
 

@@ -170,9 +170,7 @@ class Runner:
         try:
             curve = self._train_once(cell, batch, seed, moved)
         except BenchError as error:
-            raise EvaluationError(
-                f"the program does not train on one device, so nothing can be compared: {error}"
-            ) from None
+            raise EvaluationError(f"the program does not train on one device: {error}") from None
         evaluation = replace(evaluation, curves=(*evaluation.curves, curve))
         if evaluation.target is None and not moved and batch == cell.batch:
             evaluation = replace(evaluation, target=self._target(evaluation, cell))
