@@ -55,6 +55,11 @@ COMMANDS: tuple[Command, ...] = (
         "Forecast throughput on more replicas, with intervals, and keep the score.",
         "pytest_ddl.bench.forecasting.command",
     ),
+    Command(
+        "evaluate",
+        "Compare strategies and numbers of replicas: accuracy, time to a target, scaling, cost and correctness.",
+        "pytest_ddl.bench.evaluating.command",
+    ),
     Command("experiment", "Reproduce a published experiment.", "pytest_ddl.bench.experiment.command"),
 )
 """All subcommands. To add one, write its module and add an entry here."""

@@ -40,6 +40,9 @@ class BenchSpec:
     energy: bool = False
     """True to read energy counters around the steady steps."""
     seed: int = SEED
+    overlap: bool = False
+    """True to let the steps of ``run.steps`` overlap under ``parameter_server``. By default each waits for the one
+    before, as in a comparison."""
 
     def __post_init__(self) -> None:
         for name in ("warm_up", "steps_per_block", "blocks"):

@@ -39,3 +39,11 @@ def coordinator_of(strategy: Any) -> Any:
     The public ``tf.distribute.coordinator.ClusterCoordinator(strategy)`` would make one, with its threads.
     """
     return getattr(strategy, "_cluster_coordinator", None)
+
+
+def number_of_workers(strategy: Any) -> int:
+    """Return the number of workers of a parameter server strategy.
+
+    Its public ``cluster_resolver`` is ``None`` in TensorFlow 2.21.
+    """
+    return int(strategy.extended._num_workers)

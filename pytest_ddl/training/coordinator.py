@@ -10,12 +10,19 @@ worker.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pytest_ddl.strategies.adapter import number_of_workers
 from pytest_ddl.training import data
 from pytest_ddl.training.listener import StepListener, traces_of
 from pytest_ddl.training.stepping import own_iterator_ended
+
+STALENESS = "staleness"
+"""Name of the number of a step that counts the other steps that ended while it ran."""
+IN_FLIGHT = 2
+"""Steps for each worker that are scheduled and have not ended: one runs, and one waits, so that no worker is idle."""
 
 _KEPT: list[Any] = []
 """Shared sources, which are kept for the life of the process.
@@ -109,6 +116,76 @@ def concurrently(
         yield loss if number is None else number
 
 
+def overlapping(
+    listener: StepListener,
+    strategy: Any,
+    train_step: Any,
+    dataset: Any,
+    more: Callable[[], bool],
+    staleness: bool = False,
+) -> Iterator[Any]:
+    """Schedule steps without waiting for earlier ones, and record each when it has ended, in the order of scheduling.
+
+    Unlike :func:`concurrently`, only a few steps are in flight, so the loop can end after any step. Variables belong to
+    no single step. All scheduled steps have ended when the loop ends.
+
+    :param staleness: count the other steps that end between the begin and the end of each step. Its gradient misses at
+        most their updates. The count costs the step two more requests to a parameter server.
+    """
+    import tensorflow as tf
+
+    coordinator = coordinator_of(strategy)
+    source, reserve = _reserving(coordinator, dataset)
+    iterator = iter(source)
+    _KEPT.append((source, iterator))
+    step = schedulable(train_step)
+    called = _counted(step, strategy) if staleness else step
+    in_flight = IN_FLIGHT * number_of_workers(strategy)
+    pending: deque[Any] = deque()
+
+    def ended() -> Any:
+        found = pending.popleft().fetch()
+        loss, stale = found if staleness else (found, None)
+        shown = None if stale is None else {STALENESS: float(stale)}
+        number = listener.end_step(loss, shown, traces=traces_of(step))
+        return loss if number is None else number
+
+    try:
+        while more():
+            while len(pending) < in_flight and reserve():
+                listener.begin_step()
+                pending.append(coordinator.schedule(called, args=(iterator,)))
+            if not pending:
+                break
+            yield ended()
+        coordinator.join()
+    except tf.errors.OutOfRangeError:
+        listener.note("the data of a worker ended before all scheduled steps had run")
+
+
+def _counted(step: Any, strategy: Any) -> Any:
+    """Return a step that returns its result and the number of other steps that ended between its begin and its end."""
+    import tensorflow as tf
+
+    with strategy.scope():
+        ended = tf.Variable(0, trainable=False, dtype=tf.int64, name="ended_steps")
+    _KEPT.append(ended)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def counted(iterator: Any) -> Any:
+        before = ended.read_value()
+        graph = tf.compat.v1.get_default_graph()
+        known = len(graph.get_operations())
+        with tf.control_dependencies([before]):
+            result = step(iterator)
+        # All operations of the step, because its result may not depend on its updates.
+        with tf.control_dependencies(graph.get_operations()[known:]):
+            after = ended.assign_add(1, read_value=True)
+        return result, after - before - 1
+
+    return counted
+
+
 def _fetched(pending: Any) -> tuple[Any] | None:
     """Return the result of a step in a tuple, or ``None`` if it was canceled or its data ended."""
     import tensorflow as tf
@@ -148,9 +225,18 @@ class _SharedElements:
                     return False
             return True
 
+    def reserve(self) -> bool:
+        """Read one more element ahead, and return False if there is none."""
+        with self._lock:
+            try:
+                self._ahead.append(next(self._iterator))
+            except StopIteration:
+                return False
+            return True
+
     def take(self) -> Any:
         with self._lock:
-            return self._ahead.pop() if self._ahead else next(self._iterator)
+            return self._ahead.pop(0) if self._ahead else next(self._iterator)
 
 
 def _shared_source(coordinator: Any, dataset: Any) -> tuple[Any, Callable[[], bool]]:
@@ -159,23 +245,46 @@ def _shared_source(coordinator: Any, dataset: Any) -> tuple[Any, Callable[[], bo
     The function returns True if elements are left. A step that is scheduled after the end of the data would
     fail, and the coordinator reports each failure at length.
     """
+    dataset = _one_pipeline(dataset)
+    elements = _elements_of(dataset)
+    return (dataset, lambda: True) if elements is None else (_in_turn(coordinator, *elements), elements[0].has_more)
+
+
+def _reserving(coordinator: Any, dataset: Any) -> tuple[Any, Callable[[], bool]]:
+    """Return the same datasets, and a function that reserves an element for a step and returns False if none is left.
+
+    Several steps are scheduled before the first takes its element, so it is not enough that an element is left.
+    """
+    dataset = _one_pipeline(dataset)
+    elements = _elements_of(dataset)
+    return (dataset, lambda: True) if elements is None else (_in_turn(coordinator, *elements), elements[0].reserve)
+
+
+def _one_pipeline(dataset: Any) -> Any:
+    """Call a dataset function for one pipeline with the whole global batch, as one device has it."""
     import tensorflow as tf
 
-    if data.is_dataset_function(dataset):
-        # One pipeline with the whole global batch, as one device has it.
-        dataset = dataset(
-            tf.distribute.InputContext(num_input_pipelines=1, input_pipeline_id=0, num_replicas_in_sync=1)
-        )
-    if not isinstance(dataset, tf.data.Dataset):
-        return dataset, lambda: True
-    source = _SharedElements(dataset)
+    if not data.is_dataset_function(dataset):
+        return dataset
+    return dataset(tf.distribute.InputContext(num_input_pipelines=1, input_pipeline_id=0, num_replicas_in_sync=1))
+
+
+def _elements_of(dataset: Any) -> tuple[_SharedElements, Any] | None:
+    """Return the elements of a dataset and their specification; ``None`` for a distributed dataset of the program."""
+    import tensorflow as tf
+
+    return (_SharedElements(dataset), dataset.element_spec) if isinstance(dataset, tf.data.Dataset) else None
+
+
+def _in_turn(coordinator: Any, source: _SharedElements, element_spec: Any) -> Any:
+    import tensorflow as tf
 
     def elements() -> Iterator[Any]:
         while source.has_more():
             yield source.take()
 
     def per_worker() -> Any:
-        made = tf.data.Dataset.from_generator(elements, output_signature=dataset.element_spec)
+        made = tf.data.Dataset.from_generator(elements, output_signature=element_spec)
         options = tf.data.Options()
         # Prefetching is off, because an element in the buffer of one worker is lost for the others.
         options.autotune.enabled = False
@@ -183,4 +292,4 @@ def _shared_source(coordinator: Any, dataset: Any) -> tuple[Any, Callable[[], bo
         options.experimental_optimization.inject_prefetch = False
         return made.with_options(options)
 
-    return coordinator.create_per_worker_dataset(per_worker), source.has_more
+    return coordinator.create_per_worker_dataset(per_worker)

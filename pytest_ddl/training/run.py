@@ -190,6 +190,8 @@ class Run:
         arguments = (self._listener, self.strategy, train_step, given)
         if not coordinator.uses_coordinator(self.strategy):
             losses = stepping.synchronous(*arguments, more)
+        elif self._settings.overlap:
+            losses = coordinator.overlapping(*arguments, more, self._settings.staleness)
         elif concurrent:
             losses = coordinator.concurrently(*arguments, self._remaining(steps))
         else:

@@ -115,3 +115,8 @@ class RunSettings:
     """
     repeat: bool = False
     """True to repeat the data, and to let ``fit`` run until the run stops it; used to measure steady steps."""
+    overlap: bool = False
+    """True if ``run.steps`` schedules steps of a coordinator without waiting for earlier ones, as programs do that are
+    not compared step by step."""
+    staleness: bool = False
+    """True to count, for each overlapping step, the other steps that end between its begin and its end."""

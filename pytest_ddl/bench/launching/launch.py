@@ -70,6 +70,7 @@ def launch(
                 tmp_path=str(folder),
                 observe=False,
                 repeat=True,
+                overlap=bench.overlap,
             )
             driver = None
             if address is None:

@@ -1,11 +1,16 @@
-"""Find the training function that ``pytest-ddl check`` names, without importing its module."""
+"""Find the training function that a command names, without importing its module, and import it."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from pytest_ddl.definitions import lacks
 from pytest_ddl.messages import did_you_mean
@@ -21,6 +26,8 @@ class Target:
 
     file: Path
     function: str
+    module: str = ""
+    """Name under which the module is imported; empty if the target names a file."""
 
     @classmethod
     def find(cls, text: str) -> Target:
@@ -40,7 +47,29 @@ class Target:
             problem = lacks(file, function)
             if problem:
                 raise TargetError(problem)
-        return cls(file, function)
+        return cls(file, function, "" if place.endswith(".py") else place)
+
+    def load(self) -> Callable[[Any], Any]:
+        """Import the module and return the function.
+
+        :raises TargetError: if the import fails, or the name is no function.
+        """
+        try:
+            found = getattr(self._import(), self.function, None)
+        except Exception as error:
+            shown = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise TargetError(f"{self.file} cannot be imported: {shown}") from error
+        if not callable(found):
+            raise TargetError(f"{self.file}: {self.function} is {type(found).__name__}, not a function train(run)")
+        loaded: Callable[[Any], Any] = found
+        return loaded
+
+    def _import(self) -> ModuleType:
+        if self.module:
+            return importlib.import_module(self.module)
+        # The file may import its neighbors, as a script may.
+        sys.path.insert(0, str(self.file.absolute().parent))
+        return importlib.import_module(self.file.stem)
 
 
 def _file(place: str) -> Path:

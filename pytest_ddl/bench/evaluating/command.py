@@ -1,0 +1,240 @@
+"""Command ``pytest-ddl evaluate``: its options, and the evaluation from the first part to the page."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.evaluating import page, store, table
+from pytest_ddl.bench.evaluating.plan import SWEEP, Plan, UsageError, available_cores, cells_of
+from pytest_ddl.bench.evaluating.records import Evaluation, Identity
+from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
+from pytest_ddl.bench.machine import load_note, machine_facts
+from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.harness import Harness, process_harness
+from pytest_ddl.target import Target, TargetError
+
+BUILT_IN = "pytest_ddl.bench.studies.medical:train_mlp"
+"""Training function of the command without a target."""
+_MACHINE = ("host", "cpu", "cores", "gpu")
+_PACKAGES = ("numpy", "keras")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    target = (
+        "The training function, train(run), or path/to/file.py:function. Default: a small network on scikit-learn's "
+        "breast cancer data."
+    )
+    add("target", nargs="?", metavar="MODULE:FUNCTION", help=target)
+    strategies = "Strategies or variants such as 'mirrored[replicas=4]', separated by commas (default: all)."
+    add("--strategies", default="all", metavar="NAMES", help=strategies)
+    replicas = "Numbers of replicas, separated by commas (default: 1, 2 and 4, as far as there are cores or GPUs)."
+    add("--replicas", metavar="N,N", help=replicas)
+    add("--output", default="evaluation", metavar="DIR", help="Folder for results (default: %(default)s).")
+    add("--restart", action="store_true", help="Start anew, and replace results in the folder.")
+    batch = "Examples in a batch (default: %(default)s)."
+    add("--batch", type=int, default=32, metavar="N", help=batch)
+    rule = "replica (default): --batch examples on each replica; global: on all replicas together."
+    add("--batch-rule", default="replica", choices=["replica", "global"], help=rule)
+    sizes = "Global batch sizes of the sweep of steps to the target, or none (default: 1, 2, 4 and 8 times --batch)."
+    add("--batch-sizes", metavar="N,N", help=sizes)
+    target = (
+        "Training loss whose steps and time are counted (default: that of one device halfway through its training)."
+    )
+    add("--target", dest="loss", type=float, metavar="LOSS", help=target)
+    metric = "Reported number that is compared with one device (default: an accuracy, else a loss)."
+    add("--metric", default="", metavar="NAME", help=metric)
+    seeds = "Trainings of each cell (default: %(default)s). A test needs at least 3."
+    add("--seeds", type=int, default=5, metavar="N", help=seeds)
+    launches = "Launches in which the speed of each cell is measured (default: %(default)s). Ranks need at least 2."
+    add("--launches", type=int, default=3, metavar="N", help=launches)
+    seconds = "Least seconds of measured steps in a launch (default: %(default)g)."
+    add("--seconds", type=float, default=1.0, metavar="S", help=seconds)
+    steps = "Steps of a training with --batch examples (default: all its data). Larger batches take fewer steps."
+    add("--steps", type=int, metavar="N", help=steps)
+    check = "Steps of the comparison with one device (default: all its data)."
+    add("--check-steps", type=int, metavar="N", help=check)
+    add("--device", default="auto", choices=["auto", "cpu", "gpu"], help="auto (default): GPUs if there are any.")
+    timeout = "Maximum seconds of one comparison, training or launch (default: %(default)g)."
+    add("--timeout", type=float, default=300.0, metavar="S", help=timeout)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Evaluate and return the exit status."""
+    folder = Path(options.output)
+    try:
+        with interruptible():
+            return run(options, folder)
+    except (UsageError, TargetError, store.ContinueError) as error:
+        return failed("evaluate", f"error: {error}", USAGE)
+    except EvaluationError as error:
+        process_harness().close()
+        return failed("evaluate", f"error: {error}", WRONG)
+    except KeyboardInterrupt:
+        # Closed here and not at exit, so that no process is left if the caller continues.
+        process_harness().close()
+        kept = (folder / store.FILE).exists()
+        _tell(f"interrupted: {f'the same command continues in {folder}' if kept else 'nothing was kept'}")
+        return INTERRUPTED
+
+
+def run(options: argparse.Namespace, folder: Path) -> int:
+    """Evaluate, write the folder, and return the exit status.
+
+    :raises UsageError: if an option cannot be used. Nothing that takes long has started by then.
+    :raises TargetError: if the training function does not exist.
+    :raises ContinueError: if the folder holds another evaluation.
+    :raises EvaluationError: if the program does not train on one device.
+    """
+    plan, replicas = _plan(options)
+    sys.path.insert(0, str(Path.cwd()))
+    target = Target.find(options.target or BUILT_IN)
+    _try_to_write(folder)
+    harness = process_harness()
+    sizes = replicas or _default_sizes(harness, plan.device)
+    cells = cells_of(harness, options.strategies, sizes, plan)
+    # The processes that train import TensorFlow in the meantime.
+    harness.warm_up()
+    train = target.load()
+    identity = _identity(options, plan, sizes, target)
+    found = None if options.restart else store.continued(folder, identity)
+    if found is None:
+        evaluation = _new(identity, cells)
+    else:
+        evaluation = found
+        state = "is complete" if found.complete else "goes on"
+        _tell(f"the evaluation in {folder}, started {found.started}, {state}")
+    runner = Runner(harness, train, plan, _tell, lambda results: store.save(results, folder))
+    if not evaluation.complete:
+        evaluation = runner.run(evaluation)
+    return _conclude(evaluation, folder)
+
+
+def _new(identity: Identity, cells: tuple[Any, ...]) -> Evaluation:
+    load = load_note()
+    notes = (f"The machine was busy at the start ({load}): these times are not reliable.",) if load else ()
+    return Evaluation(
+        identity,
+        cells,
+        f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
+        shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        notes=notes,
+    )
+
+
+def _conclude(evaluation: Evaluation, folder: Path) -> int:
+    """Print the result, write the page, and return the exit status."""
+    summary = table.Summary(evaluation)
+    try:
+        _ = summary.metric
+    except ValueError as error:
+        raise UsageError(f"--metric={evaluation.identity.options['metric']}: {error}") from None
+    sys.stdout.write(table.text(summary))
+    sys.stdout.flush()
+    try:
+        page.write(summary, folder)
+    except OSError as error:
+        return failed("evaluate", f"error: --output={folder} could not be written completely: {error}", WRONG)
+    _tell(f"written to {folder}: open {folder / page.INDEX}")
+    if summary.wrong:
+        return failed("evaluate", f"error: the training is wrong under {', '.join(summary.wrong)}", WRONG)
+    return OK if evaluation.matrix.launches else failed("evaluate", "error: nothing could be measured", WRONG)
+
+
+def _identity(options: argparse.Namespace, plan: Plan, sizes: tuple[int, ...], target: Target) -> Identity:
+    from importlib.metadata import PackageNotFoundError, version
+
+    import pytest_ddl
+    from pytest_ddl.strategies.machine import tensorflow_version
+
+    versions = {"python": sys.version.split()[0], "pytest-ddl": pytest_ddl.__version__}
+    versions["tensorflow"] = tensorflow_version() or "none"
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "none"
+    facts = machine_facts()
+    chosen = {**plan.as_options(), "strategies": options.strategies, "replicas": list(sizes)}
+    machine = {name: facts[name] for name in _MACHINE if facts.get(name)}
+    name = options.target or f"{BUILT_IN} (the medical study)"
+    return Identity(name, store.digest_of(target.file), chosen, versions, machine)
+
+
+def _plan(options: argparse.Namespace) -> tuple[Plan, tuple[int, ...]]:
+    """Check the options that do not depend on the machine, and return the plan and the numbers of replicas.
+
+    :raises UsageError: if an option cannot be used.
+    """
+    for name in ("batch", "seeds", "launches", "steps", "check_steps"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')}={value} must be at least 1")
+    for name in ("timeout", "seconds"):
+        value = getattr(options, name)
+        if not 0 < value <= 1_000_000:
+            raise UsageError(f"--{name}={value:g} must be a positive number of seconds, at most 1000000")
+    if options.loss is not None and not -1e300 < options.loss < 1e300:
+        raise UsageError(f"--target={options.loss} must be a finite number")
+    for name in ("matplotlib", "scipy", *(["sklearn"] if options.target is None else [])):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UsageError(
+                f"{name} cannot be imported ({error}), but this command needs it: pip install 'pytest-ddl[bench]'"
+            ) from None
+    sizes = tuple(factor * options.batch for factor in SWEEP)
+    if options.batch_sizes is not None:
+        sizes = () if options.batch_sizes == "none" else _numbers("--batch-sizes", options.batch_sizes)
+    plan = Plan(
+        batch=options.batch,
+        batch_rule=options.batch_rule,
+        seeds=options.seeds,
+        launches=options.launches,
+        steps=options.steps,
+        check_steps=options.check_steps,
+        target=options.loss,
+        metric=options.metric,
+        batch_sizes=sizes,
+        device=options.device,
+        timeout=options.timeout,
+        seconds=options.seconds,
+    )
+    return plan, () if options.replicas is None else _numbers("--replicas", options.replicas)
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"{name}={text} must be whole numbers, at least 1, separated by commas, for example 1,2,4")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _default_sizes(harness: Harness, device: str) -> tuple[int, ...]:
+    """Return 1, 2 and 4, as far as each replica gets a core or a GPU of its own."""
+    from pytest_ddl.items.selection import DdlMark
+
+    most = harness.machine.gpus if harness.device(DdlMark(device=device)) == "gpu" else available_cores()
+    return tuple(size for size in (1, 2, 4) if size <= max(1, most))
+
+
+def _try_to_write(folder: Path) -> None:
+    """Check that the folder can be written before anything runs."""
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(b" " * 1024)
+    except OSError as error:
+        raise UsageError(f"--output={folder}: nothing can be written in {nearest}: {error.strerror}") from None
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

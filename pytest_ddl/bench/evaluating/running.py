@@ -1,0 +1,340 @@
+"""Run the parts of an evaluation one after the other, and keep the results of each before the next one begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.bench.evaluating import judging
+from pytest_ddl.bench.evaluating.plan import Plan, cores_for, learning_rate_of
+from pytest_ddl.bench.evaluating.recording import Trainer
+from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Curve, Evaluation, Verdict
+from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.training_to_target import Trial
+
+if TYPE_CHECKING:
+    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.harness import Harness
+
+FACTORS = (0.5, 1.0, 2.0, 4.0)
+"""Learning rates of the sweep, as multiples of the program's own."""
+MOVED = 3
+"""Most seeds with which one device trains once more with moved data. Their mean square is the effect of rounding."""
+WIDENED = 3
+"""How often the sweep goes on beyond the smallest or the largest learning rate, if that one was the best."""
+
+
+class EvaluationError(RuntimeError):
+    """Raised if the program cannot be evaluated at all. The message says why."""
+
+
+class AtItsOwnRate:
+    """Training function without a learning rate to tune, with the signature that the sweep calls."""
+
+    def __init__(self, train: Callable[[Any], Any]) -> None:
+        self.func = train
+
+    def __call__(self, run: Any, learning_rate: float) -> Any:
+        return self.func(run)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part of an evaluation whose results are kept together."""
+
+    name: str
+    """Text of the progress line."""
+    run: Callable[[Evaluation], Evaluation]
+
+
+class Runner:
+    """Runs an evaluation from what is there already to its end.
+
+    :param tell: function that shows a line to the user.
+    :param keep: function that keeps the results so far.
+    """
+
+    def __init__(
+        self,
+        harness: Harness,
+        train: Callable[[Any], Any],
+        plan: Plan,
+        tell: Callable[[str], None],
+        keep: Callable[[Evaluation], None],
+    ) -> None:
+        self._harness, self._train, self._plan = harness, train, plan
+        self._tell, self._keep = tell, keep
+        self._trainer: tuple[str, Trainer] | None = None
+
+    def run(self, evaluation: Evaluation) -> Evaluation:
+        """Run all parts that are missing.
+
+        :raises EvaluationError: if one device cannot train, so that there is nothing to compare with.
+        """
+        started, before = time.monotonic(), evaluation.seconds
+        self._now = evaluation
+        self._tell_skipped(evaluation)
+        total = self._remaining(evaluation)
+        try:
+            for part in self._parts(lambda: self._now):
+                done = total - self._remaining(self._now)
+                self._tell(f"[{done + 1}/{total}] {part.name}{_time_left(time.monotonic() - started, done, total)}")
+                found = part.run(self._now)
+                self._now = replace(found, seconds=before + time.monotonic() - started)
+                self._keep(self._now)
+        finally:
+            self._end_trainer()
+        self._now = replace(self._now, complete=True)
+        self._keep(self._now)
+        return self._now
+
+    # -- the parts, in order ---------------------------------------------------------------------
+
+    def _parts(self, now: Callable[[], Evaluation]) -> Iterator[Part]:
+        """Yield the parts that are missing. Each is decided when the parts before it are done."""
+        yield from self._reference_parts(now)
+        for cell in now().cells:
+            if not cell.reason and not cell.is_reference:
+                yield from self._cell_parts(cell, now)
+        self._end_trainer()
+        yield from self._launch_parts(now)
+        for batch in self._plan.batch_sizes:
+            if batch in now().swept or now().sweep_failure:
+                continue
+            yield Part(f"steps to the target with a batch of {batch}", partial(self._swept, batch=batch))
+
+    def _remaining(self, evaluation: Evaluation) -> int:
+        """Return how many parts are missing, as far as this is known."""
+        plan = self._plan
+        runnable = [cell for cell in evaluation.cells if not cell.reason]
+        comparisons = [
+            cell for cell in runnable if not cell.is_reference and self._is_open(evaluation, cell, "comparing")
+        ]
+        trainings = sum(
+            plan.seeds - len(evaluation.curves_of(cell.variant, cell.batch))
+            for cell in runnable
+            if "training" not in evaluation.failures.get(cell.variant, {})
+        )
+        references = 0
+        for batch in self._reference_batches(evaluation):
+            if batch != self._reference(evaluation).batch:
+                references += plan.seeds - len(evaluation.curves_of(REFERENCE, batch))
+            references += len(self._seeds[:MOVED]) - len(evaluation.curves_of(REFERENCE, batch, moved=True))
+        launches = sum(
+            plan.launches - self._launched(evaluation, cell)
+            for cell in runnable
+            if "measuring" not in evaluation.failures.get(cell.variant, {})
+        )
+        sweep = [] if evaluation.sweep_failure else [one for one in plan.batch_sizes if one not in evaluation.swept]
+        return len(comparisons) + trainings + references + launches + len(sweep)
+
+    def _reference_parts(self, now: Callable[[], Evaluation]) -> Iterator[Part]:
+        """Train one device with the global batch of every cell, and once more with moved data."""
+        reference = self._reference(now())
+        for batch in self._reference_batches(now()):
+            for seed, moved in [
+                *((seed, False) for seed in self._seeds),
+                *((seed, True) for seed in self._seeds[:MOVED]),
+            ]:
+                known = {one.seed for one in now().curves_of(REFERENCE, batch, moved=moved)}
+                if seed not in known:
+                    what = ", data moved by rounding" if moved else ""
+                    yield Part(
+                        f"{REFERENCE}: training with a batch of {batch}, seed {seed}{what}",
+                        partial(self._reference_trained, cell=reference, batch=batch, seed=seed, moved=moved),
+                    )
+
+    def _cell_parts(self, cell: Cell, now: Callable[[], Evaluation]) -> Iterator[Part]:
+        if self._is_open(now(), cell, "comparing"):
+            yield Part(f"{cell.variant}: comparing with one device", partial(self._compared, cell=cell))
+        for seed in self._seeds:
+            known = {one.seed for one in now().curves_of(cell.variant, cell.batch)}
+            if seed not in known and "training" not in now().failures.get(cell.variant, {}):
+                yield Part(f"{cell.variant}: training with seed {seed}", partial(self._trained, cell=cell, seed=seed))
+
+    def _launch_parts(self, now: Callable[[], Evaluation]) -> Iterator[Part]:
+        """Measure all cells in turns, so that a slow phase of the machine affects all of them."""
+        for number in range(1, self._plan.launches + 1):
+            for cell in now().cells:
+                failed = "measuring" in now().failures.get(cell.variant, {})
+                if not cell.reason and not failed and self._launched(now(), cell) < number:
+                    name = f"{cell.variant}: measuring launch {number} of {self._plan.launches}"
+                    yield Part(name, partial(self._measured, cell=cell))
+
+    # -- what a part does ------------------------------------------------------------------------
+
+    def _reference_trained(self, evaluation: Evaluation, cell: Cell, batch: int, seed: int, moved: bool) -> Evaluation:
+        try:
+            curve = self._train_once(cell, batch, seed, moved)
+        except BenchError as error:
+            raise EvaluationError(f"the program does not train on one device: {error}") from None
+        evaluation = replace(evaluation, curves=(*evaluation.curves, curve))
+        if evaluation.target is None and not moved and batch == cell.batch:
+            evaluation = replace(evaluation, target=self._target(evaluation, cell))
+        return evaluation
+
+    def _target(self, evaluation: Evaluation, reference: Cell) -> float | None:
+        if self._plan.target is not None:
+            return self._plan.target
+        curves = evaluation.curves_of(REFERENCE, reference.batch)
+        if len(curves) < self._plan.seeds:
+            return None
+        return judging.default_target(curves, judging.window_of(curves[0]))
+
+    def _compared(self, evaluation: Evaluation, cell: Cell) -> Evaluation:
+        from pytest_ddl.cluster.cluster import ClusterError
+        from pytest_ddl.faults.api import check_training
+
+        self._end_trainer()
+        started = time.monotonic()
+        try:
+            report = check_training(
+                self._train,
+                cell.variant,
+                global_batch_size=cell.batch,
+                steps=self._plan.check_steps,
+                device=self._plan.device,
+                timeout=self._plan.timeout,
+            )
+        except ClusterError as error:
+            self._tell(f"  {cell.variant}: {_first_line(error)}")
+            return evaluation.with_failure(cell.variant, "comparing", str(error))
+        verdict = verdict_of(report, time.monotonic() - started)  # type: ignore[arg-type]  # without faults, a Report
+        self._tell(f"  {cell.variant}: {verdict.verdict}: {verdict.headline}")
+        return replace(evaluation, verdicts={**evaluation.verdicts, cell.variant: verdict})
+
+    def _trained(self, evaluation: Evaluation, cell: Cell, seed: int) -> Evaluation:
+        from pytest_ddl.cluster.cluster import ClusterError
+
+        try:
+            curve = self._train_once(cell, cell.batch, seed)
+        except (BenchError, ClusterError) as error:
+            self._tell(f"  {cell.variant}: {_first_line(error)}")
+            return evaluation.with_failure(cell.variant, "training", str(error))
+        return replace(evaluation, curves=(*evaluation.curves, curve))
+
+    def _measured(self, evaluation: Evaluation, cell: Cell) -> Evaluation:
+        from pytest_ddl.bench.launching.launch import launch
+        from pytest_ddl.cluster.cluster import ClusterError
+
+        cores = cores_for(self._harness, cell, evaluation.cells)
+        spec = self._harness.registry.parse_variant(cell.variant)
+        try:
+            found = launch(self._harness, self._train, spec, self._plan.bench(cell), cores_per_replica=cores)
+        except (BenchError, ClusterError) as error:
+            self._tell(f"  {cell.variant}: {_first_line(error)}")
+            return evaluation.with_failure(cell.variant, "measuring", str(error))
+        return replace(evaluation, launches=(*evaluation.launches, found))
+
+    def _swept(self, evaluation: Evaluation, batch: int) -> Evaluation:
+        from pytest_ddl.bench.training_to_target import steps_to_target
+
+        window = judging.window_for(evaluation)
+        if evaluation.target is None or window is None:
+            return replace(evaluation, sweep_failure="no loss of a step was reported, so there is no target")
+        base = learning_rate_of(self._train)
+        train = self._train if base is not None else AtItsOwnRate(self._train)
+        rates = [factor * base for factor in FACTORS] if base is not None else [1.0]
+        trials: list[Trial] = []
+        # As many examples as the longest training of a cell, so that a target is not given up too early.
+        longest = max(curve.steps * curve.batch for curve in evaluation.curves)
+        try:
+            for _ in range(1 + WIDENED):
+                found = steps_to_target(
+                    train,
+                    evaluation.target,
+                    [batch],
+                    rates,
+                    max_steps=max(1, longest // batch),
+                    window=window,
+                    device=self._plan.device,
+                    timeout=self._plan.timeout,
+                )
+                trials += found.trials
+                rates = _beyond(trials)
+                if base is None or not rates:
+                    break
+        except (BenchError, ValueError) as error:
+            self._tell(f"  steps to the target: {_first_line(error)}")
+            return replace(evaluation, sweep_failure=_first_line(error))
+        return replace(evaluation, trials=(*evaluation.trials, *trials), swept=(*evaluation.swept, batch))
+
+    # --------------------------------------------------------------------------------------------
+
+    def _train_once(self, cell: Cell, batch: int, seed: int, moved: bool = False) -> Curve:
+        if self._trainer is None or self._trainer[0] != cell.variant:
+            self._end_trainer()
+            trainer = Trainer(self._harness, self._train, cell, self._plan.device, self._plan.timeout)
+            self._trainer = (cell.variant, trainer)
+        return self._trainer[1](batch, seed, self._plan.steps_for(batch), moved=moved)
+
+    def _end_trainer(self) -> None:
+        if self._trainer is not None:
+            self._trainer[1].close()
+            self._trainer = None
+
+    @property
+    def _seeds(self) -> range:
+        return range(self._plan.first_seed, self._plan.first_seed + self._plan.seeds)
+
+    def _reference(self, evaluation: Evaluation) -> Cell:
+        return next(cell for cell in evaluation.cells if cell.is_reference)
+
+    def _reference_batches(self, evaluation: Evaluation) -> list[int]:
+        """Return the global batch sizes of all cells, that of the reference first."""
+        batches = [self._reference(evaluation).batch, *(cell.batch for cell in evaluation.cells if not cell.reason)]
+        return list(dict.fromkeys(batches))
+
+    def _is_open(self, evaluation: Evaluation, cell: Cell, part: str) -> bool:
+        return cell.variant not in evaluation.verdicts and part not in evaluation.failures.get(cell.variant, {})
+
+    def _launched(self, evaluation: Evaluation, cell: Cell) -> int:
+        return sum(one.strategy == cell.variant for one in evaluation.launches)
+
+    def _tell_skipped(self, evaluation: Evaluation) -> None:
+        for cell in evaluation.cells:
+            if cell.reason:
+                self._tell(f"{cell.variant} cannot run here: {cell.reason}")
+
+
+def _time_left(elapsed: float, done: int, total: int) -> str:
+    # The first parts say little about the others.
+    if done < 3:
+        return ""
+    return f" ({_clock(elapsed)}, about {_clock(elapsed / done * (total - done))} left)"
+
+
+def verdict_of(report: Report, seconds: float) -> Verdict:
+    """Return the verdict of a comparison with its reason in one line."""
+    causes = tuple(dict.fromkeys(finding.cause for finding in report.findings if finding.cause))
+    first = next((line for line in str(report).splitlines() if line.strip()), "")
+    headline = first
+    if report.verdict == "fail":
+        worst = report.findings[0]
+        headline = ": ".join(filter(None, (worst.cause, " ".join(worst.message.split()))))
+    elif report.verdict == "inconclusive" and report.inconclusive:
+        headline = " ".join(report.inconclusive[0].split())
+    return Verdict(report.verdict, headline, causes, "" if report.passed else str(report), seconds)
+
+
+def _beyond(trials: list[Trial]) -> list[float]:
+    """Return the next learning rate beyond the best one, if that is the smallest or the largest that was tried."""
+    reached = [trial for trial in trials if trial.steps is not None]
+    if not reached:
+        return []
+    best = min(reached, key=lambda trial: trial.steps or 0)
+    tried = sorted(trial.learning_rate for trial in trials)
+    if best.learning_rate == tried[-1]:
+        return [2 * tried[-1]]
+    return [tried[0] / 2] if best.learning_rate == tried[0] else []
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

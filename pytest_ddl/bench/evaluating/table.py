@@ -1,0 +1,424 @@
+"""Make the table of an evaluation: one row for each cell, with the reasons of missing numbers below it."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pytest_ddl.bench.evaluating import judging
+from pytest_ddl.bench.evaluating.judging import Difference, ToTarget
+from pytest_ddl.bench.evaluating.ranking import Ranking, rank
+from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation
+from pytest_ddl.bench.experiment.table import Table
+from pytest_ddl.bench.metrics import METRICS, Estimate, estimate
+from pytest_ddl.bench.metrics.registry import digits
+from pytest_ddl.bench.records import Launch
+
+WIDTH = 118
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell as text. A number in brackets refers to a note."""
+
+    rank: str
+    variant: str
+    correct: str
+    result: str
+    against_one: str
+    steps: str
+    time: str
+    throughput: str
+    efficiency: str
+    share: str
+    data: str
+    memory: str
+    energy: str
+    staleness: str
+
+
+class Summary:
+    """What follows from an evaluation: its compared number, tests, ranks and rows."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+        self._notes: dict[str, int] = {}
+
+    @cached_property
+    def metric(self) -> str:
+        """Name of the number that is compared with one device."""
+        return judging.choose_metric(self.evaluation.curves, str(self.evaluation.identity.options["metric"]))
+
+    @cached_property
+    def differences(self) -> dict[str, Difference]:
+        return judging.differences(self.evaluation, self.metric)
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        return rank(self.evaluation, self.differences)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        return [self._row(cell) for cell in self.in_order]
+
+    @property
+    def in_order(self) -> list[Cell]:
+        """Cells in the order of their ranks, then those without a rank that ran, then those that cannot run."""
+        ranks = self.ranking.ranks
+        return sorted(
+            self.evaluation.cells,
+            key=lambda cell: (ranks.get(cell.variant, len(ranks) + 1), bool(cell.reason)),
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes of the rows, in the order of their numbers."""
+        _ = self.rows
+        return list(self._notes)
+
+    @property
+    def wrong(self) -> list[str]:
+        """Variants of which the comparison found a defect."""
+        return [name for name, one in self.evaluation.verdicts.items() if one.verdict == "fail"]
+
+    def estimate(self, name: str, cell: Cell) -> Estimate | None:
+        """Return a metric of the measured launches of a cell; ``None`` if it was not measured."""
+        matrix = self.evaluation.matrix
+        return estimate(name, matrix, cell.variant) if cell.variant in matrix.variants else None
+
+    def launches(self, cell: Cell) -> list[Launch]:
+        return [one for one in self.evaluation.matrix.launches if one.strategy == cell.variant]
+
+    def time_to(self, cell: Cell) -> ToTarget:
+        return judging.to_target(self.evaluation, cell)
+
+    @property
+    def headline(self) -> str:
+        """The result in one sentence."""
+        best = self.ranking.best
+        if not best:
+            return "No cell could be ranked"
+        shared = f"{len(best)} cells cannot be told apart" if len(best) > 1 else "the best"
+        return f"Shortest {self.ranking.by}: {', '.join(best)} ({shared})"
+
+    # --------------------------------------------------------------------------------------------
+
+    def _row(self, cell: Cell) -> Row:
+        if cell.reason:
+            place = self._note(f"{cell.variant} cannot run here: {cell.reason}")
+            return Row(NONE, cell.variant, place, *[NONE] * 11)
+        position = self.ranking.ranks.get(cell.variant)
+        place = str(position) if position else f"- {self._note(f'no rank: {self.ranking.unranked[cell.variant]}')}"
+        return Row(
+            place,
+            cell.variant,
+            self._correct(cell),
+            self._result(cell),
+            self._against_one(cell),
+            self._steps(cell),
+            self._time(cell),
+            self._number(cell, "throughput", digits),
+            self._number(cell, f"{self.evaluation.scaling}_scaling_efficiency", "{:.2f}".format, base="1"),
+            self._share(cell),
+            self._bytes(cell),
+            self._memory(cell),
+            self._number(cell, "joules_per_example", lambda value: digits(1000 * value)),
+            self._staleness(cell),
+        )
+
+    def _note(self, text: str) -> str:
+        text = " ".join(text.split())
+        return f"[{self._notes.setdefault(text, len(self._notes) + 1)}]"
+
+    def _failed(self, cell: Cell, part: str) -> str:
+        why = self.evaluation.failures.get(cell.variant, {}).get(part)
+        if why is None:
+            return NONE
+        first = next(iter(why.strip().splitlines()), "")
+        return self._note(f"{part} {cell.variant} failed: {first}")
+
+    def _correct(self, cell: Cell) -> str:
+        if cell.is_reference:
+            return "reference"
+        verdict = self.evaluation.verdicts.get(cell.variant)
+        if verdict is None:
+            return self._failed(cell, "comparing")
+        if verdict.verdict == "pass":
+            return "yes"
+        word = {"fail": "WRONG", "known": "known"}.get(verdict.verdict, "undecided")
+        return f"{word} {self._note(f'{cell.variant}: {verdict.headline}')}"
+
+    def _finals(self, cell: Cell) -> list[float]:
+        curves = self.evaluation.curves_of(cell.variant, cell.batch)
+        return [value for curve in curves if (value := judging.final(curve, self.metric)) is not None]
+
+    def _result(self, cell: Cell) -> str:
+        if "training" in self.evaluation.failures.get(cell.variant, {}):
+            return self._failed(cell, "training")
+        found = self._finals(cell)
+        if not found:
+            return NONE
+        text = f"{statistics.fmean(found):.4f}"
+        return f"{text} ±{statistics.stdev(found):.4f}" if len(found) > 1 else text
+
+    def _against_one(self, cell: Cell) -> str:
+        found = self.differences.get(cell.variant)
+        if found is None:
+            return NONE
+        word, colon, _rest = found.words.partition(": ")
+        if not colon:
+            return word
+        return f"{word} {self._note(f'{cell.variant} against one device: {found.words}')}"
+
+    def _steps(self, cell: Cell) -> str:
+        found = self.time_to(cell)
+        if found.missed and found.steps == ():
+            last = f"; last loss {found.last:.3g}" if found.last is not None else ""
+            return self._note(f"{cell.variant}: the target was not reached{last}")
+        if not found.steps:
+            return self._note(found.reason) if found.reason else NONE
+        low, high = min(found.steps), max(found.steps)
+        text = f"{statistics.geometric_mean(found.steps):.0f}"
+        text += f" ({low} to {high})" if low != high else ""
+        return f"{text} {self._note(f'{cell.variant}: {found.reason}')}" if found.missed else text
+
+    def _time(self, cell: Cell) -> str:
+        found = self.time_to(cell)
+        if found.seconds is None:
+            return NONE
+        if found.low is None or found.high is None:
+            return f"{found.seconds:.3g}"
+        return f"{found.seconds:.3g} ({found.low:.3g} to {found.high:.3g})"
+
+    def _number(self, cell: Cell, name: str, form: object, base: str = "") -> str:
+        found = self.estimate(name, cell)
+        if found is None:
+            return self._failed(cell, "measuring")
+        if cell.is_reference and METRICS[name].scope == "pair":
+            return base or NONE
+        if found.value is None:
+            return self._note(found.note)
+        text = form(found.value)  # type: ignore[operator]
+        return f"{text} {_half(found)}".rstrip()
+
+    def _share(self, cell: Cell) -> str:
+        """Return the share of a step that distribution costs. Its interval is one of percents, so it is no ±."""
+        text = self._number(cell, "communication_share", "{:.0%}".format)
+        found = self.estimate("communication_share", cell)
+        if found is None or found.value is None or found.low is None or found.high is None or cell.is_reference:
+            return text
+        return f"{found.value:.0%} ({found.low:.0%} to {found.high:.0%})"
+
+    def _bytes(self, cell: Cell) -> str:
+        launches = self.launches(cell)
+        if not launches or cell.is_reference:
+            return NONE
+        counters = launches[0].counters
+        if counters.uncounted:
+            return self._note(counters.uncounted[0])
+        if cell.kind == "copies":
+            return self._note(
+                f"{cell.strategy} copies gradients to one device and adds them there; bytes of copies are not counted"
+            )
+        return _size(counters.reduced_bytes + counters.gathered_bytes)
+
+    def _memory(self, cell: Cell) -> str:
+        """Return the peak of each rank in MiB: the largest over launches."""
+        launches = self.launches(cell)
+        if not launches:
+            return NONE
+        peaks = [max(ranks) for ranks in zip(*_peaks(launches), strict=True)]
+        if not all(peaks):
+            return self._note("this system has no /proc/self/status to read the peak memory from")
+        return " + ".join(f"{peak / 2**20:.0f}" for peak in peaks)
+
+    def _staleness(self, cell: Cell) -> str:
+        if cell.kind != "asynchronous":
+            return NONE
+        counts = staleness_of(self.evaluation.curves_of(cell.variant, cell.batch))
+        if not counts:
+            return self._note(
+                f"{cell.strategy}: staleness is counted only for steps of run.steps; this program schedules its own"
+            )
+        total = sum(counts.values())
+        mean = sum(stale * number for stale, number in counts.items()) / total
+        return f"{mean:.2f} (at most {max(counts)})"
+
+
+def staleness_of(curves: Sequence[Curve]) -> dict[int, int]:
+    """Return how many steps had each staleness, over all trainings."""
+    counts: dict[int, int] = {}
+    for curve in curves:
+        for key, number in (curve.staleness or {}).items():
+            counts[int(key)] = counts.get(int(key), 0) + number
+    return dict(sorted(counts.items()))
+
+
+def _peaks(launches: Sequence[Launch]) -> list[list[int]]:
+    return [[rank.peak_memory_bytes for rank in one.ranks] for one in launches]
+
+
+def _half(found: Estimate) -> str:
+    half = found.half_width
+    if half is None:
+        return ""
+    return f"±{half:.0%}" if half < 0.995 else "±>99%"
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.3g} {unit}"
+        number /= 1024
+    return f"{number:.3g} GiB"
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def _titles(summary: Summary) -> dict[str, str]:
+    target = summary.evaluation.target
+    to = f"to loss {target:g}" if target is not None else "to a target"
+    return {
+        "rank": "rank",
+        "variant": "variant",
+        "correct": "correct",
+        "result": f"final {summary.metric}",
+        "against_one": "against one device",
+        "steps": f"steps {to}",
+        "time": f"seconds {to}",
+        "throughput": "examples/s",
+        "efficiency": "efficiency",
+        "share": "comm. share",
+        "data": "comm. per step",
+        "memory": "MiB of each rank",
+        "energy": "J/1000 examples",
+        "staleness": "staleness",
+    }
+
+
+_BLOCKS = (
+    ("rank", "variant", "correct", "result", "against_one"),
+    ("variant", "steps", "time", "throughput", "efficiency"),
+    ("variant", "share", "data", "memory", "energy", "staleness"),
+)
+
+
+def tables(summary: Summary) -> list[Table]:
+    """Return the tables of the page, in reading order."""
+    titles = _titles(summary)
+    found = [Table("Cells", (tuple(titles.values()), *(_cells(row, tuple(titles)) for row in summary.rows)))]
+    if summary.notes:
+        notes = [(f"[{place}]", note) for place, note in enumerate(summary.notes, 1)]
+        found.append(Table("Notes", (("", "reason"), *notes)))
+    found += [_batch_table(summary), _settings(summary)]
+    return found
+
+
+def _cells(row: Row, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(getattr(row, name)) for name in names)
+
+
+def _batch_table(summary: Summary) -> Table:
+    sweep = summary.evaluation.sweep
+    title = "Steps to the target by global batch size, on one device"
+    rows: list[tuple[str, ...]] = [("batch", "steps", "learning rate", "regime")]
+    if sweep is None:
+        why = summary.evaluation.sweep_failure or "no sweep was asked for"
+        return Table(title, (*rows, (NONE, why, NONE, NONE)))
+    regimes = regimes_of(summary.evaluation)
+    for batch, trial in sweep.best.items():
+        rows.append((str(batch), str(trial.steps), f"{trial.learning_rate:g}", regimes.get(batch, NONE)))
+    rows += [("", note, "", "") for note in sweep.notes]
+    return Table(title, tuple(rows))
+
+
+def regimes_of(evaluation: Evaluation) -> Mapping[int, str]:
+    """Return the regime of each batch size; empty if there are too few for a fit."""
+    from pytest_ddl.bench.metrics.registry import NoNumberError
+
+    sweep = evaluation.sweep
+    try:
+        scaling = sweep.scaling if sweep is not None else None
+    except NoNumberError:
+        return {}
+    if scaling is None:
+        return {}
+    return {batch: regime.value for (batch, _steps), regime in zip(scaling.points, scaling.regimes, strict=True)}
+
+
+def _settings(summary: Summary) -> Table:
+    evaluation = summary.evaluation
+    identity, options = evaluation.identity, evaluation.identity.options
+    rule = "per replica" if options["batch_rule"] == "replica" else "over all replicas"
+    facts = {
+        "training function": f"{identity.target} (digest {identity.digest[:12]})",
+        "batch": f"{options['batch']} {rule}",
+        "seeds and launches": f"{options['seeds']} trainings and {options['launches']} launches of each cell",
+        "ranking": f"{summary.ranking.by}; 95 % intervals, for all pairs together",
+        "± of a result": "standard deviation over seeds; of other numbers half of the 95 % t interval over launches",
+        "versions": ", ".join(f"{name} {number}" for name, number in sorted(identity.versions.items())),
+        "machine": ", ".join(f"{value}" for name, value in identity.machine.items() if value and name != "host"),
+        "took": f"{evaluation.seconds / 60:.1f} minutes",
+        "started": evaluation.started,
+        "command": f"`{evaluation.command}`",
+    }
+    return Table("How it was measured", (("", ""), *facts.items()))
+
+
+def markdown(summary: Summary) -> str:
+    """Return the whole page in Markdown."""
+    parts = [f"# {title_of(summary.evaluation)}", f"{summary.headline}."]
+    parts += [f"> {note}" for note in warnings_of(summary)]
+    return "\n\n".join([*parts, *(table.markdown().rstrip() for table in tables(summary))]) + "\n"
+
+
+def title_of(evaluation: Evaluation) -> str:
+    return f"Evaluation of {evaluation.identity.target}"
+
+
+def warnings_of(summary: Summary) -> list[str]:
+    """Return what makes results wrong or less reliable, in words."""
+    found = [
+        f"{name} is WRONG: {summary.evaluation.verdicts[name].headline}. Its speed has no meaning."
+        for name in summary.wrong
+    ]
+    if not summary.evaluation.complete:
+        found.append("The evaluation is not complete: run the same command again to continue.")
+    shared = [cell.variant for cell in summary.evaluation.cells if _shares_cores(summary, cell)]
+    if shared:
+        found.append(
+            f"{', '.join(shared)}: there are fewer cores than replicas, so the speed says nothing about scaling."
+        )
+    return [*found, *summary.evaluation.notes]
+
+
+def _shares_cores(summary: Summary, cell: Cell) -> bool:
+    return any(one.device == "cpu" and not one.pinned for one in summary.launches(cell))
+
+
+def text(summary: Summary) -> str:
+    """Return the tables for a terminal, in blocks that fit beside each other."""
+    titles = _titles(summary)
+    lines = [f"{summary.headline}.", *warnings_of(summary)]
+    lines = [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]
+    for names in _BLOCKS:
+        rows = [[titles[name] for name in names], *([*_cells(row, names)] for row in summary.rows)]
+        widths = [max(len(row[place]) for row in rows) for place in range(len(names))]
+        lines.append("")
+        for row in rows:
+            cells = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
+            lines.append("  ".join(cells).rstrip())
+    lines.append("")
+    for place, note in enumerate(summary.notes, 1):
+        lines += textwrap.wrap(f"[{place}] {note}", WIDTH, subsequent_indent="    ")
+    sweep = summary.evaluation.sweep
+    if sweep is not None:
+        lines += ["", "Steps to the target by global batch size, on one device:", *str(sweep).splitlines()]
+    elif summary.evaluation.sweep_failure:
+        lines += ["", f"Steps to the target by batch size: {summary.evaluation.sweep_failure}"]
+    return "\n".join(lines) + "\n"

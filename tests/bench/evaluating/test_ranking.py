@@ -1,0 +1,124 @@
+"""Ranks: cells that cannot be told apart share one, wrong ones have none, and a repeated evaluation gives the same."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from pytest_ddl.bench.evaluating import judging
+from pytest_ddl.bench.evaluating.ranking import _Entry, rank, ranks_of
+from pytest_ddl.bench.evaluating.records import Evaluation, Verdict
+from tests.bench.evaluating.synthetic import ABSENT, COPIES, ONE, SEEDS, TWO, WORKERS, curves, evaluation, references
+
+FAST, SLOW = [0.0010, 0.00101, 0.00099], [0.0050, 0.0051, 0.0049]
+
+
+def ranks(one: Evaluation) -> dict[str, int]:
+    return dict(rank(one, judging.differences(one, "test_accuracy")).ranks)
+
+
+def unranked(one: Evaluation) -> dict[str, str]:
+    return dict(rank(one, judging.differences(one, "test_accuracy")).unranked)
+
+
+def times(**seconds: list[float]) -> dict[str, list[float]]:
+    plain = {ONE.variant: FAST, TWO.variant: FAST, WORKERS.variant: SLOW, COPIES.variant: SLOW}
+    names = {"one": ONE, "two": TWO, "workers": WORKERS, "copies": COPIES}
+    return {**plain, **{names[name].variant: found for name, found in seconds.items()}}
+
+
+def test_cells_are_ranked_by_steps_and_time_together() -> None:
+    """Two replicas take half the steps of one device, in steps of equal time."""
+    found = ranks(evaluation(times()))
+    assert found[TWO.variant] == 1
+    assert found[ONE.variant] == 2
+    assert found[COPIES.variant] == 3
+    assert found[WORKERS.variant] == 4
+
+
+def test_cells_that_cannot_be_told_apart_share_a_rank() -> None:
+    found = ranks(evaluation(times(two=[0.0020, 0.0021, 0.0019])))
+    assert found[TWO.variant] == found[ONE.variant] == 1
+    assert min(found[COPIES.variant], found[WORKERS.variant]) == 3
+
+
+def test_a_wrong_cell_is_not_ranked_however_fast() -> None:
+    one = evaluation(times(two=[1e-5] * 3))
+    wrong = Verdict("fail", "gradient-scaled: too large", ("gradient-scaled",), "the report")
+    one = replace(one, verdicts={**one.verdicts, TWO.variant: wrong})
+    assert TWO.variant not in ranks(one)
+    assert unranked(one)[TWO.variant] == "WRONG"
+    assert ranks(one)[ONE.variant] == 1
+
+
+@pytest.mark.parametrize(("verdict", "is_ranked"), [("pass", True), ("known", True), ("inconclusive", False)])
+def test_only_what_is_shown_to_be_correct_is_ranked(verdict: str, is_ranked: bool) -> None:
+    one = evaluation(times())
+    one = replace(one, verdicts={**one.verdicts, TWO.variant: Verdict(verdict, "…")})
+    assert (TWO.variant in ranks(one)) is is_ranked
+
+
+def test_a_cell_that_cannot_run_has_its_reason() -> None:
+    assert unranked(evaluation(times()))[ABSENT.variant] == "it cannot run here"
+
+
+def test_a_cell_with_a_worse_result_is_not_ranked() -> None:
+    one = evaluation(times(), cells=(ONE, TWO), curves=(*references(), *curves(TWO, accuracy=0.5)))
+    assert unranked(one)[TWO.variant] == "its result is worse than that of one device"
+
+
+def test_a_cell_of_which_a_part_failed_is_not_ranked() -> None:
+    one = evaluation(times()).with_failure(TWO.variant, "measuring", "a rank died")
+    assert unranked(one)[TWO.variant] == "measuring failed"
+
+
+def test_one_launch_gives_no_ranks() -> None:
+    one = evaluation(times())
+    one = replace(one, launches=one.launches[:4])
+    assert ranks(one) == {}
+    assert "fewer than 2 launches" in unranked(one)[ONE.variant]
+
+
+def test_without_a_target_the_time_of_an_example_is_ranked() -> None:
+    one = replace(evaluation(times()), target=None)
+    found = rank(one, judging.differences(one, "test_accuracy"))
+    assert found.by == "time of an example"
+    assert found.ranks[TWO.variant] == 1
+    assert found.best == [TWO.variant]
+
+
+def entry(steps: float, seconds: float, noise: float, generator: random.Random, launches: int = 3) -> _Entry:
+    pace = [math.log(seconds) + generator.gauss(0, noise) for _ in range(launches)]
+    return _Entry({seed: math.log(steps) for seed in SEEDS}, pace)
+
+
+def test_equal_cells_have_different_ranks_as_rarely_as_the_level_says() -> None:
+    generator = random.Random(3)
+    alarms = 0
+    for _ in range(200):
+        entries = {str(place): entry(50, 0.001, 0.03, generator) for place in range(6)}
+        alarms += set(ranks_of(entries).values()) != {1}
+    assert alarms <= 20  # 99.9 % bound of the binomial with 200 trials of 5 %
+
+
+def test_a_repeated_evaluation_gives_the_same_ranks() -> None:
+    """Gaps like those of the medical study, with a spread of 3 % between launches."""
+    generator = random.Random(4)
+    seconds = {"a": 0.0011, "b": 0.0011, "c": 0.0020, "d": 0.0042, "e": 0.0085}
+    found = [
+        ranks_of({name: entry(100, value, 0.03, generator) for name, value in seconds.items()}) for _ in range(100)
+    ]
+    expected = {"a": 1, "b": 1, "c": 3, "d": 4, "e": 5}
+    assert sum(one == expected for one in found) >= 93
+
+
+def test_a_chain_of_neighbors_shares_one_rank() -> None:
+    generator = random.Random(5)
+    entries = {str(place): entry(50, 0.001 * 1.05**place, 0.03, generator) for place in range(12)}
+    found = ranks_of(entries)
+    order = sorted(found, key=lambda name: entries[name].mean)
+    assert [found[name] for name in order] == sorted(found.values())
+    assert ranks_of({}) == {}
