@@ -50,7 +50,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv.command"),
     Command("history", "Publish the performance history as one page.", "pytest_ddl.bench.history.command"),
     Command("warm", "Import TensorFlow once for later runs of pytest --ddl-warm.", "pytest_ddl.warm_command"),
-    Command("experiment", "Reproduce a published experiment.", "pytest_ddl.bench.experiment.command"),
+    Command("experiment", "Run a built-in study beside published results.", "pytest_ddl.bench.studies.command"),
 )
 """All subcommands. To add one, write its module and add an entry here."""
 

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -86,15 +87,23 @@ def _scaling(item: Scaling | None) -> dict[str, Any] | None:
 
 def page(experiment: Experiment, figures: list[str]) -> str:
     """Return one HTML page that contains the plots. It opens from disk and loads nothing."""
-    lead = table.headline(experiment)
-    parts = [f"<h1>{html.escape(table.TITLE)}</h1>", f'<p class="lead">{html.escape(lead)}.</p>']
-    parts += [f'<p class="note">{html.escape(note)}</p>' for note in experiment.notes]
+    return document(table.TITLE, table.headline(experiment), experiment.notes, figures, table.tables(experiment))
+
+
+def document(title: str, lead: str, notes: Sequence[str], figures: Sequence[str], tables: Sequence[table.Table]) -> str:
+    """Return one HTML page with a result, its drawings as texts of SVG files, and its tables.
+
+    :param lead: the result in one sentence, without its full stop.
+    :param notes: limits of the result.
+    """
+    parts = [f"<h1>{html.escape(title)}</h1>", f'<p class="lead">{html.escape(lead)}.</p>']
+    parts += [f'<p class="note">{html.escape(note)}</p>' for note in notes]
     # Each drawing gets its own prefix, because references must not find ids of another drawing.
     parts += [f"<figure>{_inline(svg, f'f{number}-')}</figure>" for number, svg in enumerate(figures)]
-    parts += [_html(item) for item in table.tables(experiment)]
+    parts += [_html(item) for item in tables]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    title = f"<title>{html.escape(table.TITLE)}</title>"
-    top = f'<!doctype html>\n<html lang="en"><head>{head}{title}<style>{STYLE}</style></head>'
+    name = f"<title>{html.escape(title)}</title>"
+    top = f'<!doctype html>\n<html lang="en"><head>{head}{name}<style>{STYLE}</style></head>'
     return "\n".join([top, "<body>", *parts, "</body></html>", ""])
 
 
@@ -121,18 +130,19 @@ def draw(experiment: Experiment, folder: Path) -> list[Path]:
     for name, function in (("accuracy-loss", accuracy_and_loss), ("scaling", scaling)):
         for kind in ("svg", "png"):
             path = folder / f"{name}.{kind}"
-            _save(function, experiment, path)
+            save(partial(function, experiment), path)
             made.append(path)
     return made
 
 
-def _save(function: Callable[[Experiment, Any], None], experiment: Experiment, path: Path) -> None:
+def save(draw: Callable[[Any], None], path: Path) -> None:
+    """Draw into a new figure and write it, as SVG or PNG by the ending of the path."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(PLOT_STYLE):
         figure = Figure(figsize=(10, 4.2), layout="constrained")
-        function(experiment, figure)
+        draw(figure)
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
