@@ -217,14 +217,14 @@ def _prove(strategy: Any, kind: str, replicas: int, elements: int = _PROOF_ELEME
 
     first = np.arange(elements, dtype=np.float32) % _PROOF_PERIOD + 1
 
-    def own() -> Any:
+    def own(value: Any) -> Any:
         number = tf.distribute.get_replica_context().replica_id_in_sync_group + 1
-        return _exchanged(kind, tf.constant(first) * tf.cast(number, tf.float32))
+        return _exchanged(kind, value * tf.cast(number, tf.float32))
 
     given = [first * number for number in range(1, replicas + 1)]
     right = np.sum(given, axis=0) if kind == "all_reduce" else np.concatenate(given)
-    once = tf.function(lambda: strategy.run(own))
-    for result in strategy.experimental_local_results(once()):
+    once = tf.function(lambda value: strategy.run(own, args=(value,)))
+    for result in strategy.experimental_local_results(once(tf.constant(first))):
         got = result.numpy()
         both = min(len(got), len(right))
         wrong = np.flatnonzero(got[:both] != right[:both])

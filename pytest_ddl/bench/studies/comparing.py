@@ -86,8 +86,13 @@ def best(cases: Mapping[str, Sequence[float]], *, level: float = LEVEL) -> Best:
     return Best(None if rivals else smallest, smallest, rivals)
 
 
-def shown(values: Sequence[float], form: str = "{:.3g}", *, scale: float = 1.0, ratio_scale: bool = True) -> str:
+def shown(values: Sequence[float], *, scale: float = 1.0, ratio_scale: bool = True) -> str:
     """Return the mean of values with its interval as text, for example ``1.2 (1.1 to 1.4)``."""
     numbers = interval([value * scale for value in values], level=LEVEL, ratio_scale=ratio_scale)
-    mean, low, high = (None if number is None else form.format(number) for number in numbers)
+    mean, low, high = (None if number is None else written(number) for number in numbers)
     return str(mean) if low is None else f"{mean} ({low} to {high})"
+
+
+def written(value: float) -> str:
+    """Return three significant digits without an exponent where that is short."""
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.3g}"

@@ -30,5 +30,19 @@ STUDIES: tuple[Study, ...] = (
         "an experiment on 1 and 2 GPUs",
         "pytest_ddl.bench.experiment.command",
     ),
+    Study(
+        "all-reduce",
+        "Time each choice of an all-reduce by message size and number of replicas.",
+        "zeros of each size, after a proof with other values",
+        "statements on rings and NCCL",
+        "pytest_ddl.bench.studies.all_reduce",
+    ),
+    Study(
+        "lbfgs",
+        "Minimize with L-BFGS over 1 to 4 shards, and compare each step with one machine.",
+        "digits",
+        "Sandblaster L-BFGS (Dean et al. 2012)",
+        "pytest_ddl.bench.studies.lbfgs",
+    ),
 )
 """All studies. To add one, write its module and add an entry here."""
