@@ -60,7 +60,7 @@ COMMANDS: tuple[Command, ...] = (
         "Compare strategies and numbers of replicas: accuracy, time to a target, scaling, cost and correctness.",
         "pytest_ddl.bench.evaluating.command",
     ),
-    Command("experiment", "Reproduce a published experiment.", "pytest_ddl.bench.experiment.command"),
+    Command("experiment", "Run a built-in study beside published results.", "pytest_ddl.bench.studies.command"),
 )
 """All subcommands. To add one, write its module and add an entry here."""
 

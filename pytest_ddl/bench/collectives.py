@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
 from typing import Any
+
+import numpy as np
 
 from pytest_ddl.bench.launching.pinning import cores_per_replica, pinned, thread_environ
 from pytest_ddl.bench.launching.stopwatch import synchronize
@@ -29,8 +30,11 @@ BYTES_PER_CALL = 2**24
 FEWEST_PER_CALL, MOST_PER_CALL = 5, 100
 ITEM = 4
 """Bytes of one float32."""
-_PROOF = (1.0, 2.0, 3.0)
-"""Values of the first replica when results are checked; replica k has k times as much."""
+_PROOF_ELEMENTS = 3
+_PROOF_PERIOD = 1021
+"""Values of the first replica repeat after this number of elements when results are checked; replica k has k times as
+much. They are small whole numbers, whose sums float32 holds exactly in any order. The period is a prime, so that parts
+of a message that are mixed up are seen for any usual size of a part."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def measure_collectives(
     device: str = "auto",
     pin: bool = False,
     timeout: float = 300.0,
+    arguments: Callable[[], Mapping[str, Any]] | None = None,
 ) -> list[CollectiveTiming]:
     """Time collectives in fresh processes of a variant that do nothing else.
 
@@ -99,7 +104,8 @@ def measure_collectives(
     needs the result of the one before. The loop and its dispatch (tens of µs) are measured, and they matter for small
     sizes. The first two calls of each size are warm-up.
 
-    Before timing, the results of each kind are checked, because a collective that does not take place looks fast.
+    Before timing, all values of the results are checked, for each kind and size: a collective that does not take place
+    looks fast.
     Source of the formulas: nccl-tests.
 
     :param variant: variant of a synchronous strategy with two replicas or more.
@@ -109,6 +115,8 @@ def measure_collectives(
     :param device: ``cpu``, ``gpu``, or ``auto``.
     :param pin: give every replica its own cores.
     :param timeout: seconds for the whole measurement.
+    :param arguments: function that returns arguments of the strategy's constructor, such as ``cross_device_ops``. It is
+        called in each rank, as ``arguments=`` of the ``ddl`` marker.
     :raises BenchError: if the variant cannot run here, or a rank fails.
     :raises ValueError: if an argument is invalid.
     """
@@ -121,7 +129,8 @@ def measure_collectives(
     _validate(sizes, kinds, samples)
     harness = process_harness()
     spec = harness.registry.parse_variant(variant)
-    mark = DdlMark(device=device, isolation="fresh")
+    chosen = {} if arguments is None else {spec.name: arguments}
+    mark = DdlMark(device=device, isolation="fresh", arguments=chosen)
     if reason := harness.unavailable(spec, mark):
         raise BenchError(f"{spec} cannot run here: {reason}")
     replicas = harness.registry[spec.name].num_replicas(spec)
@@ -161,9 +170,9 @@ def time_collectives(
     with pinned(context.rank * local, local, cores):
         found = {}
         for kind in kinds:
-            _prove(context.strategy, kind, context.num_replicas)
             for wanted in sizes:
                 elements = _elements(kind, wanted, context.num_replicas)
+                _prove(context.strategy, kind, context.num_replicas, elements)
                 size = elements * ITEM * (context.num_replicas if kind == "all_gather" else 1)
                 found[kind, size] = _time(context.strategy, kind, elements, _per_call(size), samples)
         return found
@@ -199,28 +208,34 @@ def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) 
     return seconds
 
 
-def _prove(strategy: Any, kind: str, replicas: int) -> None:
+def _prove(strategy: Any, kind: str, replicas: int, elements: int = _PROOF_ELEMENTS) -> None:
     """Run the collective on different values for each replica and element, and check all values of all results.
 
     :raises AssertionError: if a value is wrong or missing.
     """
     import tensorflow as tf
 
-    def own() -> Any:
-        number = tf.distribute.get_replica_context().replica_id_in_sync_group + 1
-        return _exchanged(kind, tf.constant(_PROOF) * tf.cast(number, tf.float32))
+    first = np.arange(elements, dtype=np.float32) % _PROOF_PERIOD + 1
 
-    given = [[item * number for item in _PROOF] for number in range(1, replicas + 1)]
-    gathered = [item for items in given for item in items]
-    wanted = [sum(items) for items in zip(*given, strict=True)] if kind == "all_reduce" else gathered
-    once = tf.function(lambda: strategy.run(own))
-    for result in strategy.experimental_local_results(once()):
-        for index, (got, right) in enumerate(zip_longest(result.numpy().tolist(), wanted)):
-            if got != right:
-                what, place = ("not everything", f" at index {index}") if index else ("nothing", "")
-                raise AssertionError(
-                    f"{kind} over {replicas} replicas gave {got}, not {right}{place}: {what} was exchanged"
-                )
+    def own(value: Any) -> Any:
+        number = tf.distribute.get_replica_context().replica_id_in_sync_group + 1
+        return _exchanged(kind, value * tf.cast(number, tf.float32))
+
+    given = [first * number for number in range(1, replicas + 1)]
+    right = np.sum(given, axis=0) if kind == "all_reduce" else np.concatenate(given)
+    once = tf.function(lambda value: strategy.run(own, args=(value,)))
+    for result in strategy.experimental_local_results(once(tf.constant(first))):
+        got = result.numpy()
+        both = min(len(got), len(right))
+        wrong = np.flatnonzero(got[:both] != right[:both])
+        if len(wrong) or len(got) != len(right):
+            index = int(wrong[0]) if len(wrong) else both
+            values = [f"{values[index]:.1f}" if index < len(values) else "None" for values in (got, right)]
+            what, place = ("not everything", f" at index {index}") if index else ("nothing", "")
+            raise AssertionError(
+                f"{kind} of {elements} values over {replicas} replicas gave {values[0]}, not {values[1]}{place}: "
+                f"{what} was exchanged"
+            )
 
 
 def _exchanged(kind: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Command ``pytest-ddl experiment mnist-scaling``: its options, and the experiment from the check to the page."""
+"""Study ``pytest-ddl experiment mnist-scaling``: its options, and the experiment from the check to the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 import tempfile
 from dataclasses import replace
 from datetime import datetime, timezone
-from importlib import import_module
 from pathlib import Path
 
 from pytest_ddl.bench.experiment import measuring, page, program, table
@@ -18,7 +17,8 @@ from pytest_ddl.bench.experiment.results import BATCH_PER_REPLICA, PUBLISHED, Ex
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.machine import load_note
-from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.bench.outcome import OK, USAGE, WRONG, failed
+from pytest_ddl.bench.studies.running import PACKAGES, UsageError, check_common, ended, tell
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec
@@ -28,14 +28,8 @@ SYNCHRONOUS = ("mirrored", "multi_worker_mirrored")
 """Strategies with a number of synchronous replicas, for which the program is the same on one device."""
 
 
-class UsageError(ValueError):
-    """Raised if an option cannot be used. The message is one line that names the option."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    experiment = "Experiment to run: a small network on 1 and on N replicas."
-    add("experiment", choices=["mnist-scaling"], help=experiment)
     add("--output", default="mnist-scaling", metavar="DIR", help="Folder for results (default: %(default)s).")
     strategy = (
         "Strategy with several replicas: multi_worker_mirrored, mirrored, or a variant such as 'mirrored[replicas=4]'. "
@@ -62,15 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the experiment and return the exit status."""
     try:
-        with interruptible():
-            return run(options)
-    except (UsageError, program.ImagesError) as error:
+        return ended(lambda: run(options))
+    except program.ImagesError as error:
         return failed("experiment", f"error: {error}", USAGE)
-    except KeyboardInterrupt:
-        # Closed here and not at exit, so that no process is left if the caller continues.
-        process_harness().close()
-        _tell("interrupted: nothing was written")
-        return INTERRUPTED
 
 
 def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnist) -> int:
@@ -97,17 +85,17 @@ def run(options: argparse.Namespace, train: measuring.TrainFunction = train_mnis
     with tempfile.TemporaryDirectory(prefix="mnist-scaling-") as scratch:
         plan = replace(plan, file=Path(scratch) / "images.npz", train_images=len(found.y_train))
         found.save(plan.file)
-        _tell(f"checking the training function under {plan.many} against one device …")
+        tell(f"checking the training function under {plan.many} against one device …")
         try:
             report = measuring.check(plan)
             if not report.passed:
-                _tell(f"{report}\n\nThe training is wrong, or could not be compared. Scaling was not measured.")
+                tell(f"{report}\n\nThe training is wrong, or could not be compared. Scaling was not measured.")
                 return WRONG
             headline = str(report).splitlines()[0]
-            _tell(headline)
-            trainings = measuring.measure(harness, plan, _tell)
+            tell(headline)
+            trainings = measuring.measure(harness, plan, tell)
         except (BenchError, ClusterError) as error:
-            _tell(f"nothing was measured: {error}")
+            tell(f"nothing was measured: {error}")
             return WRONG
     experiment = Experiment(
         trainings=tuple(trainings),
@@ -133,11 +121,11 @@ def conclude(experiment: Experiment, folder: Path) -> int:
     try:
         page.write(experiment, folder)
     except OSError as error:
-        _tell(f"error: --output={folder} could not be written completely: {error}")
+        tell(f"error: --output={folder} could not be written completely: {error}")
         return WRONG
-    _tell(f"written to {folder}: open {folder / 'index.html'}")
+    tell(f"written to {folder}: open {folder / 'index.html'}")
     if judged.passed is False:
-        _tell(f"error: the accuracies on 1 and on {experiment.replicas} replicas {judged}")
+        tell(f"error: the accuracies on 1 and on {experiment.replicas} replicas {judged}")
         return WRONG
     return OK
 
@@ -210,37 +198,10 @@ def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
 
 def _checked(options: argparse.Namespace) -> Path:
     """Check the options that do not depend on the machine's hardware, and return the output folder."""
-    for name in ("epochs", "batch", "repeats"):
+    for name in ("epochs", "batch"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name}={value} must be at least 1")
-    if not options.timeout > 0:
-        raise UsageError(f"--timeout={options.timeout} must be a positive number of seconds")
     if options.quick and options.epochs is not None:
         raise UsageError(f"--quick means {QUICK_EPOCHS} epochs; give it or --epochs={options.epochs}, not both")
-    needed = ["matplotlib", "scipy"] if options.data is not None else ["matplotlib", "scipy", "sklearn"]
-    for name in needed:
-        try:
-            import_module(name)
-        except ImportError as error:
-            raise UsageError(
-                f"{name} cannot be imported ({error}), but this command needs it: pip install 'pytest-ddl[bench]'"
-            ) from None
-    folder = Path(options.output)
-    _try_to_write(folder)
-    return folder
-
-
-def _try_to_write(folder: Path) -> None:
-    """Check that the folder can be written before all trainings run."""
-    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=nearest) as file:
-            file.write(b" " * 1024)
-    except OSError as error:
-        raise UsageError(f"--output={folder}: nothing can be written in {nearest}: {error.strerror}") from None
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    return check_common(options, packages=PACKAGES if options.data is None else PACKAGES[:2])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ddl.bench import machine
+from pytest_ddl.bench import machine, outcome
 from pytest_ddl.bench.experiment import command, measuring, page
 from tests.bench.experiment.synthetic import experiment, training
 
@@ -19,7 +19,7 @@ from tests.bench.experiment.synthetic import experiment, training
 def options(tmp_path: Path, *given: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    return parser.parse_args(["mnist-scaling", "--output", str(tmp_path / "out"), "--device", "cpu", *given])
+    return parser.parse_args(["--output", str(tmp_path / "out"), "--device", "cpu", *given])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_an_interruption_leaves_nothing(
 
     before = signal.getsignal(number)
     monkeypatch.setattr(measuring, "measure", measure)
-    assert command.main(options(tmp_path)) == command.INTERRUPTED
+    assert command.main(options(tmp_path)) == outcome.INTERRUPTED
     assert signal.getsignal(number) is before
     assert not files[0].parent.exists()
     assert not (tmp_path / "out").exists()

@@ -1,0 +1,48 @@
+"""Register the studies of ``pytest-ddl experiment``: one entry and one module for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Study:
+    """Study that ``pytest-ddl experiment NAME`` runs.
+
+    Its module defines ``add_arguments(parser)`` and ``main(options) -> int``, which returns the exit status.
+    """
+
+    name: str
+    summary: str
+    """What the study measures, as one sentence for ``--help``."""
+    data: str
+    """Data that it uses, in words."""
+    published: str
+    """Publication beside whose results it puts its own, in words."""
+    module: str
+
+
+STUDIES: tuple[Study, ...] = (
+    Study(
+        "mnist-scaling",
+        "Train a small network on 1 and on N replicas, and compare scaling and accuracy.",
+        "digits, or a file with MNIST",
+        "an experiment on 1 and 2 GPUs",
+        "pytest_ddl.bench.experiment.command",
+    ),
+    Study(
+        "all-reduce",
+        "Time each choice of an all-reduce by message size and number of replicas.",
+        "zeros of each size, after a proof with other values",
+        "statements on rings and NCCL",
+        "pytest_ddl.bench.studies.all_reduce",
+    ),
+    Study(
+        "lbfgs",
+        "Minimize with L-BFGS over 1 to 4 shards, and compare each step with one machine.",
+        "digits",
+        "Sandblaster L-BFGS (Dean et al. 2012)",
+        "pytest_ddl.bench.studies.lbfgs",
+    ),
+)
+"""All studies. To add one, write its module and add an entry here."""

@@ -1,0 +1,97 @@
+"""Write the folder of a study: results as JSON, the tables, the pictures, and a page that contains everything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_ddl.bench.experiment import page
+from pytest_ddl.bench.experiment.table import Table
+from pytest_ddl.bench.machine import machine_facts
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How the results of a study were made."""
+
+    command: str
+    started: str
+    """Time of the start, in UTC."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Results of a study."""
+
+    study: str
+    """Name in the registry."""
+    title: str
+    headline: str
+    """Result in one sentence, with its uncertainty."""
+    tables: tuple[Table, ...]
+    figures: Mapping[str, Callable[[Any], None]]
+    """Name of a file without its ending -> function that draws into a figure of matplotlib."""
+    data: Mapping[str, Any]
+    """All samples and what follows from them, as plain data for JSON."""
+    notes: tuple[str, ...] = ()
+    """Limits of the results."""
+    problem: str = ""
+    """Why the exit status is 1: a result that is wrong. Empty if everything is right."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What was measured with, in words, for the last table."""
+
+
+def markdown(report: Report, origin: Origin) -> str:
+    """Return the whole report in Markdown."""
+    parts = [f"# {report.title}", f"{report.headline}."]
+    parts += [f"> {note}" for note in (*origin.notes, *report.notes)]
+    return "\n\n".join([*parts, *(table.markdown().rstrip() for table in _tables(report, origin))]) + "\n"
+
+
+def write(report: Report, origin: Origin, folder: Path) -> list[Path]:
+    """Write all files and return their paths. The folder is created if it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = {
+        "study": report.study,
+        "headline": report.headline,
+        "command": origin.command,
+        "started": origin.started,
+        "notes": [*origin.notes, *report.notes],
+        "problem": report.problem,
+        "settings": dict(report.settings),
+        "machine": machine_facts(),
+        **report.data,
+    }
+    texts = {
+        # Written first, because the other files can be made from it.
+        "results.json": json.dumps(plain, indent=1, ensure_ascii=False) + "\n",
+        "table.md": markdown(report, origin),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    drawn = []
+    for name, draw in report.figures.items():
+        path = folder / f"{name}.svg"
+        page.save(draw, path)
+        drawn.append(path)
+    index = folder / "index.html"
+    drawings = [path.read_text(encoding="utf-8") for path in drawn]
+    notes = (*origin.notes, *report.notes)
+    index.write_text(page.document(report.title, report.headline, notes, drawings, _tables(report, origin)), "utf-8")
+    return [*(folder / name for name in texts), *drawn, index]
+
+
+def _tables(report: Report, origin: Origin) -> list[Table]:
+    facts = machine_facts()
+    rows = [
+        ("", ""),
+        *report.settings.items(),
+        ("machine", f"{facts['cores']} cores of {facts['cpu']}" + (f", {facts['gpu']}" if facts.get("gpu") else "")),
+        ("command", f"`{origin.command}`"),
+        ("started", origin.started),
+    ]
+    return [*report.tables, Table("How it was measured", tuple(rows))]
