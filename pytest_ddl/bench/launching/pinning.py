@@ -40,6 +40,8 @@ def thread_environ(definition: StrategyDefinition, spec: StrategySpec, cores: in
 def pinned(first_replica: int, replicas: int, cores: int) -> Iterator[None]:
     """Keep every thread of this process, including TensorFlow's pools, on the cores of its replicas.
 
+    If there are more replicas than cores, as on emulated hosts, replicas take the cores in turns and share them.
+
     :param first_replica: index of the first replica that this process drives.
     :param cores: number of cores for each replica; 0 changes nothing.
     """
@@ -48,15 +50,14 @@ def pinned(first_replica: int, replicas: int, cores: int) -> Iterator[None]:
         return
     before = os.sched_getaffinity(0)
     ordered = sorted(before)
-    chosen = ordered[first_replica * cores : (first_replica + replicas) * cores]
-    _set(chosen)
+    _set({ordered[core % len(ordered)] for core in range(first_replica * cores, (first_replica + replicas) * cores)})
     try:
         yield
     finally:
         _set(before)
 
 
-def _set(cores: list[int] | set[int]) -> None:
+def _set(cores: set[int]) -> None:
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cores)

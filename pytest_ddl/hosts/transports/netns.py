@@ -22,6 +22,10 @@ from pytest_ddl.hosts.transports.programs import require
 MAX_HOSTS = 64
 _NETWORK = "198.18.77."
 """Addresses of the hosts: from the range for tests of networks (RFC 2544), which no real network uses."""
+_BUCKET, _BUCKET_SECONDS = 65_536, 0.0005
+"""Size of the token bucket in bytes, and the seconds of the rate that it holds at least. What fits into the bucket is
+not limited, so it must be small beside the gradients of a step. A smaller one costs bandwidth: 2 MB at 1000 Mbit/s took
+16.7 ms with 64 KiB, and 17.4 ms with 16 kB (Linux 6.18, timers of high resolution)."""
 _OWN_TMP = "mount -t tmpfs tmpfs /tmp && "
 """Command that gives a process with a mount namespace of its own another /tmp. unshare keeps it from spreading."""
 _TIME = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
@@ -85,17 +89,47 @@ class Netns:
         )
         own = [f"address add {host.address}/24 dev eth0", "link set eth0 up", "link set lo up"]
         self._configure(index + 1, "ip", own)
-        limits = self._limits()
+        self._limit(index, self._mbit)
+
+    def limit(self, mbit: float | None, host: Host | None = None) -> None:
+        """Change the bandwidth while programs run.
+
+        :param mbit: megabits per second that a host may send from now on; ``None`` for no limit.
+        :param host: the host; ``None`` for all hosts.
+        """
+        for index, one in enumerate(self._hosts):
+            if host in (None, one):
+                # A missing discipline is not an error, so the status of this command says nothing.
+                command = [*self._enter(index + 1), "tc", "qdisc", "del", "dev", "eth0", "root"]
+                subprocess.run(command, capture_output=True)
+                self._limit(index, "" if mbit is None else f"{mbit:g}")
+
+    def cut(self, host: Host) -> None:
+        """Cut a host off from the others, as if its cable were pulled out: nothing arrives, and nobody is told."""
+        self._switch_port(host, "down")
+
+    def heal(self, host: Host) -> None:
+        """Connect a host again that was cut off."""
+        self._switch_port(host, "up")
+
+    def _switch_port(self, host: Host, state: str) -> None:
+        # The port of the switch, and not the device of the host, which would lose its routes and report errors at once.
+        self._configure(0, "ip", [f"link set port{self._index(host)} {state}"])
+
+    def _index(self, host: Host) -> int:
+        return [one.name for one in self._hosts].index(host.name)
+
+    def _limit(self, index: int, mbit: str) -> None:
+        limits = self._limits(mbit)
         if limits:
             self._configure(index + 1, "tc", limits)
 
-    def _limits(self) -> list[str]:
+    def _limits(self, mbit: str) -> list[str]:
         """Return commands that limit what a host sends. ``tbf`` is a token bucket, see tc-tbf(8) and tc-netem(8)."""
         limits, parent = [], "root"
-        if self._mbit:
-            # A bucket of 20 ms of the rate: a smaller one limits the rate further where the timer is coarse.
-            bucket = max(int(float(self._mbit) * 1e6 / 8 * 0.02), 16_000)
-            limits.append(f"qdisc add dev eth0 root handle 1: tbf rate {self._mbit}mbit burst {bucket} latency 200ms")
+        if mbit:
+            bucket = max(int(float(mbit) * 1e6 / 8 * _BUCKET_SECONDS), _BUCKET)
+            limits.append(f"qdisc add dev eth0 root handle 1: tbf rate {mbit}mbit burst {bucket} latency 200ms")
             parent = "parent 1:1"
         if self._delay:
             limits.append(f"qdisc add dev eth0 {parent} netem delay {self._delay}")
@@ -135,7 +169,7 @@ class Netns:
         raise TransportError(f"--ddl-launcher=netns: `{program}` failed: {said}")
 
     def command(self, host: Host, program: Sequence[str]) -> Sequence[str]:
-        return [*self._enter(self._hosts.index(host) + 1, files=self._own_tmp), *program]
+        return [*self._enter(self._index(host) + 1, files=self._own_tmp), *program]
 
     def close(self) -> None:
         while self._holders:
