@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.cluster import Cluster
     from pytest_ddl.cluster.launcher import Launcher, MakeLauncher
     from pytest_ddl.cluster.pool import Pool
+    from pytest_ddl.hosts.project import Project
     from pytest_ddl.hosts.transport import MakeTransport
 
 START_TIMEOUT = 120.0
@@ -48,6 +51,7 @@ class Harness:
         folder: Path | None = None,
         machine: Machine | None = None,
         shared: bool = False,
+        root: Path | None = None,
     ) -> None:
         self.settings = settings
         self.registry = registry
@@ -60,6 +64,7 @@ class Harness:
         """Lock that shows to zygotes of xdist workers that this process still uses the folder."""
         self._machine = machine
         self._shared = shared
+        self._root = root
         self._built: dict[StrategySpec, Any] = {}
         self.surroundings = Snapshot.now()
         """Environment, working directory and import path at the start of the session."""
@@ -166,15 +171,27 @@ class Harness:
         except ValueError as error:
             raise self.settings.error("launcher", error) from None
         if name in self._transports:
-            return name, launcher_over(name, self._transports[name], given, self.settings["hosts"])
+            return name, launcher_over(name, self._transports[name], given, self.settings["hosts"], self._project())
         if name not in self._launchers:
             valid = ", ".join([*self._launchers, *self._transports])
             raise self.settings.error("launcher", f"no such launcher; valid: {valid}")
+        if self.settings["sync"]:
+            raise self.settings.error("sync", f"the launcher {name} runs where the files are; leave it out")
         if given:
             raise self.settings.error("launcher", f"{name} takes no settings in brackets")
         if self.settings["hosts"]:
             raise self.settings.error("hosts", f"the launcher {name} takes no hosts")
         return name, self._launchers[name]
+
+    def _project(self) -> Project | None:
+        """Return what to copy to each host, if the user wants that."""
+        if not self.settings["sync"]:
+            return None
+        from pytest_ddl.hosts.project import Project
+
+        # Ranks find these at the same path: folders of the session, and packages that are installed on each host.
+        kept = (str(self.folder), sys.prefix, *sysconfig.get_paths().values())
+        return Project.of(self._root or Path.cwd(), self.settings["sync-limit"], kept)
 
     def worker_environ(self) -> dict[str, str]:
         """Return the environment of workers: that of this process, with changes.

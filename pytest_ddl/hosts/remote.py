@@ -16,6 +16,7 @@ from pytest_ddl.cluster.resources import Ledger
 from pytest_ddl.hosts.group import HostGroup
 from pytest_ddl.hosts.link import HostLink
 from pytest_ddl.hosts.placement import place
+from pytest_ddl.hosts.project import Project
 from pytest_ddl.hosts.remote_process import RemoteProcess
 from pytest_ddl.hosts.transport import Transport
 from pytest_ddl.strategies.spec import Topology
@@ -42,17 +43,25 @@ class RemoteLauncher:
     address = None
     """Each worker of pytest-xdist has its own agents, because the channels of these belong to this process."""
 
-    def __init__(self, transport: Transport, environ: Mapping[str, str], folder: Path, python: str) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        environ: Mapping[str, str],
+        folder: Path,
+        python: str,
+        project: Project | None = None,
+    ) -> None:
         """Start an agent and a local launcher on each host of the transport.
 
         :param environ: environment of the processes that start workers.
         :param folder: scratch folder of the session, for locks and logs.
         :param python: path of Python on the hosts.
+        :param project: files to copy to each host, for ``--ddl-sync``.
         :raises LaunchError: if the transport has no hosts.
         """
         self.ended = ""
         """Why this launcher cannot start workers any more. Empty while it can."""
-        self.group = HostGroup(transport, folder, python)
+        self.group = HostGroup(transport, folder, python, project)
         self._links = self.group.links
         self._slots = [link.host.slots or int(usable_cores()) for link in self._links]
         self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * sum(self._slots)})
