@@ -25,7 +25,7 @@ from typing import Any
 PLACES = "_PYTEST_DDL_PLACES"
 """Environment variable of a rank with its :class:`Places` as JSON. It is not set if nothing has to be translated."""
 _BEFORE, _AFTER = r"(?<![\w.~-])", r"(?=[/\s:;,'\"`()<>{}\[\]|&?#=\0]|$)"
-"""What may stand before and after a path in a text."""
+"""Patterns of the places before and after a path in a text."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.hosts.conftest import Emulated, skip_below_tmp
@@ -163,7 +163,7 @@ def test_ranks_use_copies_of_the_files(project: Project, shared: Path) -> None:
     done = project.pytest(*options, env=environ(project))
     for name in ("test_on_ranks", "test_comparison"):
         assert done[f"{name}[multi_worker_mirrored]"].outcome == "passed", done.stdout + done.stderr
-    assert f"the rank is at {project.folder}\n" in done[f"test_on_ranks[multi_worker_mirrored]"].text
+    assert f"the rank is at {project.folder}\n" in done["test_on_ranks[multi_worker_mirrored]"].text
     # What a rank reports names the files here.
     for name in ("test_fails", "test_comparison_fails"):
         failed = done[f"{name}[multi_worker_mirrored]"]
@@ -173,39 +173,45 @@ def test_ranks_use_copies_of_the_files(project: Project, shared: Path) -> None:
     assert (done.processes, done.files, list(shared.iterdir())) == ([], [], [])
 
 
-def test_without_the_option_the_message_names_it(project: Project) -> None:
-    done = project.pytest(LAUNCHER, "-k", "on_ranks", env=environ(project))
-    failed = done["test_on_ranks[multi_worker_mirrored]"]
-    assert failed.outcome == "failed"
-    found = f"host0: the folder {project.folder} of the tests does not exist there; add --ddl-sync, which copies"
-    assert found in failed.text
+WAITING = """
+import os
+import signal
+from pathlib import Path
+
+import pytest
 
 
-def test_files_that_are_too_large_are_named(project: Project) -> None:
-    (project.folder / "large.bin").write_bytes(bytes(1_500_000))
-    done = project.pytest(LAUNCHER, "--ddl-sync", "--ddl-sync-limit=1", "-k", "on_ranks", env=environ(project))
-    failed = done["test_on_ranks[multi_worker_mirrored]"]
-    assert "--ddl-sync: the 11 files in " in failed.text
-    assert (
-        "have 1.5 MB, and --ddl-sync-limit=1 is the maximum in MB; the largest are large.bin (1.5 MB), " in failed.text
-    )
+@pytest.mark.ddl(strategies="multi_worker_mirrored")
+def test_waits(ddl_strategy):
+    path = Path(os.environ["WAITS"])
+    path.with_suffix(".part").write_text(f"{Path.cwd()} {Path('data.txt').read_text()}")
+    path.with_suffix(".part").rename(path)
+    signal.pause()
+"""
 
 
-@pytest.mark.parametrize("struck", ["pytest", "agent"])
-def test_the_copies_are_removed_after_a_kill(project: Project, shared: Path, struck: str) -> None:
+@pytest.mark.parametrize("struck", ["pytest", "agents"])
+def test_the_copies_are_removed_after_a_kill(
+    emulated: Emulated, new_project: Callable[..., Project], shared: Path, struck: str
+) -> None:
+    emulated.close()
     # Hosts that share /tmp, so that what is left there can be seen. A copy of the project is made all the same.
+    different = "from pytest_ddl.hosts import copies\ncopies.fingerprint = lambda *_: ''\n"
+    project = new_project({"test_it.py": WAITING, "data.txt": "1.5", "conftest.py": different})
     waits = shared / "waits"
-    fake = "from pytest_ddl.hosts import copying\ncopying.copies.fingerprint = lambda *_: ''\n"
-    project.write("conftest.py", fake)
-    process = project.start(
-        "--ddl-launcher=netns[hosts=2]", "--ddl-sync", "-k", "waits", env={**environ(project), "WAITS": str(waits)}
-    )
-    wait_until(lambda: waits.exists() and waits.read_text() != "", "the test did not begin", seconds=60.0)
-    copy = Path(waits.read_text())
-    assert copy.name == project.folder.name
-    assert copy != project.folder
-    assert (copy / "package" / "data.txt").read_text() == "1.5"
-    process.send_signal(signal.SIGKILL)
-    done = project.finish(process, 30.0)
+    process = project.start("--ddl-launcher=netns[hosts=2]", "--ddl-sync", env={"WAITS": str(waits)})
+    wait_until(waits.exists, "the test did not begin", seconds=60.0)
+    folder, data = waits.read_text().split()
+    assert (Path(folder).name, data) == (project.folder.name, "1.5")
+    assert Path(folder) != project.folder
+    if struck == "agents":
+        children = psutil.Process(process.pid).children(recursive=True)
+        agents = [child for child in children if "sys.stdin" in str(child.cmdline())]
+        assert len(agents) == 2
+    else:
+        agents = [psutil.Process(process.pid)]
+    for one in agents:
+        one.kill()
+    done = project.finish(process, 60.0)
     assert done.processes == []
-    wait_until(lambda: not copy.parent.exists(), f"{copy} is left", seconds=10.0)
+    wait_until(lambda: not Path(folder).parent.exists(), f"{folder} is left", seconds=10.0)
