@@ -109,8 +109,8 @@ class Launcher(Protocol):
     def reserve(self, topology: Topology) -> Reservation:
         """Choose the machine of each process of a cluster, and lease the addresses of its servers.
 
-        :raises LaunchError: if the processes could not connect to any address. An ``OSError`` of the system is also
-            reported.
+        :raises LaunchError: if the processes could not connect to any address, or if ``topology.hosts`` is
+            more than the launcher has. An ``OSError`` of the system is also reported.
         """
 
     def launch(

@@ -82,6 +82,13 @@ class RemoteLauncher:
             link.offer(address)
 
     def reserve(self, topology: Topology) -> RemoteReservation:
+        number = len(self._links)
+        if topology.hosts > number:
+            names = ", ".join(link.host.name for link in self._links)
+            raise LaunchError(
+                f"hosts={topology.hosts} is more than the {number} hosts of --ddl-launcher ({names}); add hosts there, "
+                f"or write hosts={number}"
+            )
         hosts = self.group.hosts
         self.group.compare_files()
         placed = place(topology, self._slots)
