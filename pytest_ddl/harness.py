@@ -65,6 +65,8 @@ class Harness:
         self._machine = machine
         self._shared = shared
         self._root = root
+        self._problem_of_hosts = ""
+        """Why the hosts could not be asked for their GPUs. Empty if they were."""
         self._built: dict[StrategySpec, Any] = {}
         self.surroundings = Snapshot.now()
         """Environment, working directory and import path at the start of the session."""
@@ -127,6 +129,11 @@ class Harness:
         if self._machine is None:
             if tensorflow_version() is None:
                 raise UsageError(MISSING_TENSORFLOW)
+            if self._chosen_launcher()[0] in self._transports:
+                from pytest_ddl.hosts.devices import machine_of_hosts
+
+                self._machine, self._problem_of_hosts = machine_of_hosts(lambda: self.pool.launcher)
+                return self._machine
             self._machine = look_around(self._probe)
             if self._started is not None:
                 # The probe ran under this launcher, which was made when the number of GPUs was unknown.
@@ -235,7 +242,10 @@ class Harness:
 
     def unavailable(self, spec: StrategySpec, mark: DdlMark) -> str | None:
         """Return why a variant cannot run here, or ``None`` if it can."""
-        return self.registry[spec.name].unavailable(spec, self.device_for(spec, mark), self.machine)
+        device = self.device_for(spec, mark)
+        reason = self.registry[spec.name].unavailable(spec, device, self.machine)
+        # A test that is skipped because its hosts are not reached would hide that. It fails with the reason.
+        return None if device == "gpu" and self._problem_of_hosts else reason
 
     def check_required(self) -> None:
         """Check that every strategy of ``--ddl-require`` can run here.

@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from pytest_ddl.cluster.explain import Answer, Fate, explain_start
-from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess
+from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess, reserve
 from pytest_ddl.cluster.protocol import (
     Boot,
     Failure,
@@ -132,16 +132,9 @@ class Cluster:
     ) -> Cluster:
         topology = replace(definition.topology(spec), hosts=spec.hosts)
         try:
-            reservation = launcher.reserve(topology)
+            reservation = reserve(launcher, topology)
         except (LaunchError, OSError) as error:
             raise ClusterError(f"{spec} could not be started: {error}") from None
-        # A launcher for one machine has no hosts.
-        if topology.hosts not in (0, len(set(getattr(reservation, "hosts", (0,))))):
-            reservation.release()
-            raise ClusterError(
-                f"{spec} could not be started: hosts={topology.hosts} needs as many hosts, and this launcher has one "
-                "machine; choose hosts with --ddl-launcher, for example netns[hosts=2], or leave hosts out"
-            )
         # TF_CONFIG in the pytest process describes another cluster, not the one to build here.
         environ.pop("TF_CONFIG", None)
         cluster = cls(spec, launcher, reservation, (*topology.ranks, *topology.servers), len(topology.ranks))

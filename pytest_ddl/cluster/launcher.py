@@ -136,5 +136,21 @@ class Launcher(Protocol):
         """End all workers and the processes that started them."""
 
 
+def reserve(launcher: Launcher, topology: Topology) -> Reservation:
+    """Return a reservation of a launcher, which must be on as many hosts as the variant wants.
+
+    :raises LaunchError: as :meth:`Launcher.reserve`, or if the launcher has one machine only.
+    """
+    reservation = launcher.reserve(topology)
+    # Only launchers over several hosts say where the processes are.
+    if topology.hosts not in (0, len(set(getattr(reservation, "hosts", (0,))))):
+        reservation.release()
+        raise LaunchError(
+            f"hosts={topology.hosts} needs as many hosts, and this launcher has one machine; choose hosts with "
+            "--ddl-launcher, for example netns[hosts=2], or leave hosts out"
+        )
+    return reservation
+
+
 MakeLauncher = Callable[[dict[str, str], Path, str | None], Launcher]
 """Function ``make(environ, folder, address)`` that starts a launcher; see ``pytest_ddl_register_launchers``."""

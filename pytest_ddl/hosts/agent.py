@@ -5,7 +5,8 @@ The controller starts it through execnet, which gives it a channel. Both sides s
 ===============  ======================================  =============================================================
 from the          message                                 meaning
 ===============  ======================================  =============================================================
-controller       ``launch, request, numbers, environ``   fork workers that have these numbers
+controller       ``launch, request, numbers, environ,    fork workers that have these numbers, some with variables of
+                 own``                                   their own
 controller       ``lease, request, count``               lease ports; ``release, request`` gives them back
 controller       ``start, environ``                      start the local launcher; the others below need it
 controller       ``ask, request, function, arguments``   call a function, such as those of ``hosts.questions``
@@ -71,7 +72,7 @@ _IDLE, _ATTENTIVE = 0.2, 0.01
 """Seconds between looks at the workers' output and stacks."""
 _SOCKETS = "doors"
 """Folder of the sockets that stand for those of the controller, and of the lists of imported files."""
-_HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
+_HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES")
 """Variables of the environment that describe a host. A worker gets those of its own host."""
 _ENGINE_PREFIXES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "PRTE_")
 """Beginnings of the variables in which an engine describes its job. The ranks of a cluster have other numbers, and a
@@ -186,12 +187,17 @@ class Agent:
     def _on_through(self, number: int, data: bytes) -> None:
         self._tunnels.through(number, data)
 
-    def _on_launch(self, request: int, numbers: list[int], environ: dict[str, str]) -> None:
-        self._answer(request, lambda: self._launch(numbers, environ))
+    def _on_launch(
+        self, request: int, numbers: list[int], environ: dict[str, str], own: dict[int, dict[str, str]]
+    ) -> None:
+        self._answer(request, lambda: self._launch(numbers, environ, own))
 
-    def _launch(self, numbers: list[int], environ: dict[str, str]) -> list[int]:
+    def _launch(self, numbers: list[int], environ: dict[str, str], own: dict[int, dict[str, str]]) -> list[int]:
         assert self._launcher is not None
-        started = self._launcher.launch(PortLease(0), numbers, self._environ(environ))
+        given = self._environ(environ)
+        # A zygote forks workers together that have the same environment.
+        groups = [([number], {**given, **own[number]}) for number in numbers] if own else [(numbers, given)]
+        started = [worker for group, values in groups for worker in self._launcher.launch(PortLease(0), group, values)]
         for number, worker in zip(numbers, started, strict=True):
             self._workers[number] = worker
             self._sent[number] = (0, 0)

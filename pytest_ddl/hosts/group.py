@@ -19,7 +19,7 @@ import execnet
 
 from pytest_ddl.cluster import imported_files, session_folder, user_modules
 from pytest_ddl.cluster.launcher import LaunchError
-from pytest_ddl.hosts import preflight
+from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.agent import BEAT
 from pytest_ddl.hosts.checked import command_of, hosts_of
 from pytest_ddl.hosts.copying import Copying
@@ -112,6 +112,16 @@ class HostGroup:
             self._just_checked = True
         return [link.host for link in self.links]
 
+    def gpus(self) -> list[list[str]]:
+        """Return the names of the GPUs that ranks may use on each host, for ``CUDA_VISIBLE_DEVICES``.
+
+        :raises LaunchError: if a host does not answer.
+        """
+        found: list[list[str]] = [[] for _ in self.links]
+        if any(link.host.gpus for link in self.links):
+            found = self.ask(f"{questions.__name__}:gpus", [], "counting GPUs")
+        return [_first(names, link.host.gpus) for link, names in zip(self.links, found, strict=True)]
+
     def examine(self) -> tuple[list[dict[str, Any]], list[preflight.Problem]]:
         """Return the facts of each host, and what keeps the hosts from working together.
 
@@ -185,6 +195,11 @@ class HostGroup:
         self._sweeper.communicate(b"the session goes on")
         # At last, because that of a plugin may raise.
         self._transport.close()
+
+
+def _first(names: list[str], number: int) -> list[str]:
+    """Return as many names of GPUs as a transport says, or all if it says nothing (-1)."""
+    return names if number < 0 else [*names, *map(str, range(len(names), number))][:number]
 
 
 def _raise_for(problems: Sequence[preflight.Problem]) -> None:
