@@ -67,6 +67,20 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
+def parse_megabytes(text: str) -> float:
+    """Parse a positive number of megabytes.
+
+    :raises ValueError: for any other text.
+    """
+    try:
+        size = float(text)
+    except ValueError:
+        size = 0.0
+    if not 0 < size < float("inf"):
+        raise ValueError(f"{text!r} is not a positive number of megabytes, for example 500")
+    return size
+
+
 def parse_range(text: str) -> str:
     """Check that a text names two versions as ``BASE..HEAD``, and return it.
 
@@ -124,6 +138,15 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "hosts", "", "Hosts for transports that need their names, with the number of ranks for each", "NAME:SLOTS,…"
     ),
+    Option(
+        "sync",
+        False,
+        "Copy the files of rootdir to each host at the start, for hosts that share no folder with this machine. In a\n"
+        "work tree of git, these are the files that git does not ignore",
+        is_flag=True,
+        parse=parse_switch,
+    ),
+    Option("sync-limit", 256.0, "Maximum size of the files that --ddl-sync copies", "MB", parse=parse_megabytes),
     Option(
         "network",
         "shared",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.cluster import Cluster
     from pytest_ddl.cluster.launcher import Launcher, MakeLauncher
     from pytest_ddl.cluster.pool import Pool
+    from pytest_ddl.hosts.project import Project
     from pytest_ddl.hosts.transport import MakeTransport
 
 START_TIMEOUT = 120.0
@@ -48,6 +51,7 @@ class Harness:
         folder: Path | None = None,
         machine: Machine | None = None,
         shared: bool = False,
+        root: Path | None = None,
     ) -> None:
         self.settings = settings
         self.registry = registry
@@ -60,6 +64,9 @@ class Harness:
         """Lock that shows to zygotes of xdist workers that this process still uses the folder."""
         self._machine = machine
         self._shared = shared
+        self._root = root
+        self._problem_of_hosts = ""
+        """Why the hosts could not be asked for their GPUs. Empty if they were."""
         self._built: dict[StrategySpec, Any] = {}
         self.surroundings = Snapshot.now()
         """Environment, working directory and import path at the start of the session."""
@@ -122,6 +129,11 @@ class Harness:
         if self._machine is None:
             if tensorflow_version() is None:
                 raise UsageError(MISSING_TENSORFLOW)
+            if self._chosen_launcher()[0] in self._transports:
+                from pytest_ddl.hosts.devices import machine_of_hosts
+
+                self._machine, self._problem_of_hosts = machine_of_hosts(lambda: self.pool.launcher)
+                return self._machine
             self._machine = look_around(self._probe)
             if self._started is not None:
                 # The probe ran under this launcher, which was made when the number of GPUs was unknown.
@@ -166,15 +178,27 @@ class Harness:
         except ValueError as error:
             raise self.settings.error("launcher", error) from None
         if name in self._transports:
-            return name, launcher_over(name, self._transports[name], given, self.settings["hosts"])
+            return name, launcher_over(name, self._transports[name], given, self.settings["hosts"], self._project())
         if name not in self._launchers:
             valid = ", ".join([*self._launchers, *self._transports])
             raise self.settings.error("launcher", f"no such launcher; valid: {valid}")
+        if self.settings["sync"]:
+            raise self.settings.error("sync", f"the launcher {name} runs where the files are; leave it out")
         if given:
             raise self.settings.error("launcher", f"{name} takes no settings in brackets")
         if self.settings["hosts"]:
             raise self.settings.error("hosts", f"the launcher {name} takes no hosts")
         return name, self._launchers[name]
+
+    def _project(self) -> Project | None:
+        """Return what to copy to each host, if the user wants that."""
+        if not self.settings["sync"]:
+            return None
+        from pytest_ddl.hosts.project import Project
+
+        # Ranks find these at the same path: folders of the session, and packages that are installed on each host.
+        kept = (str(self.folder), sys.prefix, *sysconfig.get_paths().values())
+        return Project.of(self._root or Path.cwd(), self.settings["sync-limit"], kept)
 
     def worker_environ(self) -> dict[str, str]:
         """Return the environment of workers: that of this process, with changes.
@@ -218,7 +242,10 @@ class Harness:
 
     def unavailable(self, spec: StrategySpec, mark: DdlMark) -> str | None:
         """Return why a variant cannot run here, or ``None`` if it can."""
-        return self.registry[spec.name].unavailable(spec, self.device_for(spec, mark), self.machine)
+        device = self.device_for(spec, mark)
+        reason = self.registry[spec.name].unavailable(spec, device, self.machine)
+        # A test that is skipped because its hosts are not reached would hide that. It fails with the reason.
+        return None if device == "gpu" and self._problem_of_hosts else reason
 
     def check_required(self) -> None:
         """Check that every strategy of ``--ddl-require`` can run here.

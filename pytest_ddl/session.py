@@ -50,6 +50,7 @@ def harness_of(config: pytest.Config) -> Harness:
             folder=Path(folder) if folder else None,
             machine=getattr(config.option, "ddl_machine", None),
             shared=bool(workerinput),
+            root=config.rootpath,
         )
         config.stash[HARNESS] = harness
     return harness

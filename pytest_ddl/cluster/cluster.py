@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from pytest_ddl.cluster.explain import Answer, Fate, explain_start
-from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess
+from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess, reserve
 from pytest_ddl.cluster.protocol import (
     Boot,
     Failure,
@@ -130,9 +130,9 @@ class Cluster:
         timeout: float,
         make_arguments: bytes,
     ) -> Cluster:
-        topology = definition.topology(spec)
+        topology = replace(definition.topology(spec), hosts=spec.hosts)
         try:
-            reservation = launcher.reserve(topology)
+            reservation = reserve(launcher, topology)
         except (LaunchError, OSError) as error:
             raise ClusterError(f"{spec} could not be started: {error}") from None
         # TF_CONFIG in the pytest process describes another cluster, not the one to build here.

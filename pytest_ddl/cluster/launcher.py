@@ -109,8 +109,8 @@ class Launcher(Protocol):
     def reserve(self, topology: Topology) -> Reservation:
         """Choose the machine of each process of a cluster, and lease the addresses of its servers.
 
-        :raises LaunchError: if the processes could not connect to any address. An ``OSError`` of the system is also
-            reported.
+        :raises LaunchError: if the processes could not connect to any address, or if ``topology.hosts`` is
+            more than the launcher has. An ``OSError`` of the system is also reported.
         """
 
     def launch(
@@ -134,6 +134,22 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """End all workers and the processes that started them."""
+
+
+def reserve(launcher: Launcher, topology: Topology) -> Reservation:
+    """Return a reservation of a launcher, which must be on as many hosts as the variant wants.
+
+    :raises LaunchError: as :meth:`Launcher.reserve`, or if the launcher has one machine only.
+    """
+    reservation = launcher.reserve(topology)
+    # Only launchers over several hosts say where the processes are.
+    if topology.hosts not in (0, len(set(getattr(reservation, "hosts", (0,))))):
+        reservation.release()
+        raise LaunchError(
+            f"hosts={topology.hosts} needs as many hosts, and this launcher has one machine; choose hosts with "
+            "--ddl-launcher, for example netns[hosts=2], or leave hosts out"
+        )
+    return reservation
 
 
 MakeLauncher = Callable[[dict[str, str], Path, str | None], Launcher]

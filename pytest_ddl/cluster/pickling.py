@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
+from pytest_ddl.cluster.relocating import WHOLE_PATHS
+
 PROTOCOL = 5
 
 
@@ -38,4 +40,6 @@ def _make_code(make: Callable[..., CodeType], arguments: tuple[Any, ...], file: 
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
-    dispatch_table: ClassVar[Any] = ChainMap({CodeType: _reduce_code}, cloudpickle.CloudPickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap(
+        {CodeType: _reduce_code, **WHOLE_PATHS}, cloudpickle.CloudPickler.dispatch_table
+    )

@@ -8,7 +8,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pytest_ddl.cluster.cluster import Cluster
 from pytest_ddl.cluster.launcher import Launcher, LaunchError
@@ -34,16 +35,21 @@ _IDLE_MARGIN = 5.0
 @dataclass
 class _Warm:
     cluster: Cluster
-    gpus: Slots
+    gpus: dict[str, Slots]
     servers: bool = False
     """True if its processes run TensorFlow servers."""
     uses: int = 0
     until: float = math.inf
     """Time of :func:`time.monotonic` after which the cluster is not leased, because its ranks may exit."""
 
+    @property
+    def holds_gpus(self) -> bool:
+        """True if it holds slots of GPUs."""
+        return any(slots.numbers for slots in self.gpus.values())
+
     def close(self) -> None:
         self.cluster.close()
-        self.gpus.release()
+        _release(self.gpus)
 
 
 class Pool:
@@ -137,12 +143,17 @@ class Pool:
         environ: Mapping[str, str] | None,
         make_arguments: bytes,
     ) -> _Warm:
-        gpus = Slots()
+        gpus: dict[str, Slots] = {}
         environment = {**self._make_environ(), **(environ or {})}
         if device == "gpu":
-            topology = definition.topology(spec)
-            gpus = self._acquire_gpus(topology.devices_per_process * len(topology.ranks), timeout)
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(_device_ids(gpus.numbers, environment))
+            topology = replace(definition.topology(spec), hosts=spec.hosts)
+            launcher: Any = self.launcher
+            several = hasattr(launcher, "gpu_slots")
+            needs = {"gpu": topology.devices_per_process * len(topology.ranks)}
+            gpus = self._acquire_gpus(launcher.gpu_slots(topology) if several else needs, timeout)
+            numbers = {kind: slots.numbers for kind, slots in gpus.items()}
+            visible = {} if several else {"CUDA_VISIBLE_DEVICES": ",".join(_device_ids(numbers["gpu"], environment))}
+            environment.update(launcher.gpu_environ(topology, numbers) if several else visible)
         try:
             cluster = Cluster.start(
                 spec,
@@ -154,18 +165,32 @@ class Pool:
                 make_arguments=make_arguments,
             )
         except BaseException:
-            gpus.release()
+            _release(gpus)
             raise
         return _Warm(cluster, gpus, servers=definition.topology(spec).ports > 0)
 
-    def _acquire_gpus(self, count: int, timeout: float) -> Slots:
-        """Acquire GPUs. End idle clusters of this pool that hold GPUs before waiting for other processes."""
-        while any(warm.gpus.numbers for warm in self._warm.values()):
+    def _acquire_gpus(self, needs: Mapping[str, int], timeout: float) -> dict[str, Slots]:
+        """Acquire GPUs. End idle clusters of this pool that hold GPUs before waiting for other processes.
+
+        :param needs: number of slots by their kind. Launchers over several hosts have a kind for each host.
+        """
+        while any(warm.holds_gpus for warm in self._warm.values()):
             with contextlib.suppress(ResourcesBusyError):
-                return self.launcher.ledger.acquire("gpu", count, deadline=0.0)
-            key = next(key for key, warm in self._warm.items() if warm.gpus.numbers)
+                return self._acquire_each(needs, deadline=0.0)
+            key = next(key for key, warm in self._warm.items() if warm.holds_gpus)
             self._warm.pop(key).close()
-        return self.launcher.ledger.acquire("gpu", count, time.monotonic() + timeout)
+        return self._acquire_each(needs, time.monotonic() + timeout)
+
+    def _acquire_each(self, needs: Mapping[str, int], deadline: float) -> dict[str, Slots]:
+        found: dict[str, Slots] = {}
+        try:
+            # In the same order in all processes, so that none waits for another one that waits for it.
+            for kind, count in needs.items():
+                found[kind] = self.launcher.ledger.acquire(kind, count, deadline)
+        except BaseException:
+            _release(found)
+            raise
+        return found
 
     def _take(self, key: tuple[str, str, bool]) -> _Warm | None:
         self._end_idle()
@@ -189,7 +214,7 @@ class Pool:
                 warm.close()
 
     def _give_back(self, key: tuple[str, str, bool], warm: _Warm, keep: bool) -> None:
-        keeps_gpus = warm.gpus.numbers and not self._keep_gpus
+        keeps_gpus = warm.holds_gpus and not self._keep_gpus
         clean = keep and not (warm.cluster.dirty or warm.cluster.retired)
         if clean:
             limit = IDLE_LIMIT if warm.servers else None
@@ -221,6 +246,11 @@ class Pool:
         if self._launcher is not None:
             self._launcher.close()
             self._launcher = None
+
+
+def _release(slots: Mapping[str, Slots]) -> None:
+    for held in slots.values():
+        held.release()
 
 
 def _device_ids(numbers: Sequence[int], environ: Mapping[str, str]) -> list[str]:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from pytest_ddl.cluster import relocating
+
 _HERE = os.path.dirname(__file__)
 _OWN = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", "TF_CONFIG", "TMPDIR", "CUDA_VISIBLE_DEVICES"})
 """Environment variables that each process sets for itself: those of pytest, and those set when a cluster starts."""
@@ -230,7 +232,7 @@ def encode(message: Request | Reply | Notice) -> bytes:
     :raises Exception: if a request cannot be pickled.
     """
     try:
-        return pickle.dumps(message, protocol=5)
+        return relocating.dumps(message)
     except Exception as error:
         if not isinstance(message, Reply):
             raise

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.cluster import imported_files, user_modules
 from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Notice, Reply, Request, UnreadableError, decode, encode
+from pytest_ddl.cluster.relocating import Places
 from pytest_ddl.cluster.resources import HOST, PortLease
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
@@ -74,6 +75,7 @@ class Worker:
         self._idle_limit: float | None = None
         """Seconds to wait for the next request before this process ends."""
         self._pid = os.getpid()
+        self._places = Places.of(os.environ)
         os.register_at_fork(after_in_child=self._disconnect)
         # A C signal handler writes the stacks, so it works even if a thread holds the interpreter lock.
         faulthandler.register(STACKS_SIGNAL, file=stacks_fd, all_threads=True)
@@ -139,14 +141,18 @@ class Worker:
                 stream.flush()
         self._end_stray_child()
         imported_files.note(user_modules.loaded())
-        self._outgoing.send_bytes(encode(Reply(request.id, body, failure)))
+        self._send(Reply(request.id, body, failure))
         self._unanswered = None
 
     def notify(self) -> None:
         """Send a notice that the current request has ended with an exception. Its report is not made yet."""
         self._end_stray_child()
         if self._unanswered is not None:
-            self._outgoing.send_bytes(encode(Notice(self._unanswered.id)))
+            self._send(Notice(self._unanswered.id))
+
+    def _send(self, message: Reply | Notice) -> None:
+        data = encode(message)
+        self._outgoing.send_bytes(data if self._places is None else self._places.of_rank(data))
 
     def answer(self, request: Request) -> None:
         """Carry out a request that needs no open session, and reply. The loops of a session call this too."""
@@ -183,7 +189,8 @@ class Worker:
     def _read(self) -> None:
         try:
             while True:
-                self._requests.put(decode(self._incoming.recv_bytes()))
+                data = self._incoming.recv_bytes()
+                self._requests.put(decode(data if self._places is None else self._places.for_rank(data)))
         except (EOFError, OSError):
             pass
         except UnreadableError:

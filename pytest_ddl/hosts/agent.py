@@ -5,7 +5,8 @@ The controller starts it through execnet, which gives it a channel. Both sides s
 ===============  ======================================  =============================================================
 from the          message                                 meaning
 ===============  ======================================  =============================================================
-controller       ``launch, request, numbers, environ``   fork workers that have these numbers
+controller       ``launch, request, numbers, environ,    fork workers that have these numbers, some with variables of
+                 own``                                   their own
 controller       ``lease, request, count``               lease ports; ``release, request`` gives them back
 controller       ``start, environ``                      start the local launcher; the others below need it
 controller       ``ask, request, function, arguments``   call a function, such as those of ``hosts.questions``
@@ -15,6 +16,7 @@ agent            ``done, request, value``                answer; ``refused, requ
 agent            ``reply, number, data, last``           a part of a worker's reply; ``closed, number`` is the end
 agent            ``output, number, out, err``            what a worker has written; also ``stacks, number, text``
 agent            ``exited, number, status``              a worker has ended; ``stopped, number`` if it is suspended
+controller       ``place, places``                       use a copy of the user's files, in workers from now on
 controller       ``offer, path``                         accept connections of ranks for a socket of the controller
 agent            ``tunnel, number, path``                a rank has connected to this socket
 agent            ``imported, digests``                   files of the user that a worker has imported, by path
@@ -47,9 +49,10 @@ from pytest_ddl.cluster.doors import DOORS
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
+from pytest_ddl.cluster.relocating import PLACES, Places
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.cluster.sending import send
-from pytest_ddl.hosts import questions
+from pytest_ddl.hosts import copies, questions
 from pytest_ddl.hosts.tunnels import Tunnels
 
 BEAT = 1.0
@@ -69,7 +72,7 @@ _IDLE, _ATTENTIVE = 0.2, 0.01
 """Seconds between looks at the workers' output and stacks."""
 _SOCKETS = "doors"
 """Folder of the sockets that stand for those of the controller, and of the lists of imported files."""
-_HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
+_HOST_VARIABLES = ("HOSTNAME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES")
 """Variables of the environment that describe a host. A worker gets those of its own host."""
 _ENGINE_PREFIXES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "PRTE_")
 """Beginnings of the variables in which an engine describes its job. The ranks of a cluster have other numbers, and a
@@ -105,6 +108,7 @@ class Agent:
         (self._folder / _SOCKETS).mkdir()
         self._launcher: LocalLauncher | None = None
         self._tunnels = Tunnels(self._tell)
+        self._places: Places | None = None
 
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment for workers on this host, with a new folder for temporary files."""
@@ -112,6 +116,9 @@ class Agent:
         left_out = (*_HOST_VARIABLES, *(name for name in environ if name.startswith(_ENGINE_PREFIXES)))
         kept = {name: value for name, value in environ.items() if name not in left_out}
         own = {"TMPDIR": tempfile.mkdtemp(dir=self._folder), DOORS: str(self._folder / _SOCKETS)}
+        if self._places is not None:
+            kept = {name: self._places.text_for_rank(value) for name, value in kept.items()}
+            own[PLACES] = self._places.in_words()
         return {**kept, **mine, **own}
 
     def run(self) -> None:
@@ -171,18 +178,26 @@ class Agent:
         self._launcher = LocalLauncher(self._environ(environ), self._folder, shared=True)
         self._selector.register(self._launcher.fileno(), selectors.EVENT_READ)
 
+    def _on_place(self, places: str) -> None:
+        self._places = Places.of({PLACES: places})
+
     def _on_offer(self, path: str) -> None:
         self._tunnels.offer(self._folder / _SOCKETS, path)
 
     def _on_through(self, number: int, data: bytes) -> None:
         self._tunnels.through(number, data)
 
-    def _on_launch(self, request: int, numbers: list[int], environ: dict[str, str]) -> None:
-        self._answer(request, lambda: self._launch(numbers, environ))
+    def _on_launch(
+        self, request: int, numbers: list[int], environ: dict[str, str], own: dict[int, dict[str, str]]
+    ) -> None:
+        self._answer(request, lambda: self._launch(numbers, environ, own))
 
-    def _launch(self, numbers: list[int], environ: dict[str, str]) -> list[int]:
+    def _launch(self, numbers: list[int], environ: dict[str, str], own: dict[int, dict[str, str]]) -> list[int]:
         assert self._launcher is not None
-        started = self._launcher.launch(PortLease(0), numbers, self._environ(environ))
+        given = self._environ(environ)
+        # A zygote forks workers together that have the same environment.
+        groups = [([number], {**given, **own[number]}) for number in numbers] if own else [(numbers, given)]
+        started = [worker for group, values in groups for worker in self._launcher.launch(PortLease(0), group, values)]
         for number, worker in zip(numbers, started, strict=True):
             self._workers[number] = worker
             self._sent[number] = (0, 0)
@@ -247,7 +262,7 @@ class Agent:
         worker = self._workers[number]
         self._pass_on_output(number)
         if stacks := worker.read_stacks():
-            self._tell("stacks", number, stacks)
+            self._tell("stacks", number, self._places.text_of_rank(stacks) if self._places else stacks)
         if worker.fileno() in self._selector.get_map():
             self._pass_on_replies(number)
         if worker.exit_status is not None:
@@ -274,14 +289,16 @@ class Agent:
     def _pass_on_imports(self, pid: int) -> None:
         paths = imported_files.take(self._folder / _SOCKETS, pid)
         if paths:
-            self._tell("imported", {path: questions.digest_of(path) for path in paths})
+            digests = {path: questions.digest_of(path) for path in paths}
+            of_rank = self._places.text_of_rank if self._places is not None else str
+            self._tell("imported", {of_rank(path): digest for path, digest in digests.items()})
 
     def _pass_on_output(self, number: int) -> None:
         worker, sent = self._workers[number], self._sent[number]
         news = [_read(fd, start) for fd, start in zip(worker.files, sent, strict=True)]
         while any(news):
             self._sent[number] = sent = (sent[0] + len(news[0]), sent[1] + len(news[1]))
-            self._tell("output", number, *news)
+            self._tell("output", number, *(map(self._places.output_of_rank, news) if self._places else news))
             news = [_read(fd, start) for fd, start in zip(worker.files, sent, strict=True)]
 
     def _close(self) -> None:
@@ -297,6 +314,7 @@ class Agent:
         self._tunnels.close()
         if self._launcher is not None:
             self._launcher.close()
+        copies.close()
         os.close(self._lock)
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -25,6 +25,10 @@ def hosts_of(transport: Transport) -> list[Host]:
             raise _wrong(transport, "hosts()", f"returned {host!r}; it must return Host(name, address, slots) for each")
         if not isinstance(host.slots, int) or host.slots < 0:
             raise _wrong(transport, "hosts()", f"returned {host!r}; slots must be a number of ranks, or 0")
+        if not isinstance(host.gpus, int) or host.gpus < -1:
+            raise _wrong(
+                transport, "hosts()", f"returned {host!r}; gpus must be a number, or -1 to let the agent count"
+            )
     names = [host.name for host in hosts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

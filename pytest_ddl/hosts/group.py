@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -18,10 +19,12 @@ import execnet
 
 from pytest_ddl.cluster import imported_files, session_folder, user_modules
 from pytest_ddl.cluster.launcher import LaunchError
-from pytest_ddl.hosts import preflight
+from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.agent import BEAT
 from pytest_ddl.hosts.checked import command_of, hosts_of
+from pytest_ddl.hosts.copying import Copying
 from pytest_ddl.hosts.link import BOOTSTRAP_LINE, HostLink
+from pytest_ddl.hosts.project import Project
 from pytest_ddl.hosts.transport import Host, Transport
 
 AGENT_WAIT = 60.0
@@ -33,11 +36,12 @@ CLOSE_WAIT = 10.0
 class HostGroup:
     """Connections to the hosts of a transport. They are opened in the background."""
 
-    def __init__(self, transport: Transport, folder: Path, python: str) -> None:
+    def __init__(self, transport: Transport, folder: Path, python: str, project: Project | None = None) -> None:
         """Start a Python and an agent on each host of the transport.
 
         :param folder: scratch folder of the session, for logs.
         :param python: path of Python on the hosts.
+        :param project: files to copy to each host, for ``--ddl-sync``.
         :raises LaunchError: if the transport has no hosts, or returns something else than its interface says.
         """
         self._transport = transport
@@ -68,6 +72,7 @@ class HostGroup:
             HostLink(host, news, self._execnet, self._folder / f"{index}.log", self._note_lost)
             for index, host in enumerate(hosts)
         ]
+        self._copying = None if project is None else Copying(project, self.links)
         for link, command in zip(self.links, commands, strict=True):
             link.open(command)
         threading.Thread(target=self._watch, name="ddl-hosts", daemon=True).start()
@@ -101,16 +106,29 @@ class HostGroup:
             _raise_for(problems)
             for link, found in zip(self.links, facts, strict=True):
                 link.host = replace(link.host, address=link.host.address or found["address"])
+            if self._copying is not None:
+                self._copying.begin(imported_files.files(user_modules.loaded()))
             self._facts = facts
             self._just_checked = True
         return [link.host for link in self.links]
+
+    def gpus(self) -> list[list[str]]:
+        """Return the names of the GPUs that ranks may use on each host, for ``CUDA_VISIBLE_DEVICES``.
+
+        :raises LaunchError: if a host does not answer.
+        """
+        found: list[list[str]] = [[] for _ in self.links]
+        if any(link.host.gpus for link in self.links):
+            found = self.ask(f"{questions.__name__}:gpus", [], "counting GPUs")
+        return [_first(names, link.host.gpus) for link, names in zip(self.links, found, strict=True)]
 
     def examine(self) -> tuple[list[dict[str, Any]], list[preflight.Problem]]:
         """Return the facts of each host, and what keeps the hosts from working together.
 
         :raises LaunchError: if a host does not answer.
         """
-        return preflight.examine(self.links, time.monotonic() + AGENT_WAIT)
+        is_copied = self._copying is not None and self._copying.project.relative(os.getcwd()) is not None
+        return preflight.examine(self.links, time.monotonic() + AGENT_WAIT, needs_directory=not is_copied)
 
     def check_connections(self) -> None:
         """Check that each host still reaches all hosts. A cluster over a broken network would wait until its deadline.
@@ -128,6 +146,11 @@ class HostGroup:
         :raises LaunchError: if the files of a host differ.
         """
         paths = imported_files.files(user_modules.loaded()) - self._compared
+        if self._copying is not None and self._copying.places is not None:
+            copied = {path for path in paths if self._copying.project.relative(path) is not None}
+            self._copying.add(copied)
+            self._compared |= copied
+            paths -= copied
         if paths:
             _raise_for(preflight.other_files(self.links, paths, time.monotonic() + AGENT_WAIT))
             self._compared |= paths
@@ -172,6 +195,11 @@ class HostGroup:
         self._sweeper.communicate(b"the session goes on")
         # At last, because that of a plugin may raise.
         self._transport.close()
+
+
+def _first(names: list[str], number: int) -> list[str]:
+    """Return as many names of GPUs as a transport says, or all if it says nothing (-1)."""
+    return names if number < 0 else [*names, *map(str, range(len(names), number))][:number]
 
 
 def _raise_for(problems: Sequence[preflight.Problem]) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.obstacles import how_it_ended
+from pytest_ddl.cluster.relocating import Places
 from pytest_ddl.hosts import questions, spawning
 from pytest_ddl.hosts.agent import BEAT, SILENCE
 from pytest_ddl.hosts.remote_process import Message, RemoteProcess
@@ -168,8 +169,8 @@ class HostLink:
             # A file that only the rank's host has may be made by the test.
             if questions.digest_of(path) not in ("", digest):
                 self._lose(
-                    f"the host {self.host.name} has another {path} than this one, so its ranks ran other code; copy "
-                    "it, or run from a folder that all hosts share"
+                    f"the host {self.host.name} has another {path} than this one, so its ranks ran other code; add "
+                    "--ddl-sync, copy it, or run from a folder that all hosts share"
                 )
 
     def _end(self) -> str:
@@ -208,6 +209,10 @@ class HostLink:
     def tell(self, *message: Any) -> None:
         """Send a message. Return at once."""
         self._outbox.put(message)
+
+    def place(self, places: Places) -> None:
+        """Let ranks of the host use a copy of the user's files."""
+        self.tell("place", places.in_words())
 
     def offer(self, address: str) -> None:
         """Let ranks of the host connect to a Unix socket of this process; see :mod:`pytest_ddl.cluster.doors`."""

@@ -14,13 +14,18 @@ def place(topology: Topology, slots: Sequence[int]) -> list[int]:
     host: four workers on two equal hosts are placed 0, 0, 1, 1. Two workers on two hosts are always on different ones,
     because a run on several hosts is there to use the network between them.
 
+    If a variant gives a number of hosts, those with most slots are used, and each gets the same number of tasks of one
+    type, or one more: four workers on two of three hosts are placed 0, 0, 1, 1, whatever the slots are.
+
     :param slots: positive weight of each host.
     """
+    chosen = sorted(sorted(range(len(slots)), key=lambda host: -slots[host])[: topology.hosts or len(slots)])
+    weights = [1] * len(chosen) if topology.hosts else slots
     placed: list[int] = []
     for group in (topology.ranks, topology.servers):
         kinds = list(dict.fromkeys(task.type for task in group))
-        places = {kind: iter(_spread(_count(group, kind), slots)) for kind in kinds}
-        placed += [next(places[task.type]) for task in group]
+        places = {kind: iter(_spread(_count(group, kind), weights)) for kind in kinds}
+        placed += [chosen[next(places[task.type])] for task in group]
     return placed
 
 

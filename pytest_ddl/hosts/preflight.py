@@ -18,6 +18,7 @@ from pytest_ddl.hosts import questions
 from pytest_ddl.hosts.link import HostLink
 
 _QUESTIONS = questions.__name__
+_COPY = "add --ddl-sync, which copies the files of rootdir to each host"
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,12 @@ def ask(
     return [link.answer(request, deadline, what) for link, request in zip(links, requests, strict=True)]
 
 
-def examine(links: Sequence[HostLink], deadline: float) -> tuple[list[dict[str, Any]], list[Problem]]:
+def examine(
+    links: Sequence[HostLink], deadline: float, *, needs_directory: bool = True
+) -> tuple[list[dict[str, Any]], list[Problem]]:
     """Return the facts of each host, and what keeps the hosts from working together.
 
+    :param needs_directory: whether each host must have the working directory of this process.
     :raises LaunchError: if a host does not answer.
     """
     here = questions.facts(os.getcwd())
@@ -54,7 +58,7 @@ def examine(links: Sequence[HostLink], deadline: float) -> tuple[list[dict[str, 
     problems = [
         Problem(link.host.name, found, fix)
         for link, there in zip(links, facts, strict=True)
-        for found, fix in differences(here, there)
+        for found, fix in differences(here, there if needs_directory else {**there, "has_directory": True})
     ]
     return facts, problems or unreachable(links, facts, deadline)
 
@@ -78,7 +82,7 @@ def other_files(links: Sequence[HostLink], paths: Collection[str], deadline: flo
     here = {path: questions.digest_of(path) for path in sorted(paths)}
     what = "comparing the files of the tests"
     answers = ask(links, f"{_QUESTIONS}:other_files", [[here]] * len(links), what, deadline)
-    fix = "copy what differs, or run from a folder that all hosts share"
+    fix = f"{_COPY}, copy what differs, or run from a folder that all hosts share"
     return [
         Problem(link.host.name, f"{_files(own)} not as here, or missing", fix)
         for link, own in zip(links, answers, strict=True)
@@ -108,7 +112,7 @@ def differences(here: dict[str, Any], there: dict[str, Any]) -> list[tuple[str, 
         found.append(("pytest-ddl has the same version but other files than here", "install the same commit there"))
     if not there["has_directory"]:
         what = f"the folder {os.getcwd()} of the tests does not exist there"
-        found.append((what, "copy it, or run from a folder that all hosts share"))
+        found.append((what, f"{_COPY}, copy it, or run from a folder that all hosts share"))
     return found
 
 

@@ -7,6 +7,7 @@ too: the controller names one as ``"module:function"``.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import importlib
 import importlib.metadata
@@ -45,7 +46,19 @@ def facts(directory: str) -> dict[str, Any]:
         "address": own_address(),
         "cores": float(usable_cores()),
         "has_directory": os.path.isdir(directory),
+        "gpus": gpus(),
     }
+
+
+def gpus() -> list[str]:
+    """Return the names of the GPUs for ``CUDA_VISIBLE_DEVICES`` that a process of this host may use.
+
+    Device files are counted, because TensorFlow is not imported in the agent.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+    return [str(index) for index in range(len(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/dxg")))]
 
 
 def version_of(package: str) -> str:

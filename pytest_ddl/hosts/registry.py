@@ -29,6 +29,7 @@ from pytest_ddl.hosts.transports.tf_config import TfConfig
 if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import Launcher
     from pytest_ddl.hosts.group import HostGroup
+    from pytest_ddl.hosts.project import Project
 
 BUILT_IN = (Ssh, Slurm, Kubernetes, Docker, Mpi, Ray, TfConfig, Netns)
 """Transports of this package, in the order of the docs."""
@@ -57,18 +58,20 @@ def parse_launcher(text: str) -> tuple[str, dict[str, str]]:
 
 
 def launcher_over(
-    name: str, make: MakeTransport, given: Mapping[str, str], hosts: str
+    name: str, make: MakeTransport, given: Mapping[str, str], hosts: str, project: Project | None = None
 ) -> Callable[[dict[str, str], Path, str | None], Launcher]:
     """Return a function that starts the launcher of a transport.
 
     :param given: settings of the transport, and ``python``, the path of Python on the hosts.
     :param hosts: value of ``--ddl-hosts``.
+    :param project: files to copy to each host, for ``--ddl-sync``.
     """
 
     def start(environ: dict[str, str], folder: Path, _address: str | None) -> Launcher:
         with _needs_execnet(name):
             from pytest_ddl.hosts.remote import RemoteLauncher
-        return RemoteLauncher(_made(name, make, given, hosts, folder, environ), environ, folder, this_python(given))
+        made = _made(name, make, given, hosts, folder, environ)
+        return RemoteLauncher(made, environ, folder, this_python(given), project)
 
     return start
 

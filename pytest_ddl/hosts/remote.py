@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,19 @@ from pytest_ddl.cluster.resources import Ledger
 from pytest_ddl.hosts.group import HostGroup
 from pytest_ddl.hosts.link import HostLink
 from pytest_ddl.hosts.placement import place
+from pytest_ddl.hosts.project import Project
 from pytest_ddl.hosts.remote_process import RemoteProcess
 from pytest_ddl.hosts.transport import Transport
 from pytest_ddl.strategies.spec import Topology
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_GPUS = "_PYTEST_DDL_GPUS"
+"""Variable for :meth:`RemoteLauncher.launch`, which no process gets: CUDA_VISIBLE_DEVICES of each process, as JSON."""
+
+
+def _kind(host: int) -> str:
+    """Return the kind of slot of the GPUs of a host. All workers of pytest-xdist have the same order of hosts."""
+    return f"gpu{host}"
 
 
 class RemoteReservation:
@@ -42,20 +53,30 @@ class RemoteLauncher:
     address = None
     """Each worker of pytest-xdist has its own agents, because the channels of these belong to this process."""
 
-    def __init__(self, transport: Transport, environ: Mapping[str, str], folder: Path, python: str) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        environ: Mapping[str, str],
+        folder: Path,
+        python: str,
+        project: Project | None = None,
+    ) -> None:
         """Start an agent and a local launcher on each host of the transport.
 
         :param environ: environment of the processes that start workers.
         :param folder: scratch folder of the session, for locks and logs.
         :param python: path of Python on the hosts.
+        :param project: files to copy to each host, for ``--ddl-sync``.
         :raises LaunchError: if the transport has no hosts.
         """
         self.ended = ""
         """Why this launcher cannot start workers any more. Empty while it can."""
-        self.group = HostGroup(transport, folder, python)
+        self.group = HostGroup(transport, folder, python, project)
         self._links = self.group.links
         self._slots = [link.host.slots or int(usable_cores()) for link in self._links]
         self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * sum(self._slots)})
+        self._gpus: list[list[str]] | None = None
+        """Names of the GPUs of each host, once they are known."""
         self._numbers = 0
         for link in self._links:
             link.tell("start", dict(environ))
@@ -72,7 +93,46 @@ class RemoteLauncher:
         for link in self._links:
             link.offer(address)
 
+    def gpus(self) -> dict[str, int]:
+        """Return the number of GPUs that ranks may use on each host, by its name. The first call waits for the hosts.
+
+        :raises LaunchError: if a host does not answer.
+        """
+        if self._gpus is None:
+            self._gpus = self.group.gpus()
+            self.ledger.capacity.update({_kind(host): len(names) for host, names in enumerate(self._gpus)})
+        return {link.host.name: len(names) for link, names in zip(self._links, self._gpus, strict=True)}
+
+    def gpu_slots(self, topology: Topology) -> dict[str, int]:
+        """Return how many GPUs the processes of a cluster need on each host, by the kind of the slots in the ledger."""
+        self.gpus()
+        on_hosts = Counter(place(topology, self._slots))
+        return {_kind(host): count * topology.devices_per_process for host, count in sorted(on_hosts.items())}
+
+    def gpu_environ(self, topology: Topology, slots: Mapping[str, Sequence[int]]) -> dict[str, str]:
+        """Return what :meth:`launch` needs in its environment to give each process the GPUs of its host.
+
+        :param slots: numbers of the slots by their kind, as :meth:`gpu_slots` names it.
+        """
+        names = self._gpus or []
+        placed = place(topology, self._slots)
+        given = []
+        for process, host in enumerate(placed):
+            own = [names[host][number] for number in slots.get(_kind(host), ())]
+            first = placed[:process].count(host) * topology.devices_per_process
+            # If there are too few for all, they share them, as on one machine.
+            enough = len(own) >= placed.count(host) * topology.devices_per_process
+            given.append(",".join(own[first : first + topology.devices_per_process] if enough else own))
+        return {_GPUS: json.dumps(given)}
+
     def reserve(self, topology: Topology) -> RemoteReservation:
+        number = len(self._links)
+        if topology.hosts > number:
+            names = ", ".join(link.host.name for link in self._links)
+            raise LaunchError(
+                f"hosts={topology.hosts} is more than the {number} hosts of --ddl-launcher ({names}); add hosts there, "
+                f"or write hosts={number}"
+            )
         hosts = self.group.hosts
         self.group.compare_files()
         placed = place(topology, self._slots)
@@ -106,8 +166,13 @@ class RemoteLauncher:
                 unless_started.callback(started[task].close)
                 numbers.setdefault(link, []).append(self._numbers)
             proxies = without_proxy_here(environ, [link.host.address for link in self._links])
-            given = {**environ, **proxies}
-            requests = {link: link.request("launch", own, given) for link, own in numbers.items()}
+            visible = json.loads(environ.get(_GPUS, "{}"))
+            own = {started[task].number: {_VISIBLE: visible[task]} for task in tasks} if visible else {}
+            given = {name: value for name, value in {**environ, **proxies}.items() if name != _GPUS}
+            requests = {
+                link: link.request("launch", mine, given, {number: own[number] for number in mine if own})
+                for link, mine in numbers.items()
+            }
             for link, request in requests.items():
                 link.answer(request, deadline, "importing TensorFlow or forking workers")
             unless_started.pop_all()

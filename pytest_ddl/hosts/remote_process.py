@@ -33,7 +33,7 @@ class RemoteProcess:
         :param tell: function that sends a message to the agent. It does not wait.
         :param news: condition that is notified after each message of the agent.
         """
-        self._number, self._tell, self._news = number, tell, news
+        self.number, self._tell, self._news = number, tell, news
         self._replies: deque[bytes] = deque()
         self._parts: list[bytes] = []
         """Pieces of a reply that has not arrived completely."""
@@ -96,7 +96,7 @@ class RemoteProcess:
         return self._flag.fileno()
 
     def send(self, data: bytes) -> None:
-        self._tell("send", self._number, data)
+        self._tell("send", self.number, data)
 
     def receive(self) -> bytes:
         with self._news:
@@ -114,7 +114,7 @@ class RemoteProcess:
             if self.exit_status is not None or self.lost:
                 return
             self._stopped = False
-            self._tell("signal", self._number, int(number))
+            self._tell("signal", self.number, int(number))
             if number == signal.SIGSTOP:
                 self._news.wait_for(lambda: self._stopped or self._is_closed, _STOP_WAIT)
 
@@ -138,7 +138,7 @@ class RemoteProcess:
 
     def close(self) -> None:
         with self._news:
-            self._tell("drop", self._number)
+            self._tell("drop", self.number)
             self._opened.close()
 
 

@@ -37,6 +37,9 @@ class Host:
     host's default route."""
     slots: int = 0
     """Weight of the host: the number of ranks that it takes before the others get more. 0 means its number of cores."""
+    gpus: int = -1
+    """Number of GPUs that ranks may use there. -1 means those that the agent finds: the ones of CUDA_VISIBLE_DEVICES on
+    the host, or all."""
 
 
 class Transport(Protocol):

@@ -13,7 +13,7 @@ from pytest_ddl.strategies.model_parallel import ModelParallel
 from pytest_ddl.strategies.multi_worker_mirrored import MultiWorkerMirrored
 from pytest_ddl.strategies.one_device import OneDevice
 from pytest_ddl.strategies.parameter_server import ParameterServer
-from pytest_ddl.strategies.spec import StrategySpec
+from pytest_ddl.strategies.spec import HOSTS, StrategySpec
 from pytest_ddl.strategies.tpu import Tpu
 from pytest_ddl.strategies.virtual_gpus import VirtualGpus
 
@@ -107,18 +107,18 @@ class StrategyRegistry:
         shape.update({key: value for key, value in (overrides or {}).items() if key in shape})
         for part in filter(None, (part.strip() for part in (match["shape"] or "").split(","))):
             key, equals, value = (piece.strip() for piece in part.partition("="))
-            if not equals or key not in shape:
+            if not equals or key not in (*shape, HOSTS):
                 valid = ", ".join(f"{k}={v}" for k, v in definition.defaults.items()) or "none"
-                hint = did_you_mean(key, definition.defaults)
+                hint = did_you_mean(key, (*definition.defaults, HOSTS))
                 raise UnknownStrategyError(
                     f"{text!r}: {part!r} is not a setting of {definition.name}{hint}; settings: {valid}"
                 )
-            shape[key] = _parse_value(text, key, value, definition.defaults[key])
+            shape[key] = _parse_value(text, key, value, definition.defaults.get(key, 1))
         spec = StrategySpec(definition.name, shape)
         for key, setting in shape.items():
             if isinstance(setting, int) and setting < 1:
                 raise UnknownStrategyError(f"{text!r}: {key} must be at least 1, not {setting}")
-        problem = definition.check(spec)
+        problem = definition.check(spec) or _too_many_hosts(spec, definition)
         if problem is not None:
             raise UnknownStrategyError(f"{text!r}: {problem}")
         return spec
@@ -137,6 +137,16 @@ class StrategyRegistry:
             names = [d.name for d in self] if part in ("all", "available") else [part]
             specs += [self.parse_variant(name, overrides) for name in names]
         return list(dict.fromkeys(specs))
+
+
+def _too_many_hosts(spec: StrategySpec, definition: StrategyDefinition) -> str | None:
+    if not spec.hosts:
+        return None
+    processes = definition.topology(spec).widest
+    if spec.hosts <= processes:
+        return None
+    several = f"its {processes} processes of one kind" if processes > 1 else "the one process in which it runs"
+    return f"hosts={spec.hosts} is more than {several}"
 
 
 def _parse_value(text: str, key: str, value: str, default: int | str) -> int | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ class Capabilities:
     """True if gradients are copied to one device and added there, instead of by collectives."""
 
 
+HOSTS = "hosts"
+"""Key of a shape that every strategy with several processes has, without a default: their number of hosts."""
 SYNCHRONOUS = Capabilities()
 """Capabilities of a strategy that declares none."""
 
@@ -48,6 +51,11 @@ class StrategySpec:
 
     def __hash__(self) -> int:
         return hash(str(self))
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts over which its processes are spread, or 0 if the launcher chooses."""
+        return int(self.shape.get(HOSTS, 0))
 
     def number(self, key: str) -> int:
         """Return a numeric value of the shape."""
@@ -79,6 +87,14 @@ class Topology:
     """Number of logical devices that every rank needs."""
     ports: int = 0
     """Number of addresses to lease for the cluster."""
+    hosts: int = 0
+    """Number of hosts over which the processes must be spread, or 0 if the launcher chooses. A variant sets it."""
+
+    @property
+    def widest(self) -> int:
+        """Largest number of ranks or of servers that have the same type. They can be on as many hosts."""
+        groups = (Counter(task.type for task in group) for group in (self.ranks, self.servers))
+        return max((number for group in groups for number in group.values()), default=0)
 
     @property
     def listeners(self) -> tuple[int, ...]:

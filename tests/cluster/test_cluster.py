@@ -68,6 +68,17 @@ def threads_after_collectives() -> int:
     return psutil.Process().num_threads() - before
 
 
+def test_one_machine_has_no_second_host(harness: Harness) -> None:
+    spec = harness.registry.parse_variant("multi_worker_mirrored[hosts=2]")
+    with (
+        pytest.raises(ClusterError, match=r"hosts=2 needs as many hosts, and this launcher has one machine; choose"),
+        harness.cluster(spec, DdlMark()),
+    ):
+        pass
+    with harness.cluster(harness.registry.parse_variant("multi_worker_mirrored[hosts=1]"), DdlMark()):
+        pass
+
+
 def test_tensorflow_waits_for_collectives_as_long_as_the_test_may_run(harness: Harness) -> None:
     # TensorFlow starts a thread for each collective that has a time limit, and the thread lives as long as the limit.
     with harness.cluster(

@@ -52,7 +52,7 @@ def test_equal_hosts_have_no_differences(here: dict[str, Any]) -> None:
         ({"source": "0"}, "^pytest-ddl has the same version but other files than here; install the same commit there"),
         (
             {"has_directory": False},
-            "^the folder .* of the tests does not exist there; copy it, or run from a folder that all",
+            "^the folder .* of the tests does not exist there; add --ddl-sync, .*, copy it, or run from a folder that",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_folder_of_tests_that_a_host_lacks_is_named(
     with emulated_hosts(tmp_path, tmp="own") as emulated:
         problem = problem_of(over(emulated))
     assert (
-        f"host0: the folder {tmp_path} of the tests does not exist there; copy it, or run from a folder that all"
+        f"host0: the folder {tmp_path} of the tests does not exist there; add --ddl-sync, which copies the files of"
         in problem
     )
 
@@ -230,7 +230,7 @@ def test_a_module_with_another_content_is_named(tmp_path: Path, over: Over, monk
             for host in emulated.hosts() if text else []:
                 command = f"mkdir -p {tmp_path} && printf '{text}' > {module}"
                 subprocess.run(emulated.command(host, ["sh", "-c", command]), check=True)
-            with pytest.raises(LaunchError, match=rf"host0: {module} is not as here, or missing; copy what"):
+            with pytest.raises(LaunchError, match=rf"host0: {module} is not as here, or missing; add --ddl-sync,"):
                 launcher.group.compare_files()
         for host in emulated.hosts():
             subprocess.run(emulated.command(host, ["sh", "-c", f"echo 'answer = 1' > {module}"]), check=True)

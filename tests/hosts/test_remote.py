@@ -89,6 +89,16 @@ def test_workers_run_on_different_hosts(start: Callable[[str], Cluster], variant
     assert network() not in found
 
 
+def test_a_variant_says_over_how_many_hosts_it_is_spread(start: Callable[[str], Cluster]) -> None:
+    assert len(set(values(call(start("multi_worker_mirrored[hosts=1]"), network)))) == 1
+    assert len(set(values(call(start("multi_worker_mirrored[hosts=2]"), network)))) == 2
+    with pytest.raises(ClusterError) as raised:
+        start("multi_worker_mirrored[workers=3,hosts=3]")
+    assert str(raised.value).endswith(
+        "hosts=3 is more than the 2 hosts of --ddl-launcher (host0, host1); add hosts there, or write hosts=2"
+    )
+
+
 def test_servers_run_on_different_hosts(start: Callable[[str], Cluster], shared: RemoteLauncher) -> None:
     cluster = start("parameter_server[processes=separate]")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import execnet.gateway_io
@@ -15,7 +16,7 @@ from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, 
 from pytest_ddl.hosts.transports.netns import Netns
 from pytest_ddl.hosts.transports.slurm import Slurm, cpus_per_node
 from pytest_ddl.hosts.transports.ssh import Ssh
-from pytest_ddl.strategies.registry import StrategyRegistry
+from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 
 
 def given(name: str, ddl_hosts: str = "", **settings: str) -> TransportArguments:
@@ -140,12 +141,46 @@ def test_execnet_still_starts_its_gateways_with_this_line() -> None:
         ("multi_worker_mirrored[workers=3]", [1, 1, 1, 1], [0, 1, 2]),
         ("parameter_server", [2, 2], [0]),
         ("parameter_server[processes=separate,ps=2]", [2, 2], [0, 0, 1, 0, 1]),
+        ("multi_worker_mirrored[workers=4,hosts=2]", [2, 2, 2], [0, 0, 1, 1]),
+        ("multi_worker_mirrored[workers=4,hosts=2]", [6, 2], [0, 0, 1, 1]),
+        ("multi_worker_mirrored[workers=5,hosts=2]", [1, 4, 4], [1, 1, 1, 2, 2]),
+        ("multi_worker_mirrored[workers=2,hosts=1]", [1, 4], [1, 1]),
+        ("parameter_server[processes=separate,workers=4,hosts=2]", [2, 2, 2], [0, 0, 0, 1, 1, 0]),
     ],
 )
 def test_processes_are_spread_over_the_hosts(variant: str, slots: list[int], expected: list[int]) -> None:
     registry = StrategyRegistry()
     spec = registry.parse_variant(variant)
-    assert place(registry[spec.name].topology(spec), slots) == expected
+    topology = replace(registry[spec.name].topology(spec), hosts=spec.hosts)
+    assert place(topology, slots) == expected
+
+
+def test_a_number_of_hosts_is_a_part_of_the_variant() -> None:
+    registry = StrategyRegistry()
+    spec = registry.parse_variant("multi_worker_mirrored[hosts=2,workers=4]")
+    assert str(spec) == "multi_worker_mirrored[workers=4,replicas=1,hosts=2]"
+    assert registry.parse_variant(str(spec)) == spec
+    assert registry.default("multi_worker_mirrored").hosts == 0
+    assert registry.parse_variant("mirrored[hosts=1]").hosts == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("multi_worker_mirrored[workers=2,hosts=3]", r"hosts=3 is more than its 2 processes of one kind$"),
+        ("mirrored[hosts=2]", r"hosts=2 is more than the one process in which it runs$"),
+        ("parameter_server[hosts=2]", r"hosts=2 is more than the one process in which it runs$"),
+        ("multi_worker_mirrored[hosts=0]", r"hosts must be at least 1, not 0$"),
+        ("multi_worker_mirrored[hosts=a]", r"hosts='a' is not a whole number$"),
+        (
+            "multi_worker_mirrored[host=2]",
+            r"'host=2' is not a setting of \w+ \(did you mean 'hosts'\?\); settings: workers=",
+        ),
+    ],
+)
+def test_a_number_of_hosts_that_cannot_be_is_refused(variant: str, message: str) -> None:
+    with pytest.raises(UnknownStrategyError, match=message):
+        StrategyRegistry().parse_variant(variant)
 
 
 @pytest.mark.parametrize(

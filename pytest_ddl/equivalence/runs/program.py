@@ -22,6 +22,7 @@ from pytest_ddl.equivalence.runs.watchdog import Watchdog
 from pytest_ddl.messages import RUN_AGAIN
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 from pytest_ddl.strategies.base import capabilities_of
+from pytest_ddl.strategies.spec import HOSTS
 from pytest_ddl.tracebacks import own_frame_of_stacks, own_frame_of_traceback
 from pytest_ddl.training import collective_log, write_log
 from pytest_ddl.training.settings import RunSettings
@@ -94,7 +95,8 @@ class Program:
         started = time.monotonic()
         self.harness.show(f"comparing {self.spec}: {_in_words(settings)}")
         if settings.one_by_one and "workers" in spec.shape:
-            spec = replace(spec, shape={**spec.shape, "workers": 1})
+            left = {key: value for key, value in spec.shape.items() if key != HOSTS}
+            spec = replace(spec, shape={**left, "workers": 1})
         with self.folder() as folder:
             plain = settings.is_reference and settings.without_strategy
             settings = replace(settings, tmp_path=folder, without_strategy=plain)

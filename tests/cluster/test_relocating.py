@@ -1,0 +1,104 @@
+"""Messages to a rank name the files of its copy, and its answers those of the pytest process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ddl.cluster import pickling, relocating
+from pytest_ddl.cluster.relocating import Places
+
+PLACES = Places(("/home/ada/work", "/data/ada"), "/tmp/pytest-ddl-1/work", ("/home/ada/work/venv",))
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("/home/ada/work", "/tmp/pytest-ddl-1/work"),
+        ("/home/ada/work/a.py", "/tmp/pytest-ddl-1/work/a.py"),
+        ("/lib:/home/ada/work:/home/ada/work/b", "/lib:/tmp/pytest-ddl-1/work:/tmp/pytest-ddl-1/work/b"),
+        ('File "/home/ada/work/a.py", line 3', 'File "/tmp/pytest-ddl-1/work/a.py", line 3'),
+        ("file:///home/ada/work/a.py", "file:///tmp/pytest-ddl-1/work/a.py"),
+    ],
+)
+def test_paths_of_the_folder_change_and_change_back(here: str, there: str) -> None:
+    assert PLACES.text_for_rank(here) == there
+    assert PLACES.text_of_rank(there) == here
+
+
+def test_a_folder_behind_a_link_is_the_same_folder() -> None:
+    assert PLACES.text_for_rank("/data/ada/a.py") == "/tmp/pytest-ddl-1/work/a.py"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/home/ada/workshop",
+        "/home/ada/work-2/a.py",
+        "/home/ada/work.old",
+        "/mnt/home/ada/work",
+        "/home/ada/work/venv/lib/a.py",
+        "/home/ada/work/venv",
+    ],
+)
+def test_other_paths_stay(text: str) -> None:
+    assert PLACES.text_for_rank(text) == text
+
+
+def test_a_name_that_begins_like_a_kept_path_belongs_to_the_copy() -> None:
+    assert PLACES.text_for_rank("/home/ada/work/venv2") == "/tmp/pytest-ddl-1/work/venv2"
+
+
+def changed(value: Any) -> Any:
+    return pickle.loads(PLACES.for_rank(relocating.dumps(value)))
+
+
+def test_strings_paths_and_nested_messages_change() -> None:
+    value = {
+        "text": "/home/ada/work/a.py",
+        "path": Path("/home/ada/work/b"),
+        "bytes": os.fsencode("/home/ada/work/c"),
+        "again": ["/home/ada/work/a.py", Path("/home/ada/work/b")],
+        "nested": pickle.dumps(pickle.dumps("/home/ada/work/d")),
+    }
+    found = changed(value)
+    copy = "/tmp/pytest-ddl-1/work"
+    assert pickle.loads(pickle.loads(found.pop("nested"))) == f"{copy}/d"
+    assert found == {
+        "text": f"{copy}/a.py",
+        "path": Path(f"{copy}/b"),
+        "bytes": os.fsencode(f"{copy}/c"),
+        "again": [f"{copy}/a.py", Path(f"{copy}/b")],
+    }
+    assert PLACES.of_rank(PLACES.for_rank(relocating.dumps(value))) != relocating.dumps(value)  # without frames
+    back = pickle.loads(PLACES.of_rank(PLACES.for_rank(relocating.dumps(value))))
+    assert back["text"] == value["text"]
+    assert back["path"] == value["path"]
+
+
+def test_other_values_stay_as_they_are() -> None:
+    data = np.arange(100_000, dtype=np.float32)
+    found = changed(("/home/ada/work", data, b"\x80 no pickle, but /home/ada/work.", 1.5, None, {"x": (1, 2)}))
+    assert (found[1] == data).all()
+    assert found[2:] == (b"\x80 no pickle, but /home/ada/work.", 1.5, None, {"x": (1, 2)})
+    message = relocating.dumps(data)
+    assert PLACES.for_rank(message) is message
+
+
+def test_code_that_travels_by_value_names_its_file() -> None:
+    compiled = compile("def function():\n    return PLACE\n", "/home/ada/work/a.py", "exec")
+    space: dict[str, Any] = {"PLACE": Path("/home/ada/work/data"), "__name__": "__main__"}
+    exec(compiled, space)
+    function = pickle.loads(PLACES.for_rank(pickling.dumps(space["function"])))
+    assert function.__code__.co_filename == "/tmp/pytest-ddl-1/work/a.py"
+    assert function() == Path("/tmp/pytest-ddl-1/work/data")
+
+
+def test_a_rank_learns_the_places_from_its_environment() -> None:
+    assert Places.of({relocating.PLACES: PLACES.in_words()}) == PLACES
+    assert Places.of({}) is None
