@@ -51,6 +51,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("history", "Publish the performance history as one page.", "pytest_ddl.bench.history.command"),
     Command("warm", "Import TensorFlow once for later runs of pytest --ddl-warm.", "pytest_ddl.warm_command"),
     Command("experiment", "Reproduce a published experiment.", "pytest_ddl.bench.experiment.command"),
+    Command(
+        "advise", "Say which strategy to use, what limits it and what to change.", "pytest_ddl.bench.advice.command"
+    ),
 )
 """All subcommands. To add one, write its module and add an entry here."""
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.checking.target import Target, TargetError
 from pytest_ddl.messages import did_you_mean
+from pytest_ddl.target import Target, TargetError
 
 EPILOG = """\
 All other options are those of pytest, for example -n 2, -x, -v, --junitxml=FILE or --ddl-timeout=60.
