@@ -89,4 +89,4 @@ def noise_of(same: Gain | None) -> float:
 
     :param same: their gain; ``None`` if only one was measured.
     """
-    return max(BETWEEN_LAUNCHES, *([] if same is None else [same.high, 1 / same.low]))
+    return BETWEEN_LAUNCHES if same is None else max(BETWEEN_LAUNCHES, same.high, 1 / same.low)

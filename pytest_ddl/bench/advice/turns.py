@@ -6,6 +6,7 @@ All launches are alive together and only one of them works at a time, so a slow 
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import tempfile
 import threading
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.advice.changed import Changed, Notes, read_notes
+from pytest_ddl.bench.advice.gains import gain_of
 from pytest_ddl.bench.advice.knobs import KNOBS
-from pytest_ddl.bench.gate.lockstep import SETTLING, calibrate
+from pytest_ddl.bench.gate.lockstep import calibrate
 from pytest_ddl.bench.launching.answers import PARTING, BenchError
 from pytest_ddl.bench.launching.launch import launch
 from pytest_ddl.bench.launching.pacing import LATE_TRACES, Lane, Pacer, PacingError
@@ -27,11 +29,21 @@ from pytest_ddl.bench.records import BenchSpec, Launch
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
 
-GROUPS = 30
-"""Groups of turns, if the time allows."""
-FEWEST_GROUPS = 8
-SECONDS = 20.0
+FEWEST_GROUPS = 10
+"""Groups of turns before the first look at the intervals."""
+LOOK_EVERY = 5
+SECONDS = 40.0
 """Seconds after which no group beyond ``FEWEST_GROUPS`` begins."""
+NARROW = 1.15
+"""Turns end if the upper bound of no gain is more than this factor above the lower one."""
+FEWEST_STEPS = 8
+"""Steps of each turn, both of its measured part and of the part before it.
+
+A pipeline fills its buffers while others have their turn: with one step before and two measured steps, an input of
+20 ms per batch was not seen. The buffer of a distributed iterator and ``prefetch(2)`` hold four batches (TF 2.21).
+"""
+MOST_TURN_SECONDS = 1.0
+"""Seconds above which a turn gets fewer steps than that."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +55,6 @@ class Contender:
     variant: str
     bench: BenchSpec
     knob: str = "base"
-
-    @property
-    def examples(self) -> float:
-        """Examples in one counted step, relative to the program without a knob in a loop over ``run.steps``."""
-        return float(KNOBS[self.knob].batch)
 
 
 @dataclass
@@ -105,9 +112,7 @@ def own_harnesses(harness: Harness, number: int) -> Iterator[list[Harness]]:
             one.close()
 
 
-def take_turns(
-    harness: Harness, contenders: Sequence[Contender], *, groups: int = GROUPS
-) -> tuple[dict[str, Measured], dict[str, str]]:
+def take_turns(harness: Harness, contenders: Sequence[Contender]) -> tuple[dict[str, Measured], dict[str, str]]:
     """Launch all contenders, let them take turns, and return what they gave and why others gave nothing, by id.
 
     In a group, each contender has two turns, in the order ABC…CBA, so that a drift that is linear over a group cancels
@@ -127,7 +132,7 @@ def take_turns(
                 raise BenchError(str(running[0].error)) from running[0].error
             turns: dict[_Running, list[tuple[float, ...]]] = {}
             with contextlib.suppress(PacingError):  # the launches know why a rank has left
-                turns = _turns(lanes, groups)
+                turns = _turns(lanes)
             for lane in lanes.values():
                 lane.stop()
             found, failed = {}, {}
@@ -145,7 +150,7 @@ def take_turns(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     # One that failed between two turns has ended those of all.
-    found, others = take_turns(harness, [one for one in contenders if one not in broken], groups=groups)
+    found, others = take_turns(harness, [one for one in contenders if one not in broken])
     return found, {**others, **{one.id: failed[one.id] for one in broken}}
 
 
@@ -220,12 +225,12 @@ class _Running(threading.Thread):
         self.join(PARTING)
 
 
-def _turns(lanes: dict[_Running, Lane], groups: int) -> dict[_Running, list[tuple[float, ...]]]:
+def _turns(lanes: dict[_Running, Lane]) -> dict[_Running, list[tuple[float, ...]]]:
     deadline = min(each.deadline for each in lanes)
     for lane in lanes.values():
         lane.pause()
 
-    def run_alone(lane: Lane, steps: int) -> list[float]:
+    def run_alone(lane: Lane, steps: int, before: int = 1) -> list[float]:
         others = [other for other in lanes.values() if other is not lane]
 
         def meanwhile() -> None:
@@ -234,28 +239,38 @@ def _turns(lanes: dict[_Running, Lane], groups: int) -> dict[_Running, list[tupl
 
         lane.resume()
         try:
-            # Not timed: caches are cold after a pause, and the input pipeline stood still.
-            lane.run_block(max(1, steps // SETTLING), deadline, meanwhile)
+            # Not timed: caches are cold after a pause, and the buffers of the input pipeline are full.
+            lane.run_block(before, deadline, meanwhile)
             return lane.run_block(steps, deadline, meanwhile)
         finally:
             lane.pause()
 
-    steps = {
-        each: calibrate(lambda lane, count: max(run_alone(lane, count)), (lane,), each.contender.bench.steps_per_block)
-        for each, lane in lanes.items()
-    }
+    def steps_of(each: _Running, lane: Lane) -> int:
+        found = calibrate(lambda lane, count: max(run_alone(lane, count)), (lane,), 1)
+        step = max(run_alone(lane, 2)) / 2
+        return max(found, min(FEWEST_STEPS, math.ceil(MOST_TURN_SECONDS / step)))
+
+    steps = {each: steps_of(each, lane) for each, lane in lanes.items()}
     found: dict[_Running, list[tuple[float, ...]]] = {each: [] for each in lanes}
     dropped, begun, done = 0, time.monotonic(), 0
-    while done < groups and (done < FEWEST_GROUPS or time.monotonic() - begun < SECONDS):
+    while done < FEWEST_GROUPS or (time.monotonic() - begun < SECONDS and (done % LOOK_EVERY or not _narrow(found))):
         seconds: dict[_Running, list[list[float]]] = {each: [] for each in lanes}
-        before = [lane.traces for lane in lanes.values()]
+        traces = [lane.traces for lane in lanes.values()]
         order = list(lanes)
         for each in (*order, *reversed(order)):
-            seconds[each].append(run_alone(lanes[each], steps[each]))
-        if before != [lane.traces for lane in lanes.values()] and dropped < LATE_TRACES:
+            before = min(FEWEST_STEPS, steps[each])
+            seconds[each].append(run_alone(lanes[each], steps[each], before))
+        if traces != [lane.traces for lane in lanes.values()] and dropped < LATE_TRACES:
             dropped += 1
             continue
         done += 1
         for each, taken in seconds.items():
             found[each].append(tuple(sum(of_rank) / len(of_rank) / steps[each] for of_rank in zip(*taken, strict=True)))
     return found
+
+
+def _narrow(found: dict[_Running, list[tuple[float, ...]]]) -> bool:
+    """Return whether the intervals of all gains are narrow enough to end."""
+    base, *others = ([max(turn) for turn in turns] for turns in found.values())
+    gains = [gain_of(base, other) for other in others]
+    return all(gain.high <= NARROW * gain.low for gain in gains)
