@@ -133,10 +133,8 @@ def test_no_rule_applies_to_a_well_tuned_program(name: str) -> None:
     assert RULES[name].judge(evidence()) is None
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if not RULES[name].expected.startswith("none")])
 def test_a_gain_within_the_noise_is_no_advice(name: str) -> None:
-    if RULES[name].expected.startswith("none"):
-        pytest.skip("this rule reads counts only")
     problem = CASES[name][0]
     noisy = replace(problem, gains={**problem.gains, "again": replace(problem.gains["again"], high=30.0)})
     assert RULES[name].judge(noisy) is None
