@@ -50,14 +50,55 @@ def _step(run, weights, forward=_forward, reduce=None, compiled=True):
     return tf.function(step) if compiled else step
 
 
-def tuned(run):
-    """Large layers, a batch in memory, one all-reduce."""
+def _batches(run, **given):
+    return _data(run, **given).batch(run.global_batch_size, drop_remainder=True).cache().repeat().prefetch(2)
+
+
+def tuned_wide(run):
+    """Deep layers, a large batch, data in memory, one all-reduce."""
     with run.strategy.scope():
-        weights = _weights((WIDTH, 256), (256, 10))
+        weights = _weights((WIDTH, 192), *[(192, 192)] * 6, (192, 10))
     run.watch(variables=weights)
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for _loss in run.steps(_step(run, weights), data):
+    for _loss in run.steps(_step(run, weights), _batches(run)):
         pass
+
+
+def tuned_wide_on_one_device(run):
+    """The same network on one device."""
+    tuned_wide(run)
+
+
+def tuned_convolution(run):
+    """Convolutions have much work for few parameters."""
+    with run.strategy.scope():
+        kernels = [
+            tf.Variable(tf.random.stateless_normal(shape, [2, number]) * 0.1, name=f"k{number}")
+            for number, shape in enumerate([(3, 3, 1, 16), (3, 3, 16, 16)])
+        ]
+        weights = [*kernels, *_weights((16 * 16, 10))]
+    run.watch(variables=weights)
+
+    def forward(weights, x):
+        x = tf.reshape(x, [-1, 16, 16, 1])
+        for kernel in weights[:2]:
+            x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME"))
+        x = tf.reshape(tf.nn.avg_pool2d(x, 4, 4, "SAME"), [-1, 16 * 16])
+        return x @ weights[2]
+
+    for _loss in run.steps(_step(run, weights, forward=forward), _batches(run, width=256, examples=1024)):
+        pass
+
+
+def tuned_fit(run):
+    """Keras trains with a large batch, and shows its metrics once in an epoch."""
+    import keras
+
+    with run.strategy.scope():
+        layers = [keras.layers.Dense(384, "relu") for _ in range(4)]
+        model = keras.Sequential([keras.Input((WIDTH,)), *layers, keras.layers.Dense(10)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    run.watch(model)
+    run.fit(model, _data(run).batch(run.global_batch_size, drop_remainder=True).cache().prefetch(2))
 
 
 def slow_map(run):
@@ -80,7 +121,11 @@ def slow_map(run):
 
 def tiny_batch(run):
     """The command gives a batch of 2 examples."""
-    tuned(run)
+    with run.strategy.scope():
+        weights = _weights((WIDTH, 64), (64, 10))
+    run.watch(variables=weights)
+    for _loss in run.steps(_step(run, weights), _batches(run)):
+        pass
 
 
 def eager(run):
@@ -88,8 +133,7 @@ def eager(run):
     with run.strategy.scope():
         weights = _weights((WIDTH, 64), (64, 64), (64, 10))
     run.watch(variables=weights)
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for _loss in run.steps(_step(run, weights, compiled=False), data):
+    for _loss in run.steps(_step(run, weights, compiled=False), _batches(run)):
         pass
 
 
@@ -102,8 +146,7 @@ def many_small_reductions(run):
     def one_by_one(context, gradients):
         return [context.all_reduce(tf.distribute.ReduceOp.SUM, gradient) for gradient in gradients]
 
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for _loss in run.steps(_step(run, weights, reduce=one_by_one), data):
+    for _loss in run.steps(_step(run, weights, reduce=one_by_one), _batches(run)):
         pass
 
 
@@ -117,8 +160,7 @@ def tiny_packs(run):
     def in_packs(context, gradients):
         return context.all_reduce(tf.distribute.ReduceOp.SUM, gradients, options)
 
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for _loss in run.steps(_step(run, weights, reduce=in_packs), data):
+    for _loss in run.steps(_step(run, weights, reduce=in_packs), _batches(run)):
         pass
 
 
@@ -131,8 +173,7 @@ def wide_gradients(run):
     def widened(context, gradients):
         return context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.cast(one, tf.float64) for one in gradients])
 
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for _loss in run.steps(_step(run, weights, reduce=widened), data):
+    for _loss in run.steps(_step(run, weights, reduce=widened), _batches(run)):
         pass
 
 
@@ -148,8 +189,7 @@ def gathers_everything(run):
         norms.assign(tf.reduce_max(tf.norm(whole, axis=1)))
         return context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
 
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for _loss in run.steps(_step(run, weights, reduce=gathered), data):
+    for _loss in run.steps(_step(run, weights, reduce=gathered), _batches(run)):
         pass
 
 
@@ -190,8 +230,7 @@ def retraces(run):
         count += 1
         return step(iterator, count)
 
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for _loss in run.steps(numbered, data):
+    for _loss in run.steps(numbered, _batches(run)):
         pass
 
 
@@ -210,8 +249,7 @@ def host_call(run):
         logits = _forward(weights, x)
         return logits + tf.numpy_function(keep, [logits], tf.float32)
 
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for _loss in run.steps(_step(run, weights, forward=forward), data):
+    for _loss in run.steps(_step(run, weights, forward=forward), _batches(run)):
         pass
 
 
@@ -220,9 +258,8 @@ def reads_weights(run):
     with run.strategy.scope():
         weights = _weights((WIDTH, 4000), (4000, 10))
     run.watch(variables=weights)
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
     norms = []
-    for _loss in run.steps(_step(run, weights), data):
+    for _loss in run.steps(_step(run, weights), _batches(run)):
         norms[:] = [np.linalg.svd(weight.numpy(), compute_uv=False) for weight in weights]
 
 
@@ -237,9 +274,8 @@ def evaluates_each_step(run):
     def evaluated():
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, _forward(weights, x)))
 
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for loss in run.steps(_step(run, weights), data):
-        print(float(loss if loss is not None else 0.0) if not hasattr(loss, "values") else "", float(evaluated()))
+    for loss in run.steps(_step(run, weights), _batches(run)):
+        print(float(loss), float(evaluated()))
 
 
 def unbalanced(run):
@@ -269,8 +305,7 @@ def slow_worker(run):
             logits = logits + 1e-9 * _forward(weights, x + tf.reduce_mean(logits))
         return logits
 
-    data = _data(run).cache().repeat().batch(run.global_batch_size, drop_remainder=True).prefetch(2)
-    for _loss in run.steps(_step(run, weights, forward=forward), data):
+    for _loss in run.steps(_step(run, weights, forward=forward), _batches(run)):
         pass
 
 

@@ -18,7 +18,7 @@ from pytest_ddl.training.replacing import Replacements, named_like
 
 @dataclass
 class Notes:
-    """What one rank noted in its steady steps. Seconds are those of this process; one item for each step."""
+    """Notes of one rank on its steady steps. Seconds are those of this process; one item for each step."""
 
     rank: int = 0
     steps: list[float] = field(default_factory=list)

@@ -25,7 +25,7 @@ class Rated:
     replicas: int
     examples_per_second: float
     best: Gain | None
-    """How many times as fast as this variant the fastest one is; ``None`` for the fastest, or without an interval."""
+    """Factor by which the fastest variant is faster than this one; ``None`` for the fastest itself."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def from_matrix(matrix: Matrix) -> Choice:
         if name == order[0]:
             best = None
         elif None in (one.low, one.high, fastest.low, fastest.high):
-            # Without intervals, nothing but the constant noise can tell them apart.
+            # Without intervals, only the constant noise can separate them.
             best = Gain(top / value, top / value, top / value)
         else:
             best = Gain(top / value, (fastest.low or 0.0) / (one.high or 1.0), (fastest.high or 0.0) / (one.low or 1.0))

@@ -42,7 +42,7 @@ class Evidence:
     gains: dict[str, Gain] = field(default_factory=dict)
     """Gain of each knob that was measured."""
     measured: dict[str, Measured] = field(default_factory=dict)
-    """What each knob of the first group of turns gave."""
+    """Measurement of each knob that took turns first."""
     collectives: dict[tuple[str, int], float] = field(default_factory=dict)
     """Seconds of one collective by kind and bytes, with nothing else running."""
     unavailable: dict[str, str] = field(default_factory=dict)

@@ -15,8 +15,8 @@ QUANTILE = 25
 """Percentile of a launch's turns that stands for its step time.
 
 Other programs can only make a turn longer, so low percentiles depend on them the least; the minimum would rest on one
-turn. On two cores with a load of 24, two launches of one program differed by 7 % in the lower quartile (interval 16 %
-slower to 4 % faster, 40 groups) and by 8 % in the median (22 % slower to 9 % faster).
+turn. Two launches of one program took turns on two cores with a load of 24 (40 groups). The interval of their ratio was
+0.84 to 1.04 with the lower quartile, and 0.78 to 1.09 with the median.
 """
 BETWEEN_LAUNCHES = 1.1
 """Factor by which two launches of one program differ because of their memory and their cores, 95 % of the time.

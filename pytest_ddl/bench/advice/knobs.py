@@ -13,7 +13,7 @@ from typing import Any
 from pytest_ddl.training.replacing import Replacements, named_like
 
 EVERY = 10
-"""With the knob ``rarely``, the body of the loop runs once in so many steps."""
+"""Steps of which the knob ``rarely`` gives one to the body of the loop."""
 LOOP = 8
 """Steps that the knob ``loop`` puts into one call."""
 
@@ -32,7 +32,7 @@ class Knob:
 
     id: str
     title: str
-    """What is different from the program as it is, after "with"."""
+    """Difference from the program as it is."""
     data: Callable[[Any], Any] = _same
     """Function that changes the dataset of the training."""
     step: Callable[[Any], Any] = _same

@@ -59,7 +59,7 @@ class Contender:
 
 @dataclass
 class Measured:
-    """What one launch gave, beside others with which it took turns."""
+    """Measurement of one launch, which took turns with others."""
 
     contender: Contender
     launch: Launch

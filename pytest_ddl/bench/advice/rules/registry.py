@@ -9,7 +9,7 @@ from pytest_ddl.bench.advice.evidence import Evidence
 from pytest_ddl.bench.advice.gains import Gain
 
 LIMITS = ("input", "communication", "stragglers", "memory", "Python and host", "tracing", "compute")
-"""What can limit a step."""
+"""Parts of a program that can limit its steps."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Rule:
     id: str
     limit: str
     looks_at: str
-    """What the rule reads, in words."""
+    """Measurements that the rule reads."""
     applies_if: str
     """Condition, with the threshold."""
     expected: str
     """Formula of the expected gain."""
     change: str
-    """What the user must change."""
+    """Change that the user must make."""
     source: str
     knob: str
     """Knob that makes the change from outside, with which the advice can be measured; empty if there is none."""
