@@ -254,13 +254,13 @@ def host_call(run):
 
 
 def reads_weights(run):
-    """After each step, all weights are read and their norms are computed on the host."""
+    """After each step, all weights are read and sorted on the host."""
     with run.strategy.scope():
         weights = _weights((WIDTH, 4000), (4000, 10))
     run.watch(variables=weights)
     norms = []
     for _loss in run.steps(_step(run, weights), _batches(run)):
-        norms[:] = [np.linalg.svd(weight.numpy(), compute_uv=False) for weight in weights]
+        norms[:] = [np.sort(np.abs(weight.numpy()), axis=None) for weight in weights]
 
 
 def evaluates_each_step(run):

@@ -56,8 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "given",
         nargs="+",
-        metavar="EVALUATION.json | MODULE:FUNCTION",
-        help="JSON of pytest-ddl evaluate or of Matrix.save; or a training function, train(run); or both",
+        metavar="TARGET",
+        help="a training function, train(run), as MODULE:FUNCTION or path/to/file.py:FUNCTION; or EVALUATION.json of "
+        "pytest-ddl evaluate or of Matrix.save; or both",
     )
     add(
         "--strategies",

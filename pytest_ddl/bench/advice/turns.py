@@ -29,7 +29,7 @@ from pytest_ddl.bench.records import BenchSpec, Launch
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
 
-FEWEST_GROUPS = 10
+FEWEST_GROUPS = 8
 """Groups of turns before the first look at the intervals."""
 LOOK_EVERY = 5
 SECONDS = 40.0
@@ -42,7 +42,7 @@ FEWEST_STEPS = 8
 A pipeline fills its buffers while others have their turn: with one step before and two measured steps, an input of
 20 ms per batch was not seen. The buffer of a distributed iterator and ``prefetch(2)`` hold four batches (TF 2.21).
 """
-MOST_TURN_SECONDS = 1.0
+MOST_TURN_SECONDS = 0.25
 """Seconds above which a turn gets fewer steps than that."""
 
 

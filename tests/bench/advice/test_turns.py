@@ -23,7 +23,7 @@ def test_launches_take_turns_and_note_their_steps() -> None:
     found, failed = take_turns(process_harness(), [contender(name) for name in ("base", "rarely", "alone")])
     assert not failed
     base = found["base"]
-    assert len(base.turns) == len(found["rarely"].turns) >= 10
+    assert len(base.turns) == len(found["rarely"].turns) >= 8
     assert base.launch.counters.collectives == {"all_reduce": 1}
     assert found["alone"].launch.counters.collectives == {}
     (notes,) = base.notes
