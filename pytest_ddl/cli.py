@@ -61,6 +61,9 @@ COMMANDS: tuple[Command, ...] = (
         "pytest_ddl.bench.evaluating.command",
     ),
     Command("experiment", "Run a built-in study beside published results.", "pytest_ddl.bench.studies.command"),
+    Command(
+        "advise", "Say which strategy to use, what limits it and what to change.", "pytest_ddl.bench.advice.command"
+    ),
 )
 """All subcommands. To add one, write its module and add an entry here."""
 

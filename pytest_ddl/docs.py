@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
+from pytest_ddl.bench.advice.rules import RULES
 from pytest_ddl.bench.forecasting.refusals import REFUSALS
 from pytest_ddl.bench.metrics.registry import METRICS
 from pytest_ddl.cli import COMMANDS
@@ -141,6 +142,18 @@ def metrics_table() -> str:
     return _table(("metric", "unit", "better", "gate on", "what it is", "formula", "source"), rows)
 
 
+def advice_table() -> str:
+    """Return the table of the rules of ``pytest-ddl advise``, by what limits a step."""
+    rows = []
+    for one in RULES.values():
+        knob = _code(one.knob) if one.knob else ""
+        rows.append(
+            (one.limit, _code(one.id), one.looks_at, one.applies_if, one.expected, one.change, knob, one.source)
+        )
+    header = ("limit", "rule", "looks at", "applies if", "expected gain", "what to change", "knob", "source")
+    return _table(header, rows)
+
+
 def command_help(name: str) -> str:
     """Return the arguments of a subcommand of ``pytest-ddl``, as its ``--help`` shows them."""
     module = import_module(next(command.module for command in COMMANDS if command.name == name))
@@ -258,6 +271,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "probes": probes_table,
     "transports": transports_table,
     "metrics": metrics_table,
+    "advice": advice_table,
+    "advise-options": partial(command_help, "advise"),
     "gate-options": partial(command_help, "gate"),
     "forecast-options": partial(command_help, "forecast"),
     "refusals": refusals_table,

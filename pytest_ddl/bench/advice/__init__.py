@@ -1,0 +1,1 @@
+"""Advice from measurements: what limits a training function, what to change, and whether the change held."""

@@ -1,0 +1,116 @@
+"""Choose a strategy from launches that took turns, or from those of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.bench.advice.gains import Gain, noise_of, resampled, step_time
+from pytest_ddl.bench.advice.turns import Contender, Measured, take_turns
+from pytest_ddl.bench.matrix import Matrix
+from pytest_ddl.bench.metrics.estimates import estimate
+from pytest_ddl.bench.metrics.registry import NoNumberError
+from pytest_ddl.bench.records import BenchSpec
+
+if TYPE_CHECKING:
+    from pytest_ddl.harness import Harness
+
+
+@dataclass(frozen=True)
+class Rated:
+    """Speed of one variant."""
+
+    variant: str
+    replicas: int
+    examples_per_second: float
+    best: Gain | None
+    """Factor by which the fastest variant is faster than this one; ``None`` for the fastest itself."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Variant to use, and the reason."""
+
+    variant: str
+    because: str
+    rated: tuple[Rated, ...]
+    """All variants that were measured, the fastest first."""
+    skipped: dict[str, str]
+    """Variant -> reason why it was not measured."""
+
+
+def compare(
+    harness: Harness, train: Callable[[Any], Any], variants: Sequence[str], bench: BenchSpec
+) -> tuple[Choice, dict[str, Measured]]:
+    """Launch the training function under each variant, let the launches take turns, and choose one.
+
+    :raises BenchError: if the first variant cannot be measured.
+    """
+    found, failed = take_turns(harness, [Contender(name, train, name, bench) for name in variants])
+    examples = {name: one.launch.global_batch_size or 1 for name, one in found.items()}
+    speed = {name: examples[name] / step_time(one.steps) for name, one in found.items()}
+    fastest = max(speed, key=speed.__getitem__)
+    rated = []
+    for name in sorted(speed, key=speed.__getitem__, reverse=True):
+        factor = examples[fastest] / examples[name]
+
+        def ratio(times: Any, factor: float = factor) -> float:
+            return factor * step_time(times[1]) / step_time(times[0])
+
+        best = None if name == fastest else resampled(ratio, [found[fastest].steps, found[name].steps])
+        rated.append(Rated(name, found[name].launch.replicas, speed[name], best))
+    return choose(rated, failed), found
+
+
+def choose(rated: Sequence[Rated], skipped: dict[str, str]) -> Choice:
+    """Choose the fastest variant; of those that differ from it by no more than noise, the one with fewest replicas.
+
+    :param rated: variants, the fastest first.
+    """
+    noise = noise_of(None)
+    fastest = rated[0]
+    equal = [one for one in rated if one.best is None or one.best.low <= noise]
+    chosen = min(equal, key=lambda one: one.replicas)
+    because = f"{chosen.examples_per_second:.0f} examples/s"
+    slower = [one for one in rated if one not in equal]
+    if chosen is not fastest:
+        because += f", no slower than {fastest.variant} beyond noise, with fewer replicas"
+    if slower:
+        because += f"; {slower[0].variant} has {slower[0].examples_per_second:.0f}"
+        because += f" ({fastest.variant} is {slower[0].best})" if slower[0].best else ""
+    if len(rated) == 1:
+        because += "; no other one was measured"
+    return Choice(chosen.variant, because, tuple(rated), skipped)
+
+
+def from_matrix(matrix: Matrix) -> Choice:
+    """Choose a variant by the throughput of an evaluation's launches.
+
+    :raises NoNumberError: if no variant has a throughput.
+    """
+    skipped = {**matrix.skipped, **matrix.failed}
+    speeds = {}
+    for variant in matrix.variants:
+        found = estimate("throughput", matrix, variant)
+        if found.value is None:
+            skipped[variant] = found.note
+        else:
+            speeds[variant] = found
+    if not speeds:
+        raise NoNumberError("; ".join(skipped.values()) or "the evaluation has no launches")
+    order = sorted(speeds, key=lambda name: speeds[name].value or 0.0, reverse=True)
+    fastest = speeds[order[0]]
+    rated = []
+    for name in order:
+        one = speeds[name]
+        value, top = one.value or 0.0, fastest.value or 0.0
+        if name == order[0]:
+            best = None
+        elif None in (one.low, one.high, fastest.low, fastest.high):
+            # Without intervals, only the constant noise can separate them.
+            best = Gain(top / value, top / value, top / value)
+        else:
+            best = Gain(top / value, (fastest.low or 0.0) / (one.high or 1.0), (fastest.high or 0.0) / (one.low or 1.0))
+        rated.append(Rated(name, matrix.of(name)[0].replicas, value, best))
+    return choose(rated, skipped)

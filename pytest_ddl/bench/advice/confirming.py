@@ -1,0 +1,92 @@
+"""Measure a change against the program as it is in new launches, and say whether the expected gain held."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.bench.advice.gains import Gain, step_time
+from pytest_ddl.bench.advice.turns import Contender, take_turns
+from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.metrics.estimates import interval
+from pytest_ddl.bench.records import BenchSpec
+
+if TYPE_CHECKING:
+    from pytest_ddl.harness import Harness
+
+LAUNCHES = 3
+"""Pairs of launches that judge a change; an interval needs at least two."""
+
+
+class Outcome(Enum):
+    """Result of a confirmation."""
+
+    HELD = "held"
+    FAILED = "did not hold"
+    OPEN = "not decided"
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Gain of a change, measured in launches that the advice did not come from."""
+
+    change: str
+    gain: Gain
+    """Geometric mean over the launches, with its 95 % t interval."""
+    samples: tuple[float, ...]
+    """Gain of each pair of launches."""
+    expected: Gain | None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Held: the step is faster, and the intervals of the measured and of the expected gain overlap."""
+        if self.gain.high <= 1 or (self.expected is not None and self.gain.high < self.expected.low):
+            return Outcome.FAILED
+        return Outcome.HELD if self.gain.low > 1 else Outcome.OPEN
+
+    def __str__(self) -> str:
+        expected = f"; expected {self.expected}" if self.expected is not None else ""
+        measured = f"a step is {self.gain}, {len(self.samples)} pairs of new launches{expected}"
+        if self.outcome is Outcome.OPEN:
+            return f"not decided: {measured}. Give more --launches, or a quieter machine"
+        return f"{self.outcome.value}: {measured}"
+
+
+def confirm(
+    harness: Harness,
+    train: Callable[[Any], Any],
+    variant: str,
+    bench: BenchSpec,
+    *,
+    knob: str = "base",
+    after: Callable[[Any], Any] | None = None,
+    expected: Gain | None = None,
+    launches: int = LAUNCHES,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Confirmation:
+    """Measure a change in pairs of new launches that take turns.
+
+    :param knob: the change, if it can be made from outside.
+    :param after: training function in which the user has made the change, in place of a knob.
+    :raises BenchError: if one of both cannot be measured.
+    :raises ValueError: if there are fewer than 2 launches.
+    """
+    if launches < 2:
+        raise ValueError(f"launches={launches}: an interval needs at least 2")
+    changed = Contender("changed", after or train, variant, bench, "base" if after is not None else knob)
+    base = Contender("base", train, variant, bench)
+    samples = []
+    for number in range(launches):
+        say(f"measuring the change in new launches, {number + 1} of {launches} …")
+        # They begin in turn, because the first of two launches warms the machine up.
+        order = [base, changed] if number % 2 == 0 else [changed, base]
+        found, failed = take_turns(harness, order)
+        if failed:
+            raise BenchError(f"the change cannot be measured: {next(iter(failed.values()))}")
+        samples.append(step_time(found["base"].steps) / step_time(found["changed"].steps))
+    mean, low, high = interval(samples)
+    gain = Gain(mean, low if low is not None else 0.0, high if high is not None else math.inf)
+    return Confirmation(knob, gain, tuple(samples), expected)

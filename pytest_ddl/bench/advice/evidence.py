@@ -1,0 +1,146 @@
+"""Evidence: all measurements of one variant that rules read, and the requests for those that are missing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pytest_ddl.bench.advice.changed import Notes
+from pytest_ddl.bench.advice.gains import Gain, Times, from_share, noise_of, resampled, step_time
+from pytest_ddl.bench.advice.turns import Measured
+from pytest_ddl.bench.records import Counters, Launch
+
+PARTS = 10
+"""Parts of the steady steps between which the share of a part of the step is compared."""
+
+
+class MissingError(LookupError):
+    """Raised if a rule needs a measurement that was not made.
+
+    :param knob: id of the knob to measure; empty if it is not one.
+    :param collective: kind and bytes of the collective to measure, if it is one.
+    :param reason: reason why it cannot be measured; empty if it was only not asked for yet.
+    """
+
+    def __init__(self, knob: str = "", collective: tuple[str, int] | None = None, reason: str = "") -> None:
+        what = f"a launch with {knob}" if knob else f"the time of {collective}" if collective else "notes of the steps"
+        super().__init__(f"{what}: {reason or 'not measured'}")
+        self.knob, self.collective, self.reason = knob, collective, reason
+
+
+@dataclass
+class Evidence:
+    """Measurements of one variant."""
+
+    launch: Launch
+    """Launch of the program without a knob."""
+    notes: tuple[Notes, ...] = ()
+    """Notes of its ranks; empty if it was measured by something else than the advice."""
+    gains: dict[str, Gain] = field(default_factory=dict)
+    """Gain of each knob that was measured."""
+    measured: dict[str, Measured] = field(default_factory=dict)
+    """Measurement of each knob that took turns first."""
+    collectives: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Seconds of one collective by kind and bytes, with nothing else running."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Knob that cannot be measured -> reason."""
+    communication_of_matrix: Gain | None = None
+    """Gain without communication, from an evaluation that has one replica and several."""
+
+    @property
+    def counters(self) -> Counters:
+        return self.launch.counters
+
+    @property
+    def replicas(self) -> int:
+        return self.launch.replicas
+
+    @property
+    def noise(self) -> float:
+        """Factor that a gain must exceed, because two launches of the same program differ by it."""
+        return noise_of(self.gains.get("again"))
+
+    def gain(self, knob: str) -> Gain:
+        """Return the gain of a knob.
+
+        :raises MissingError: if it was not measured.
+        """
+        if knob == "alone" and knob not in self.gains and self.communication_of_matrix is not None:
+            return self.communication_of_matrix
+        if knob not in self.gains:
+            raise MissingError(knob=knob, reason=self.unavailable.get(knob, ""))
+        return self.gains[knob]
+
+    def helps(self, knob: str) -> Gain | None:
+        """Return the gain of a knob if its lower bound is above the noise, else ``None``."""
+        return self.beyond_noise(self.gain(knob))
+
+    def beyond_noise(self, gain: Gain) -> Gain | None:
+        """Return a gain if its lower bound is above the noise, else ``None``."""
+        return gain if gain.low > self.noise else None
+
+    def seconds_of(self, kind: str, size: int) -> float:
+        """Return the seconds of one collective of a number of bytes.
+
+        :raises MissingError: if it was not measured.
+        """
+        size = -(-max(4, size) // 4) * 4
+        if (kind, size) not in self.collectives:
+            raise MissingError(collective=(kind, size), reason=self.unavailable.get("collectives", ""))
+        return self.collectives[kind, size]
+
+    def share(self, part: str) -> Gain:
+        """Return the gain if a part of the steps took no time: ``bodies``, ``traced`` or ``host`` of the notes.
+
+        The rank with the largest share decides, because a synchronous step ends with its slowest rank. The interval is
+        that of the shares of :data:`PARTS` parts of the steady steps.
+
+        :raises MissingError: if the steps of no rank were noted.
+        """
+        shares = [_shares(notes, part) for notes in self.notes if len(notes.steps) >= PARTS]
+        if not shares:
+            raise MissingError()
+        worst = max(shares, key=statistics.median)
+        return from_share(statistics.median(worst), *np.percentile(worst, [2.5, 97.5]).tolist())
+
+    def slowest_rank(self) -> tuple[int, Gain] | None:
+        """Return the rank that computes longest, and the gain if it were as fast as the fastest; ``None`` for one rank.
+
+        :raises MissingError: if the steps were not measured without communication.
+        """
+        if len(self.launch.ranks) < 2:
+            return None
+        self.gain("alone")
+        if "alone" not in self.measured:
+            raise MissingError(knob="alone", reason="an evaluation has no times of single ranks")
+        turns = self.measured["alone"].turns
+        of_ranks = [[turn[rank] for turn in turns] for rank in range(len(self.launch.ranks))]
+        medians = [step_time(times) for times in of_ranks]
+        slow, fast = medians.index(max(medians)), medians.index(min(medians))
+        base = self.measured["base"].steps
+
+        def saved(times: list[Times]) -> float:
+            whole = step_time(times[0])
+            return whole / max(whole - (step_time(times[1]) - step_time(times[2])), whole / 100)
+
+        found: Callable[..., float] = saved
+        return slow, resampled(found, [base, of_ranks[slow], of_ranks[fast]])
+
+    @property
+    def reductions(self) -> int:
+        """All-reduces and other reductions of one step."""
+        return self.counters.packs + self.counters.unpacked
+
+
+def _shares(notes: Notes, part: str) -> list[float]:
+    values: Mapping[str, list[float]] = {"bodies": notes.bodies, "traced": notes.traced, "host": notes.host}
+    whole = np.array(notes.steps) + np.array(notes.bodies)
+    chosen = np.array(values[part])
+    return [
+        float(chosen[rows].sum() / whole[rows].sum())
+        for rows in np.array_split(np.arange(len(whole)), PARTS)
+        if whole[rows].sum() > 0
+    ]

@@ -1,0 +1,53 @@
+"""Read the launches of an evaluation, or of a matrix that was saved, as evidence for the rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pytest_ddl.bench.advice.evidence import Evidence
+from pytest_ddl.bench.advice.gains import from_share
+from pytest_ddl.bench.matrix import Matrix
+from pytest_ddl.bench.metrics.estimates import estimate
+
+NEEDS_PROGRAM = "give MODULE:FUNCTION too, and it is measured"
+
+
+class EvaluationError(ValueError):
+    """Raised if a file has no launches. The message is one line that says what is wrong."""
+
+
+def read(path: Path) -> Matrix:
+    """Read the matrix of an evaluation (key ``matrix``), or a matrix that ``Matrix.save`` wrote.
+
+    :raises EvaluationError: if the file cannot be read, or holds neither.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EvaluationError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise EvaluationError(f"{path} is not JSON: {str(error).splitlines()[0]}") from None
+    given = data.get("matrix", data) if isinstance(data, dict) else data
+    try:
+        matrix = Matrix.from_json(given)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise EvaluationError(
+            f"{path} holds no evaluation and no matrix ({type(error).__name__}: {error}): give a file of "
+            "pytest-ddl evaluate, or of Matrix.save"
+        ) from None
+    if not matrix.launches:
+        raise EvaluationError(f"{path} has no launches: nothing was measured")
+    return matrix
+
+
+def evidence_of(matrix: Matrix, variant: str) -> Evidence:
+    """Return the evidence that a matrix has on one of its variants: counts, and the share of communication."""
+    launch = matrix.of(variant)[0]
+    found = estimate("communication_share", matrix, variant)
+    without = None
+    if found.value is not None:
+        low = found.value if found.low is None else found.low
+        high = found.value if found.high is None else found.high
+        without = from_share(found.value, low, high)
+    return Evidence(launch, communication_of_matrix=without)

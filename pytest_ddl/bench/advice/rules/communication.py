@@ -1,0 +1,215 @@
+"""Rules of communication: collectives that are too many, too large or not needed."""
+
+from __future__ import annotations
+
+from pytest_ddl.bench.advice.evidence import Evidence
+from pytest_ddl.bench.advice.gains import Gain
+from pytest_ddl.bench.advice.rules.registry import Found, rule
+from pytest_ddl.bench.counters.counting import reduction_ratio
+
+LIMIT = "communication"
+_GUIDE = "https://www.tensorflow.org/api_docs/python/tf/distribute/ReplicaContext#all_reduce"
+
+
+def _communicates(evidence: Evidence) -> Gain | None:
+    """Return the gain without communication, if it is above the noise and collectives were counted."""
+    counted = evidence.replicas > 1 and not evidence.counters.eager and any(evidence.counters.collectives.values())
+    return evidence.helps("alone") if counted else None
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.3g} {unit}"
+        number /= 1024
+    return f"{number:.3g} GiB"
+
+
+def _saving(evidence: Evidence, gain: Gain, before: float, after: float) -> Gain | None:
+    """Return the gain if collectives took ``after`` and not ``before``, both timed with nothing else running."""
+    return evidence.beyond_noise(gain.partly(max(0.0, 1 - after / before))) if before > 0 else None
+
+
+@rule(
+    "pack-options",
+    LIMIT,
+    looks_at="number of all-reduces (count), and the step time without options= of all_reduce",
+    applies_if="there are several, and the gain without options= is above the noise",
+    expected="measured: step time / step time without options=",
+    change=(
+        "remove bytes_per_pack from tf.distribute.experimental.CommunicationOptions, or make it as large as all "
+        "gradients together"
+    ),
+    source="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CommunicationOptions",
+    knob="packs",
+)
+def pack_options(evidence: Evidence) -> Found | None:
+    if evidence.reductions < 3 or not _communicates(evidence):
+        return None
+    gain = evidence.helps("packs")
+    return (
+        None
+        if gain is None
+        else Found(f"a step has {evidence.reductions} reductions; without options= of all_reduce it is {gain}", gain)
+    )
+
+
+@rule(
+    "one-reduction-each",
+    LIMIT,
+    looks_at="reductions of single tensors and their bytes (count), replayed together and one by one",
+    applies_if="there are several, and the gain of one reduction is above the noise",
+    expected="1 / (1 - share of communication x (1 - time of one all-reduce / time of all))",
+    change=(
+        "give all gradients to one call as a list: context.all_reduce(SUM, gradients), or optimizer.apply_gradients "
+        "with all pairs; TensorFlow packs them"
+    ),
+    source=_GUIDE,
+)
+def one_reduction_each(evidence: Evidence) -> Found | None:
+    counters, count = evidence.counters, evidence.reductions
+    if counters.unpacked < 3:
+        return None
+    waits = _communicates(evidence)
+    if not waits or evidence.helps("packs"):
+        return None
+    single = evidence.seconds_of("all_reduce", counters.reduced_bytes // count)
+    together = evidence.seconds_of("all_reduce", counters.reduced_bytes)
+    gain = _saving(evidence, waits, single * count, together)
+    return (
+        None
+        if gain is None
+        else Found(
+            f"a step has {counters.unpacked} reductions of a single tensor, {_bytes(counters.reduced_bytes)} in all. "
+            f"With nothing else running, these take {single * count * 1e3:.2f} ms, and one of all bytes "
+            f"{together * 1e3:.2f} ms",
+            gain,
+        )
+    )
+
+
+@rule(
+    "wide-gradients",
+    LIMIT,
+    looks_at="dtypes and bytes of reductions and of the parameters (count)",
+    applies_if="more than half of the reduced bytes are float64, and the gain of float32 is above the noise",
+    expected="measured: step time / step time with float32 reductions",
+    change="cast gradients to float32 before they are reduced; find the operation that makes them float64",
+    source="Micikevicius et al. 2018, Mixed Precision Training, arXiv 1710.03740",
+    knob="narrow",
+)
+def wide_gradients(evidence: Evidence) -> Found | None:
+    counters = evidence.counters
+    if 2 * counters.reduced_dtypes.get("float64", 0) <= counters.reduced_bytes or not _communicates(evidence):
+        return None
+    gain = evidence.helps("narrow")
+    ratio = reduction_ratio(counters)
+    of = f", {ratio:.3g} times the parameters" if ratio else ""
+    return (
+        None
+        if gain is None
+        else Found(f"{_bytes(counters.reduced_bytes)} are reduced in float64{of}; in float32 a step is {gain}", gain)
+    )
+
+
+@rule(
+    "gathers",
+    LIMIT,
+    looks_at="bytes that a replica gathers in a step (count), and the time of these all-gathers",
+    applies_if="there are any all-gathers, and the gain without them is above the noise",
+    expected="1 / (1 - share of communication x time of all-gathers / time of all collectives)",
+    change=(
+        "do not gather values in each step: reduce what you need (a sum, a count), gather only when it is shown, or "
+        "keep it in a metric of the replica"
+    ),
+    source="Thakur et al. 2005, Optimization of Collective Communication Operations in MPICH",
+)
+def gathers(evidence: Evidence) -> Found | None:
+    counters = evidence.counters
+    count = counters.collectives.get("all_gather", 0)
+    waits = _communicates(evidence) if count and counters.gathered_bytes else None
+    if not waits:
+        return None
+    gathered = count * evidence.seconds_of("all_gather", counters.gathered_bytes // count)
+    reduced = 0.0
+    if evidence.reductions:
+        reduced = evidence.reductions * evidence.seconds_of("all_reduce", counters.reduced_bytes // evidence.reductions)
+    gain = _saving(evidence, waits, gathered + reduced, reduced)
+    return (
+        None
+        if gain is None
+        else Found(
+            f"a step has {count} all-gather(s) of {_bytes(counters.gathered_bytes)}; with nothing else running they "
+            f"take {gathered * 1e3:.2f} ms, and the reductions {reduced * 1e3:.2f} ms",
+            gain,
+        )
+    )
+
+
+@rule(
+    "dense-embedding",
+    LIMIT,
+    looks_at="rows of each matrix that a step changes, and the bytes that are reduced (counts)",
+    applies_if="a step changes fewer than half of the rows of a matrix whose gradient is reduced as a whole, and the "
+    "gain of sending the changed rows is above the noise",
+    expected="1 / (1 - share of communication x (1 - time of sending the rows / time of the reductions)), at least",
+    change=(
+        "look rows up with tf.nn.embedding_lookup or keras.layers.Embedding, so that the gradient has only the rows "
+        "of the batch (tf.IndexedSlices), and not by a product with one-hot vectors or after a copy of the table"
+    ),
+    source="Kim et al. 2019, Parallax, arXiv 1808.02621",
+)
+def dense_embedding(evidence: Evidence) -> Found | None:
+    counters = evidence.counters
+    tables = evidence.notes[0].tables if evidence.notes else []
+    sparse = [
+        (name, changed, rows, size)
+        for name, changed, rows, size in tables
+        if 0 < changed < rows / 2 and rows * size <= counters.reduced_bytes
+    ]
+    waits = _communicates(evidence) if sparse else None
+    if not waits:
+        return None
+    name, changed, rows, size = max(sparse, key=lambda one: (one[2] - one[1]) * one[3])
+    # Sending rows needs twice the bytes per row, at most: each replica receives the rows of all.
+    left = max(4, counters.reduced_bytes - rows * size)
+    after = evidence.seconds_of("all_reduce", left) + evidence.seconds_of("all_gather", max(4, changed * size))
+    before = evidence.seconds_of("all_reduce", counters.reduced_bytes)
+    gain = _saving(evidence, waits, before, after)
+    return (
+        None
+        if gain is None
+        else Found(
+            f"a step changes {changed} of {rows} rows of {name}, and reduces its whole gradient: "
+            f"{_bytes(rows * size)} of {_bytes(counters.reduced_bytes)}",
+            gain,
+        )
+    )
+
+
+@rule(
+    "half-gradients",
+    LIMIT,
+    looks_at="step time with gradients that are reduced as float16",
+    applies_if="most reduced bytes are float32, and the gain of float16 is above the noise",
+    expected="measured: step time / step time with float16 reductions",
+    change=(
+        "reduce gradients in half precision: cast them to float16 (with a scaled loss) or bfloat16 before all_reduce, "
+        "and back after it; then compare the loss over epochs"
+    ),
+    source="Micikevicius et al. 2018, arXiv 1710.03740; Sergeev and Del Balso 2018, Horovod, arXiv 1802.05799",
+    knob="half",
+    rank=2,
+)
+def half_gradients(evidence: Evidence) -> Found | None:
+    counters = evidence.counters
+    if 2 * counters.reduced_dtypes.get("float32", 0) <= counters.reduced_bytes or not _communicates(evidence):
+        return None
+    gain = evidence.helps("half")
+    return (
+        None
+        if gain is None
+        else Found(
+            f"{_bytes(counters.reduced_bytes)} are reduced in float32 in a step; in float16 a step is {gain}", gain
+        )
+    )

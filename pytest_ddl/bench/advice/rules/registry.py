@@ -1,0 +1,78 @@
+"""Registry of the rules: the decorator :func:`rule` adds a function, and everything else reads ``RULES``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pytest_ddl.bench.advice.evidence import Evidence
+from pytest_ddl.bench.advice.gains import Gain
+
+LIMITS = ("input", "communication", "stragglers", "memory", "Python and host", "tracing", "compute")
+"""Parts of a program that can limit its steps."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Finding of a rule: the measurement that supports its advice, and the expected gain."""
+
+    measurement: str
+    gain: Gain | None
+    """``None`` if the measurement gives no number."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One piece of advice, and when it applies."""
+
+    id: str
+    limit: str
+    looks_at: str
+    """Measurements that the rule reads."""
+    applies_if: str
+    """Condition, with the threshold."""
+    expected: str
+    """Formula of the expected gain."""
+    change: str
+    """Change that the user must make."""
+    source: str
+    knob: str
+    """Knob that makes the change from outside, with which the advice can be measured; empty if there is none."""
+    rank: int
+    """0: a cause in the program; 1: a slow machine; 2: a general remedy. Causes come first, whatever the gains, because
+    a general remedy such as a larger batch also makes a cause smaller."""
+    judge: Callable[[Evidence], Found | None] = field(repr=False)
+    """Function that returns the finding, or ``None`` if the rule does not apply."""
+
+
+RULES: dict[str, Rule] = {}
+"""All rules by id."""
+
+
+def rule(
+    name: str,
+    limit: str,
+    *,
+    looks_at: str,
+    applies_if: str,
+    expected: str,
+    change: str,
+    source: str,
+    knob: str = "",
+    rank: int = 0,
+) -> Callable[[Callable[[Evidence], Found | None]], Callable[[Evidence], Found | None]]:
+    """Register a function as the judge of a rule; the parameters are the fields of :class:`Rule`, and
+    ``name`` is its id.
+
+    :raises ValueError: if the limit does not exist, or there is already a rule of that id.
+    """
+    if limit not in LIMITS:
+        raise ValueError(f"limit={limit!r} must be one of {', '.join(LIMITS)}")
+    if name in RULES:
+        raise ValueError(f"there is already a rule {name!r}")
+
+    def register(judge: Callable[[Evidence], Found | None]) -> Callable[[Evidence], Found | None]:
+        RULES[name] = Rule(name, limit, looks_at, applies_if, expected, change, source, knob, rank, judge)
+        return judge
+
+    return register

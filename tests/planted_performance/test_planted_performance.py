@@ -1,0 +1,41 @@
+"""Each planted performance problem gets its advice first, and well-tuned programs get none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+# As a package, so that the ranks can import the programs by name.
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from pytest_ddl.bench.advice.rules import RULES
+from tests.planted_performance.catalogue import PLANTED, TUNED
+from tests.planted_performance.measure import evaluate
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in PLANTED])
+def test_the_right_advice_comes_first(entry):
+    outcome = evaluate(entry)
+    assert outcome.right, outcome.detail
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in TUNED])
+def test_a_well_tuned_program_gets_no_advice(entry):
+    outcome = evaluate(entry)
+    assert outcome.right, outcome.detail
+
+
+def test_entries_name_rules_that_exist():
+    for entry in [*PLANTED, *TUNED]:
+        assert set(entry.rules) <= set(RULES)
+        assert entry.program.__doc__
+    names = [entry.name for entry in [*PLANTED, *TUNED]]
+    assert len(set(names)) == len(names)
+    assert len(PLANTED) >= 12
+    assert len(TUNED) >= 3
