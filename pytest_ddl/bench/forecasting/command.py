@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Link, Observation, Origin, parse_link
+from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Evidence, Link, Observation, Origin, parse_link
 from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
 from pytest_ddl.bench.forecasting.picture import draw
 from pytest_ddl.bench.forecasting.predicting import FLOOR, Forecast, forecast
@@ -16,7 +16,8 @@ from pytest_ddl.bench.forecasting.score import Scored, ScoreError, compare, keep
 from pytest_ddl.bench.forecasting.sources import SourceError, earlier, matrix_of, measured, series_of
 from pytest_ddl.bench.forecasting.text import comparison, report
 from pytest_ddl.bench.metrics.registry import MissingPackageError
-from pytest_ddl.bench.outcome import FAILED, OK, USAGE, WRONG, failed
+from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.target import Target, TargetError
 
 EPILOG = """\
 exit status:
@@ -29,7 +30,12 @@ examples:
   pytest-ddl forecast evaluation.json --replicas=16,64,256 --link=25Gbit/s --output=forecast.json
   pytest-ddl forecast forecast.json --check=later.json --score=score.json
   pytest-ddl forecast published.csv --check
+  pytest-ddl forecast train.py:train --batch=64 --nodes=2 --replicas=2,4,8
 """
+
+BUILT_IN = "pytest_ddl.bench.studies.medical:train_mlp"
+MEASURED = "multi_worker_mirrored"
+"""Strategy of which two replicas are measured if a training function is given."""
 
 
 class UsageError(ValueError):
@@ -40,10 +46,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     add = parser.add_argument
-    source = "Launches (JSON of evaluate or Matrix.save), series (CSV), or an earlier forecast (JSON, with --check)."
-    add("source", nargs="+", metavar="FILE", help=source)
+    source = (
+        "Launches (JSON of evaluate or Matrix.save), series (CSV), an earlier forecast (JSON, with --check), or a "
+        "training function to measure, MODULE:FUNCTION or path/to/file.py:FUNCTION. Default: the network of the "
+        "medical study is measured."
+    )
+    add("source", nargs="*", metavar="SOURCE", help=source)
     add("--replicas", metavar="N,N", help="Numbers of replicas (default: doubled up to 16 times the measured ones).")
-    add("--strategy", metavar="NAME", help="Strategy of the launches (default: that with the most replicas).")
+    strategy = f"Strategy of the launches (default: that with the most replicas; to measure: {MEASURED})."
+    add("--strategy", metavar="NAME", help=strategy)
+    batch = "Examples of a replica, if a training function is measured (default: %(default)s)."
+    add("--batch", type=_positive, default=32, metavar="N", help=batch)
+    launches = "Launches of each variant, if a training function is measured (default: %(default)s)."
+    add("--launches", type=_positive, default=3, metavar="N", help=launches)
+    timeout = "Maximum seconds of one launch (default: %(default)g)."
+    add("--timeout", type=float, default=120.0, metavar="S", help=timeout)
+    device = "Device of the replicas that are measured: auto (default), cpu or gpu."
+    add("--device", default="auto", choices=["auto", "cpu", "gpu"], help=device)
     between = "Link between nodes, for example 25Gbit/s or 1.1GB/s,80us. It is marked as stated."
     add("--link", metavar="SPEED", help=between)
     within = f"Link within a node: a speed, or one of {', '.join(WITHIN)}."
@@ -76,9 +95,13 @@ def _share(text: str) -> float:
 def main(options: argparse.Namespace) -> int:
     """Forecast or compare, and return the exit status."""
     try:
-        return _run(options)
-    except (UsageError, SourceError, ScoreError) as error:
+        with interruptible():
+            return _run(options)
+    except (UsageError, SourceError, ScoreError, TargetError) as error:
         return failed("forecast", f"error: {error}", USAGE)
+    except KeyboardInterrupt:
+        _tell("interrupted: nothing was written")
+        return INTERRUPTED
     except MissingPackageError as error:
         return failed("forecast", f"error: {error}", FAILED)
     except OSError as error:
@@ -88,6 +111,8 @@ def main(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.score and options.check is None:
         raise UsageError(f"--score={options.score} needs --check: a score compares a forecast with a measurement")
+    if not options.source or ":" in options.source[0]:
+        return _measured(options)
     paths = [Path(one) for one in options.source]
     if any(path.suffix == ".csv" for path in paths):
         if len(paths) > 1:
@@ -98,7 +123,43 @@ def _run(options: argparse.Namespace) -> int:
         if not options.check:
             raise UsageError(f"{paths[0]} is a forecast: give --check=FILE with the launches that were measured later")
         return _compared(options, compare(before.program, before.points, _later(options)))
-    evidence = measured(paths, options.strategy, _stated(options))
+    return _forecast(options, measured(paths, options.strategy, _stated(options)))
+
+
+def _measured(options: argparse.Namespace) -> int:
+    """Measure a training function, and forecast it."""
+    # Imported here, because a forecast from files needs neither TensorFlow nor processes.
+    from pytest_ddl.bench.forecasting.measuring import measured_program
+    from pytest_ddl.bench.launching.answers import BenchError
+    from pytest_ddl.harness import process_harness
+
+    if len(options.source) > 1:
+        raise UsageError(f"{options.source[0]}: give one training function, and no other files")
+    sys.path.insert(0, str(Path.cwd()))
+    name = options.source[0] if options.source else BUILT_IN
+    strategy = options.strategy or MEASURED
+    train = Target.find(name).load()
+    try:
+        matrices = measured_program(
+            train,
+            strategy,
+            options.batch,
+            launches=options.launches,
+            device=options.device,
+            timeout=options.timeout,
+            tell=_tell,
+        )
+        evidence = evidence_of(matrices, strategy.partition("[")[0], _stated(options), name)
+    except (BenchError, NoEvidenceError) as error:
+        return failed("forecast", f"error: {name}: {error}", FAILED)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    finally:
+        process_harness().close()
+    return _forecast(options, evidence)
+
+
+def _forecast(options: argparse.Namespace, evidence: Evidence) -> int:
     start = max(2, evidence.largest.size.replicas)
     replicas = _replicas(options.replicas) or [start * 2**power for power in range(5)]
     made = forecast(evidence, replicas, strong=options.strong, floor=options.floor)
@@ -172,6 +233,11 @@ def _later(options: argparse.Namespace) -> list[Observation]:
     except NoEvidenceError as error:
         raise SourceError(f"{path}: {error}") from None
     return list(evidence.observations)
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def _replicas(text: str | None) -> list[int]:

@@ -149,3 +149,30 @@ def test_wrong_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text(text)
     assert main(["forecast", str(path)]) == USAGE
     assert f"{path} {words}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_training_function_is_measured_and_forecast(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    options = ["--batch=8", "--launches=1", "--replicas=2,64"]
+    assert main(["forecast", "pytest_ddl.bench.studies.medical:train_mlp", *options]) == OK
+    out, told = capsys.readouterr()
+    # Three batches on one device, and two workers; the times depend on the machine.
+    assert "from 4 measured sizes (1 x batch 8, 2 x batch 8, 1 x batch 4, 1 x batch 2)" in " ".join(out.split())
+    assert "link between nodes" not in out
+    assert told.count("measuring") == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (["nowhere:train"], "there is no module 'nowhere'"),
+        (["nowhere:train", "x.json"], "nowhere:train: give one training function, and no other files"),
+    ],
+)
+def test_a_wrong_training_function_is_named(capsys: pytest.CaptureFixture[str], source: list[str], words: str) -> None:
+    assert main(["forecast", *source]) == USAGE
+    assert words in capsys.readouterr().err
