@@ -5,91 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Evidence, Link, Observation, Origin, parse_link
+from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Evidence, Observation
 from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
+from pytest_ddl.bench.forecasting.options import MEASURED, UsageError, add_arguments, replicas_of, stated_by
 from pytest_ddl.bench.forecasting.picture import draw
-from pytest_ddl.bench.forecasting.predicting import FLOOR, Forecast, forecast
-from pytest_ddl.bench.forecasting.priors import WITHIN, speed_of
+from pytest_ddl.bench.forecasting.predicting import Forecast, forecast
+from pytest_ddl.bench.forecasting.published import Series
 from pytest_ddl.bench.forecasting.score import Scored, ScoreError, compare, keep, summaries
-from pytest_ddl.bench.forecasting.sources import SourceError, earlier, matrix_of, measured, series_of
+from pytest_ddl.bench.forecasting.sources import SourceError, earlier, measured, series_of
 from pytest_ddl.bench.forecasting.text import comparison, report
 from pytest_ddl.bench.metrics.registry import MissingPackageError
-from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
 from pytest_ddl.target import Target, TargetError
 
-EPILOG = """\
-exit status:
-  0    forecast, or compared
-  1    with --check: a measurement is outside of its interval
-  2    an option or a file cannot be used
-  4    a package is missing, or a file could not be written
-
-examples:
-  pytest-ddl forecast evaluation.json --replicas=16,64,256 --link=25Gbit/s --output=forecast.json
-  pytest-ddl forecast forecast.json --check=later.json --score=score.json
-  pytest-ddl forecast published.csv --check
-  pytest-ddl forecast train.py:train --batch=64 --nodes=2 --replicas=2,4,8
-"""
+__all__ = ["add_arguments", "main"]
 
 BUILT_IN = "pytest_ddl.bench.studies.medical:train_mlp"
-MEASURED = "multi_worker_mirrored"
-"""Strategy of which two replicas are measured if a training function is given."""
-
-
-class UsageError(ValueError):
-    """Raised if an option cannot be used. The message is one line that names it."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
-    add = parser.add_argument
-    source = (
-        "Launches (JSON of evaluate or Matrix.save), series (CSV), an earlier forecast (JSON, with --check), or a "
-        "training function to measure, MODULE:FUNCTION or path/to/file.py:FUNCTION. Default: the network of the "
-        "medical study is measured."
-    )
-    add("source", nargs="*", metavar="SOURCE", help=source)
-    add("--replicas", metavar="N,N", help="Numbers of replicas (default: doubled up to 16 times the measured ones).")
-    strategy = f"Strategy of the launches (default: that with the most replicas; to measure: {MEASURED})."
-    add("--strategy", metavar="NAME", help=strategy)
-    batch = "Examples of a replica, if a training function is measured (default: %(default)s)."
-    add("--batch", type=_positive, default=32, metavar="N", help=batch)
-    launches = "Launches of each variant, if a training function is measured (default: %(default)s)."
-    add("--launches", type=_positive, default=3, metavar="N", help=launches)
-    timeout = "Maximum seconds of one launch (default: %(default)g)."
-    add("--timeout", type=float, default=120.0, metavar="S", help=timeout)
-    device = "Device of the replicas that are measured: auto (default), cpu or gpu."
-    add("--device", default="auto", choices=["auto", "cpu", "gpu"], help=device)
-    between = "Link between nodes, for example 25Gbit/s or 1.1GB/s,80us. It is marked as stated."
-    add("--link", metavar="SPEED", help=between)
-    within = f"Link within a node: a speed, or one of {', '.join(WITHIN)}."
-    add("--link-within", metavar="SPEED", help=within)
-    add("--per-node", type=_positive, metavar="N", help="Replicas of one node (default: those of the largest launch).")
-    add("--nodes", type=_positive, metavar="N", help="Nodes on which the largest launch ran (default: 1).")
-    add("--strong", action="store_true", help="Keep the global batch (default: keep the batch of each replica).")
-    add("--floor", type=_share, default=FLOOR, metavar="X", help="Efficiency to look for (default: %(default)s).")
-    add("--output", metavar="FILE.json", help="Write the forecast here, for a later --check.")
-    add("--picture", metavar="FILE.svg", help="Draw the forecast.")
-    check = "Compare with later launches; without a file, with the rows of a CSV file whose role is target."
-    add("--check", nargs="?", const="", metavar="FILE", help=check)
-    add("--score", metavar="FILE.json", help="With --check: add the comparison to this file, and sum up all it has.")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be a whole number, at least 1")
-    return number
-
-
-def _share(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be between 0 and 1")
-    return number
 
 
 def main(options: argparse.Namespace) -> int:
@@ -111,23 +45,32 @@ def main(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.score and options.check is None:
         raise UsageError(f"--score={options.score} needs --check: a score compares a forecast with a measurement")
+    stated = stated_by(options)
     if not options.source or ":" in options.source[0]:
-        return _measured(options)
+        return _forecast(options, _measured(options, stated))
     paths = [Path(one) for one in options.source]
-    if any(path.suffix == ".csv" for path in paths):
+    if any(path.suffix.lower() == ".csv" for path in paths):
         if len(paths) > 1:
             raise UsageError(f"{paths[0]}: give one file of series, and no other files")
-        return _series(options, paths[0])
+        return _series(options, paths[0], stated)
+    if options.servers:
+        raise UsageError(
+            f"--servers={options.servers} is for series of a CSV file: launches of servers are not forecast"
+        )
     before = earlier(paths[0]) if len(paths) == 1 else None
-    if before is not None:
-        if not options.check:
-            raise UsageError(f"{paths[0]} is a forecast: give --check=FILE with the launches that were measured later")
-        return _compared(options, compare(before.program, before.points, _later(options)))
-    return _forecast(options, measured(paths, options.strategy, _stated(options)))
+    if before is None:
+        return _forecast(options, measured(paths, options.strategy, stated))
+    if not options.check:
+        raise UsageError(f"{paths[0]} is a forecast: give --check=FILE with the launches that were measured later")
+    _refuse_files(options)
+    return _compared(options, compare(before.program, before.points, _later(options, before.strategy, stated)))
 
 
-def _measured(options: argparse.Namespace) -> int:
-    """Measure a training function, and forecast it."""
+def _measured(options: argparse.Namespace, stated: Stated) -> Evidence:
+    """Measure a training function.
+
+    :raises UsageError: if it cannot be measured here.
+    """
     # Imported here, because a forecast from files needs neither TensorFlow nor processes.
     from pytest_ddl.bench.forecasting.measuring import measured_program
     from pytest_ddl.bench.launching.answers import BenchError
@@ -149,35 +92,38 @@ def _measured(options: argparse.Namespace) -> int:
             timeout=options.timeout,
             tell=_tell,
         )
-        evidence = evidence_of(matrices, strategy.partition("[")[0], _stated(options), name)
-    except (BenchError, NoEvidenceError) as error:
-        return failed("forecast", f"error: {name}: {error}", FAILED)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+        return evidence_of(matrices, strategy.partition("[")[0], stated, name)
+    except (BenchError, NoEvidenceError, ValueError) as error:
+        raise UsageError(f"{name} could not be measured: {error}") from None
     finally:
         process_harness().close()
-    return _forecast(options, evidence)
 
 
 def _forecast(options: argparse.Namespace, evidence: Evidence) -> int:
     start = max(2, evidence.largest.size.replicas)
-    replicas = _replicas(options.replicas) or [start * 2**power for power in range(5)]
+    replicas = replicas_of(options.replicas) or [start * 2**power for power in range(5)]
     made = forecast(evidence, replicas, strong=options.strong, floor=options.floor)
-    status = _show(options, [made])
-    if options.check:
-        return _compared(options, compare(evidence.name, made.points, _later(options)))
-    if options.check is not None:
+    if options.check == "":
         raise UsageError("--check needs a file of later launches")
-    return status
+    status = _show(options, [made])
+    if options.check is None:
+        return status
+    later = _later(options, evidence.strategy, stated_by(options))
+    return _compared(options, compare(evidence.name, made.points, later))
 
 
-def _series(options: argparse.Namespace, path: Path) -> int:
+def _series(options: argparse.Namespace, path: Path, stated: Stated) -> int:
     """Forecast all series of a CSV file, and compare them with its targets if asked for."""
-    found = series_of(path)
+    for name in ("nodes", "strategy"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name}={getattr(options, name)} is for launches: a CSV file has this in its rows")
+    if options.check:
+        raise UsageError(f"--check={options.check}: the targets of {path} are in the file itself; give --check alone")
+    found = [_with_options(one, stated, options.servers) for one in series_of(path)]
     if not found:
         raise UsageError(f"{path} has no series with an anchor")
+    replicas = replicas_of(options.replicas)
     if options.check is None:
-        replicas = _replicas(options.replicas)
         made = [
             forecast(
                 one.evidence,
@@ -188,8 +134,7 @@ def _series(options: argparse.Namespace, path: Path) -> int:
             for one in found
         ]
         return _show(options, made)
-    if options.check:
-        raise UsageError(f"--check={options.check}: the targets of {path} are in the file itself; give --check alone")
+    _refuse_files(options)
     scores: list[Scored] = []
     for one in found:
         points = forecast(one.evidence, [target.size for target in one.targets], floor=options.floor).points
@@ -197,81 +142,70 @@ def _series(options: argparse.Namespace, path: Path) -> int:
     return _compared(options, scores)
 
 
+def _with_options(series: Series, stated: Stated, servers: int | None) -> Series:
+    """Return a series with what the options state in place of what its rows say."""
+    before = series.evidence
+    changed = replace(
+        before,
+        per_node=stated.per_node or before.per_node,
+        within=before.within if stated.within == UNKNOWN_LINK else stated.within,
+        between=before.between if stated.between == UNKNOWN_LINK else stated.between,
+        servers=before.servers if servers is None or before.servers is None else servers,
+    )
+    return replace(series, evidence=changed)
+
+
+def _refuse_files(options: argparse.Namespace) -> None:
+    """Refuse options that write a forecast, where none is made for one program."""
+    for name in ("output", "picture"):
+        if getattr(options, name):
+            raise UsageError(f"--{name}={getattr(options, name)} writes a new forecast: leave it out with this --check")
+
+
 def _show(options: argparse.Namespace, made: list[Forecast]) -> int:
+    for name in ("output", "picture"):
+        if getattr(options, name) and len(made) != 1:
+            raise UsageError(f"--{name}={getattr(options, name)} is for one program, and there are {len(made)}")
     sys.stdout.write("\n\n".join(report(one) for one in made) + "\n")
     if options.output:
-        if len(made) != 1:
-            raise UsageError(f"--output={options.output} holds one program, and there are {len(made)}")
         Path(options.output).write_text(json.dumps(made[0].as_json(), indent=1) + "\n", encoding="utf-8")
     if options.picture:
-        if len(made) != 1:
-            raise UsageError(f"--picture={options.picture} shows one program, and there are {len(made)}")
         try:
             draw(made[0], Path(options.picture))
         except ValueError as error:
             raise UsageError(f"--picture={options.picture}: {error}") from None
-    return OK
+    return INCOMPLETE if all(point.refused for one in made for point in one.points) else OK
 
 
 def _compared(options: argparse.Namespace, scores: list[Scored]) -> int:
     if not scores:
-        raise UsageError(f"--check={options.check}: it has no measurement of a size that was forecast")
+        where = f"--check={options.check}" if options.check else "--check"
+        raise UsageError(
+            f"{where}: it has no measurement of a size that was forecast (replicas, nodes and batch of a replica)"
+        )
     sys.stdout.write(comparison(scores) + "\n")
     everything = keep(Path(options.score), scores) if options.score else scores
     if options.score:
         sys.stdout.write(f"\nscore of all {len(everything)} comparisons in {options.score}\n")
     sys.stdout.write("\n".join(["", *(str(one) for one in summaries(everything))]) + "\n")
+    if all(one.refused for one in scores):
+        return INCOMPLETE
     # Some of many series miss their interval by chance, so only single programs fail.
     alone = len({one.program for one in scores}) == 1
     return WRONG if alone and any(one.covered is False for one in scores) else OK
 
 
-def _later(options: argparse.Namespace) -> list[Observation]:
-    path = Path(options.check)
-    try:
-        evidence = evidence_of([matrix_of(path)], options.strategy, _stated(options))
-    except NoEvidenceError as error:
-        raise SourceError(f"{path}: {error}") from None
+def _later(options: argparse.Namespace, strategy: str, stated: Stated) -> list[Observation]:
+    """Return the later measurements of the same strategy.
+
+    :raises SourceError: if there are none, or their replicas shared cores.
+    """
+    evidence = measured([Path(options.check)], options.strategy or strategy, stated)
+    if evidence.shares_cores:
+        raise SourceError(f"{options.check}: {evidence.shares_cores}")
     return list(evidence.observations)
 
 
 def _tell(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
-
-
-def _replicas(text: str | None) -> list[int]:
-    if not text:
-        return []
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--replicas={text} must be whole numbers with commas, such as 16,64,256") from None
-    if min(found) < 1:
-        raise UsageError(f"--replicas={text}: each number must be at least 1")
-    return sorted(set(found))
-
-
-def _stated(options: argparse.Namespace) -> Stated:
-    return Stated(options.per_node, options.nodes, _within(options.link_within), _between(options.link))
-
-
-def _between(text: str | None) -> Link:
-    if not text:
-        return UNKNOWN_LINK
-    try:
-        found = parse_link(text)
-    except ValueError as error:
-        raise UsageError(f"--link: {error}") from None
-    if found.bytes_per_second is None:
-        raise UsageError(f"--link={text} has no bandwidth: give a number, such as 25Gbit/s or 1.1GB/s,80us")
-    return found
-
-
-def _within(text: str | None) -> Link:
-    if not text:
-        return UNKNOWN_LINK
-    found = parse_link(text)
-    if found.bytes_per_second is None and speed_of(text, WITHIN) is None:
-        raise UsageError(f"--link-within={text} is no speed (such as 60GB/s), and none of {', '.join(WITHIN)}")
-    return found if found.bytes_per_second is not None else Link(text, origin=Origin.ASSUMED)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 
 class Origin(str, Enum):
     """Origin of a number. The report shows it beside the number."""
 
-    MEASURED = "measured"
     STATED = "stated"
     ASSUMED = "assumed"
     UNKNOWN = "unknown"
@@ -20,7 +19,10 @@ class Origin(str, Enum):
 
 @dataclass(frozen=True)
 class Size:
-    """Size of a run: what may differ between two points of one curve."""
+    """Size of a run: what may differ between two points of one curve.
+
+    :raises ValueError: if a number is not positive; it names the number.
+    """
 
     replicas: int
     nodes: int = 1
@@ -28,6 +30,13 @@ class Size:
     """Examples of one replica in one micro-step; ``None`` if it is not known. Then it is the same at all points."""
     accumulation: float = 1.0
     """Micro-steps for each update. Gradients are reduced once for each update."""
+
+    def __post_init__(self) -> None:
+        for name, number in asdict(self).items():
+            if number is not None and not (math.isfinite(number) and number > 0):
+                raise ValueError(f"{name}={number!r} must be a positive number")
+        if self.nodes > self.replicas:
+            raise ValueError(f"nodes={self.nodes} is more than the {self.replicas} replicas")
 
     @property
     def examples(self) -> float:
@@ -37,12 +46,19 @@ class Size:
 
 @dataclass(frozen=True)
 class Observation:
-    """Measured time of one update."""
+    """Measured time of one update.
+
+    :raises ValueError: if the time is not positive.
+    """
 
     size: Size
     seconds: float
     spread: float = 0.0
-    """Standard error of ``seconds`` as a share of it; 0 if it is not known."""
+    """Standard error of ``seconds`` as a share of it; 0 if it is not known. For one launch, that of its blocks."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.seconds) and self.seconds > 0):
+            raise ValueError(f"the time of {self.size.replicas} replicas is {self.seconds!r} s: it must be positive")
 
     @property
     def throughput(self) -> float:
@@ -59,7 +75,7 @@ class Link:
     bytes_per_second: float | None = None
     """Bandwidth of one node or device in one direction; ``None`` if no number is known."""
     latency: float | None = None
-    """Seconds of a very small all-reduce over two replicas; ``None`` if it is not known."""
+    """Seconds of a very small all-reduce over this link and two members; ``None`` if it is not known."""
     origin: Origin = Origin.UNKNOWN
 
     def __str__(self) -> str:
@@ -76,7 +92,7 @@ UNKNOWN_LINK = Link()
 class Evidence:
     """All that is known about one program on one kind of machine.
 
-    :raises ValueError: if there is no observation, or a number is not positive. The message names it.
+    :raises ValueError: if there is no observation, or a number is not positive; it names the number.
     """
 
     name: str
@@ -93,20 +109,26 @@ class Evidence:
     """Link between nodes."""
     jitter: float | None = None
     """Standard deviation of the time of a step on one replica, as a share of its mean; ``None`` if not measured."""
-    servers: bool = False
-    """True if gradients go to parameter servers over the network, and not through an all-reduce."""
+    servers: int | None = None
+    """Parameter servers that take the gradients over the link between nodes; 0 if their number is not known.
+
+    ``None`` for an all-reduce."""
+    strategy: str = ""
+    """Strategy of the launches; empty for other sources."""
     shares_cores: str = ""
     """Reason why replicas took cores from each other when they were measured. Empty if they did not."""
 
     def __post_init__(self) -> None:
         if not self.observations:
             raise ValueError(f"{self.name}: there is no measurement to start from")
-        for one in self.observations:
-            numbers = (one.seconds, one.size.replicas, one.size.nodes, one.size.accumulation)
-            if not all(math.isfinite(number) and number > 0 for number in numbers):
-                raise ValueError(f"{self.name}: {one} must have positive numbers")
-        if self.per_node < 1:
-            raise ValueError(f"{self.name}: per_node={self.per_node} must be at least 1")
+        for name in ("per_node", "gradient_bytes"):
+            number = getattr(self, name)
+            if number is not None and not (math.isfinite(number) and number > 0):
+                raise ValueError(f"{self.name}: {name}={number!r} must be a positive number")
+        if len({one.size.batch_per_replica is None for one in self.observations}) > 1:
+            raise ValueError(
+                f"{self.name}: some measurements have a batch size and some do not; give it for all or none"
+            )
 
     @property
     def largest(self) -> Observation:
@@ -143,24 +165,42 @@ class Evidence:
         return Size(replicas, nodes, batch, per_replica / batch)
 
 
-_UNITS = {"gbit/s": 1e9 / 8, "gb/s": 1e9, "mbit/s": 1e6 / 8, "mb/s": 1e6, "gbe": 1e9 / 8}
+_UNITS = {
+    **dict.fromkeys(("Gbit/s", "Gb/s", "Gbps", "GbE"), 1e9 / 8),
+    **dict.fromkeys(("Mbit/s", "Mb/s", "Mbps"), 1e6 / 8),
+    "GB/s": 1e9,
+    "MB/s": 1e6,
+}
+"""Units of a bandwidth in bytes per second. A small b is a bit, and a large one is a byte."""
+_NUMBER = r"(?<![\w.,+-])(\d+(?:\.\d+)?)"
+_BANDWIDTH = rf"{_NUMBER}\s*({'|'.join(_UNITS)})(?![\w/])"
+_SPEED = re.compile(_BANDWIDTH)
+_STATED = re.compile(rf"\s*{_BANDWIDTH}(?:\s*,\s*(\d+(?:\.\d+)?)\s*(us|µs|ms))?\s*")
 
 
-def parse_link(text: str, origin: Origin = Origin.STATED) -> Link:
-    """Return the link that a text states, such as ``25Gbit/s``, ``1.1GB/s,80us`` or ``20 GbE (p2.16xlarge)``.
+def parse_link(text: str) -> Link:
+    """Return the link that an option states, such as ``25Gbit/s`` or ``1.1GB/s,80us``.
+
+    :raises ValueError: if the text has another form.
+    """
+    found = _STATED.fullmatch(text)
+    if found is None or float(found[1]) <= 0:
+        raise ValueError(
+            f"{text!r} must be a bandwidth such as 25Gbit/s or 1.1GB/s, with a latency or not: 25Gbit/s,80us"
+        )
+    latency = float(found[3]) * (1e-3 if found[4] == "ms" else 1e-6) if found[3] else None
+    return Link("", float(found[1]) * _UNITS[found[2]], latency or None, Origin.STATED)
+
+
+def named_link(text: str) -> Link:
+    """Return the link that a free text describes, such as ``20 GbE (p2.16xlarge)`` or ``InfiniBand``.
 
     A text without a number, or with ``about`` before it, gives a link whose bandwidth is unknown.
-
-    :raises ValueError: if a number has no unit that is known.
     """
-    found = re.search(r"(?i)(about\s+)?(\d+(?:\.\d+)?)\s*(gbit/s|gb/s|mbit/s|mb/s|gbe)", text)
-    latency = re.search(r"(?i)(\d+(?:\.\d+)?)\s*(us|µs|ms)\b", text)
-    seconds = float(latency[1]) * (1e-3 if latency[2].lower() == "ms" else 1e-6) if latency else None
-    if found is None or found[1]:
-        if found is None and re.fullmatch(r"\s*[\d.]+\s*\w*\s*", text) and not latency:
-            raise ValueError(f"{text!r} is not a bandwidth: give a number and one of Gbit/s, GB/s, Mbit/s, MB/s")
-        return Link(text.strip(), None, seconds)
-    return Link(text.strip(), float(found[2]) * _UNITS[found[3].lower()], seconds, origin)
+    found = _SPEED.search(text)
+    if found is None or float(found[1]) <= 0 or re.search(r"(?i)about\s*$", text[: found.start()]):
+        return Link(text.strip())
+    return Link(text.strip(), float(found[1]) * _UNITS[found[2]], origin=Origin.STATED)
 
 
 def efficiencies(observations: Sequence[Observation]) -> list[tuple[Observation, float]]:

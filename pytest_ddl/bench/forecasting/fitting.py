@@ -1,9 +1,9 @@
 """Weigh draws of the model by the measured times.
 
 A draw counts as much as it agrees with the measurements. Its scale, the seconds of one micro-step, is integrated out:
-under normal noise of the logarithms it is the weighted mean of the differences. The draws come from importance sampling
-in a few rounds: each draws around those that agreed best in the round before, and a part from the prior (Cappé et al.
-2004, Population Monte Carlo).
+under normal noise of the logarithms it is the weighted mean of the differences. The draws come from the
+prior. If few of them agree, further rounds draw around those that agreed best in the round before, and a part from the
+prior (Cappé et al. 2004, Population Monte Carlo).
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Fitted:
     """Logarithm of the seconds of one micro-step of the reference, for each draw."""
     noise: float
     """Relative noise of one measurement. It is larger than the prior's if no draw explains the measurements."""
+    misfit: float
+    """Mean square difference of the measurements from the best draw, in squares of the noise that is believed."""
 
     @property
     def effective(self) -> float:
@@ -98,4 +100,4 @@ def _weigh(evidence: Evidence, normal: Array, correction: Array, temperature: fl
     inflation = max(1.0, float(misfit.min()) / max(1, len(logs) - 1))
     exponent = correction - (misfit - misfit.min()) / 2 / inflation / temperature
     weights = np.exp(exponent - exponent.max())
-    return Fitted(draws, weights / weights.sum(), scale, math.sqrt(inflation / precision.mean()))
+    return Fitted(draws, weights / weights.sum(), scale, math.sqrt(inflation / precision.mean()), inflation)

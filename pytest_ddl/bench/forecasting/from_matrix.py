@@ -55,12 +55,21 @@ def evidence_of(
     for one in used:
         if problem := one.batch_problem:
             raise NoEvidenceError(f"{one.strategy}: {problem}")
+        if one.replicas < 1 or not one.global_batch_size or one.counters.reduced_bytes < 0:
+            raise NoEvidenceError(f"{one.strategy}: replicas, batch and bytes must be positive")
         groups.setdefault((one.strategy, one.global_batch_size), []).append(one)
     most = max(used, key=lambda one: one.replicas)
-    on_each = max(1, most.replicas // (given.nodes or 1))
+    on_each, rest = divmod(most.replicas, given.nodes or 1)
+    if rest or on_each < 1:
+        raise NoEvidenceError(f"nodes={given.nodes} does not divide the {most.replicas} replicas of {most.strategy}")
+    if given.per_node is not None and given.per_node < on_each:
+        raise NoEvidenceError(
+            f"per_node={given.per_node}, but {most.strategy} had {on_each} replicas on a node: give the nodes on which "
+            "it ran"
+        )
     observations = tuple(_observed(group, math.ceil(group[0].replicas / on_each)) for group in groups.values())
     return Evidence(
-        name or f"the training function under {chosen}",
+        f"{name or 'the training function'} under {chosen}",
         observations,
         per_node=given.per_node or on_each,
         gradient_bytes=float(most.counters.reduced_bytes) if most.counters.reduced_bytes else None,
@@ -68,6 +77,7 @@ def evidence_of(
         within=given.within,
         between=given.between,
         jitter=_jitter([one for one in used if one.replicas == 1]),
+        strategy=chosen,
         shares_cores=sharing,
     )
 
@@ -91,6 +101,8 @@ def _observed(launches: Sequence[Launch], nodes: int) -> Observation:
     first = launches[0]
     assert first.global_batch_size is not None
     times = [one.median_step_seconds for one in launches]
+    if not all(math.isfinite(time) and time > 0 for one in launches for time in one.step_seconds):
+        raise NoEvidenceError(f"{first.strategy}: a block of steps has no positive time")
     if len(times) > 1:
         spread = statistics.stdev(math.log(time) for time in times) / math.sqrt(len(times))
     else:

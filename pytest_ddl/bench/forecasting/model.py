@@ -6,24 +6,28 @@
 
 ``s`` is the accumulation. The form with the exponent g is that of Pollux (Qiao et al., OSDI 2021). Communication is a
 ring within a node, then one between nodes, each 2 (n - 1) / n S / B (Patarasuk and Yuan 2009), and a latency for each
-collective. N replicas wait for the slowest: the mean of the largest of N is about sqrt(2 ln N) standard deviations
-above the mean. All times of a draw are relative to one micro-step of the reference.
+collective, which grows with log2 N (a tree) up to N - 1 (a ring). P parameter servers take 2 N S / (P B), and a step
+is never shorter (Li et al. 2014, OSDI). N replicas wait for the slowest: the mean of the largest of N normal numbers
+is close to the quantile (N - 3/8) / (N + 1/4) (Blom 1958). All times of a draw are relative to one micro-step of the
+reference.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from pytest_ddl.bench.forecasting.evidence import Evidence, Link, Origin, Size
+from pytest_ddl.bench.forecasting.evidence import Evidence, Link, Size
 from pytest_ddl.bench.forecasting.priors import (
     BETWEEN,
     PRIORS,
     UNKNOWN_BETWEEN,
     UNKNOWN_BYTES,
+    UNKNOWN_MICRO,
     WITHIN,
     Priors,
     speed_of,
@@ -31,7 +35,7 @@ from pytest_ddl.bench.forecasting.priors import (
 from pytest_ddl.bench.metrics.registry import statistics_package
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-PARAMETERS = 9
+PARAMETERS = 11
 TERMS = {
     "compute": "computation",
     "fixed": "the fixed cost of each step",
@@ -46,19 +50,23 @@ TERMS = {
 
 @dataclass(frozen=True)
 class Draws:
-    """Parameters of the model, one value for each draw."""
+    """Parameters of the model, one value for each draw. Times are relative to a micro-step of the reference."""
 
     fixed: Array
     jitter: Array
     within: Array
-    """Time of the gradient over the link within a node, relative to a micro-step."""
+    """Time of the gradient over the link within a node."""
     growth: Array
     overlap: Array
     crossing: Array
     between: Array
+    """Time of the gradient over the link between nodes."""
     between_growth: Array
-    latency: Array
-    """Time of all latencies of an update for one doubling of replicas, relative to a micro-step."""
+    latency_within: Array
+    """Time of all collectives of an update between two replicas of a node, if they had no bytes."""
+    latency_between: Array
+    latency_growth: Array
+    """0 for latencies that grow with log2 N, 1 for N - 1."""
     priors: Priors = field(default=PRIORS)
 
 
@@ -73,13 +81,8 @@ def parameters(evidence: Evidence, normal: Array, priors: Priors = PRIORS) -> Dr
     micro = reference.seconds / reference.size.accumulation
     # Without a batch, the unit of the times is not seconds, so bytes and links say nothing.
     unit = micro if reference.size.batch_per_replica is not None else None
-    jitter = priors.jitter * np.abs(normal[:, 1])
-    if evidence.jitter is not None:
-        jitter = evidence.jitter * np.exp(priors.jitter_sd * normal[:, 1])
-    latency = evidence.between.latency or evidence.within.latency
-    per_collective = (latency or priors.latency) * np.exp(
-        (priors.measured_sd if latency else priors.latency_sd) * normal[:, 7]
-    )
+    # Slow phases of the machine are in the measured spread too, so it is the upper bound of that of single steps.
+    jitter = priors.jitter * np.abs(normal[:, 1]) if evidence.jitter is None else evidence.jitter * uniform[:, 1]
     return Draws(
         fixed=np.clip(-priors.fixed * np.log1p(-uniform[:, 0]), 0.0, 0.9),
         jitter=jitter,
@@ -89,29 +92,34 @@ def parameters(evidence: Evidence, normal: Array, priors: Priors = PRIORS) -> Dr
         crossing=priors.crossing * np.abs(normal[:, 5]),
         between=_transfer(evidence, evidence.between, unit, priors, normal[:, 6], inside=False),
         between_growth=priors.between_growth + priors.between_growth_sd * normal[:, 8],
-        latency=(evidence.collectives or 0) * per_collective / micro,
+        latency_within=_latency(evidence, evidence.within, priors, normal[:, 7]) / micro,
+        latency_between=_latency(evidence, evidence.between, priors, normal[:, 9]) / micro,
+        latency_growth=uniform[:, 10],
         priors=priors,
     )
 
 
+def _latency(evidence: Evidence, link: Link, priors: Priors, normal: Array) -> Array:
+    """Return draws of the seconds of all collectives of an update without bytes."""
+    spread = priors.stated_latency_sd if link.latency else priors.latency_sd
+    return np.asarray((evidence.collectives or 0) * (link.latency or priors.latency) * np.exp(spread * normal))
+
+
 def _transfer(
-    evidence: Evidence, link: Link, micro: float | None, priors: Priors, normal: Array, *, inside: bool
+    evidence: Evidence, link: Link, unit: float | None, priors: Priors, normal: Array, *, inside: bool
 ) -> Array:
-    """Return draws of gradient bytes / bandwidth, relative to a micro-step of ``micro`` seconds."""
+    """Return draws of gradient bytes / bandwidth, relative to a micro-step of ``unit`` seconds."""
     size = evidence.gradient_bytes
-    if link.bytes_per_second is not None and size is not None and micro is not None:
-        measured = link.origin is Origin.MEASURED
-        speed = link.bytes_per_second * (1.0 if measured else priors.stated_share)
-        median, spread = size / speed / micro, priors.measured_sd if measured else priors.stated_sd
-    elif inside:
-        kind = speed_of(link.kind, WITHIN)
-        known = kind is not None and size is not None and micro is not None
-        median = size / kind / micro if known and size and kind and micro else priors.exposed
-        spread = priors.within_sd if known else priors.exposed_sd
-    else:
+    if link.bytes_per_second is not None and size is not None and unit is not None:
+        return np.asarray(size / link.bytes_per_second / priors.stated_share / unit * np.exp(priors.stated_sd * normal))
+    if not inside:
         speed = speed_of(link.kind, BETWEEN) or UNKNOWN_BETWEEN
-        median, spread = (size or UNKNOWN_BYTES) / speed / (micro or 0.2), priors.between_sd
-    return np.asarray(median * np.exp(spread * normal))
+        median = (size or UNKNOWN_BYTES) / speed / (unit or UNKNOWN_MICRO)
+        return np.asarray(median * np.exp(priors.between_sd * normal))
+    of_kind = speed_of(link.kind, WITHIN)
+    if of_kind is None or size is None or unit is None:
+        return np.asarray(priors.exposed * np.exp(priors.exposed_sd * normal))
+    return np.asarray(size / of_kind / unit * np.exp(priors.within_sd * normal))
 
 
 def terms(evidence: Evidence, draws: Draws, size: Size) -> dict[str, Array]:
@@ -121,28 +129,37 @@ def terms(evidence: Evidence, draws: Draws, size: Size) -> dict[str, Array]:
     share = 1.0 if reference is None or size.batch_per_replica is None else size.batch_per_replica / reference
     compute = (1 - draws.fixed) * share
     micro = compute + draws.fixed
-    waits = draws.jitter * math.sqrt(2 * math.log(size.replicas))
+    waits = draws.jitter * NormalDist().inv_cdf((size.replicas - 3 / 8) / (size.replicas + 1 / 4))
     lost = np.zeros_like(waits)
     if size.nodes > 1:
         lost = draws.crossing * (1 + priors.crossing_growth * math.log2(size.nodes / 2))
     local = math.ceil(size.replicas / size.nodes)
-    within = draws.within * (_ring(local) * (local / 2) ** draws.growth if local > 1 else 0.0)
-    between = draws.between * (_ring(size.nodes) * (size.nodes / 2) ** draws.between_growth if size.nodes > 1 else 0.0)
-    latency = draws.latency * math.log2(size.replicas) if size.replicas > 1 else 0.0 * draws.latency
-    communication = within + between + latency
-    backward = priors.backward * micro * (1 + waits + lost)
-    power = draws.overlap
-    exposed = (backward**power + communication**power) ** (1 / power) - backward
-    visible = exposed / np.where(communication > 0, communication, 1.0)
-    return {
+    zero = np.zeros_like(waits)
+    within = draws.within * _ring(local) * (local / 2) ** draws.growth if local > 1 else zero
+    across = draws.between * _ring(size.nodes) * (size.nodes / 2) ** draws.between_growth if size.nodes > 1 else zero
+    latency = sum(
+        (
+            one * math.log2(count) * ((count - 1) / math.log2(count)) ** draws.latency_growth
+            for one, count in ((draws.latency_within, local), (draws.latency_between, size.nodes))
+            if count > 1
+        ),
+        start=zero,
+    )
+    found = {
         "compute": size.accumulation * compute,
         "fixed": size.accumulation * draws.fixed,
         "stragglers": size.accumulation * micro * waits,
         "crossing": size.accumulation * micro * lost,
-        "within": within * visible,
-        "between": between * visible,
-        "latency": latency * visible,
     }
+    if evidence.servers is not None:
+        busy = sum(found.values(), start=zero)
+        capacity = 2 * size.replicas / max(1, evidence.servers) * draws.between
+        return {**found, "within": zero, "between": np.maximum(0.0, capacity - busy), "latency": latency}
+    communication = within + across + latency
+    backward = priors.backward * micro * (1 + waits + lost)
+    exposed = (backward**draws.overlap + communication**draws.overlap) ** (1 / draws.overlap) - backward
+    visible = exposed / np.where(communication > 0, communication, 1.0)
+    return {**found, "within": within * visible, "between": across * visible, "latency": latency * visible}
 
 
 def _ring(count: int) -> float:

@@ -16,8 +16,8 @@ from pytest_ddl.bench.forecasting.priors import PRIORS, Priors
 from pytest_ddl.bench.forecasting.refusals import Warned, refusal, warnings
 
 LEVEL = 0.9
-FEWEST_EFFECTIVE = 5.0
-"""Effective number of draws below which no draw explains the measurements."""
+LARGEST_MISFIT = 16.0
+"""Misfit above which the measurements contradict each other: the best draw is 4 standard deviations of noise away."""
 FLOOR = 0.8
 """Efficiency whose loss the forecast names, unless another one is asked for."""
 
@@ -50,8 +50,8 @@ class Point:
 
     @property
     def binding(self) -> str:
-        """Name of the term that costs the most beside the computation itself; empty without a forecast."""
-        costs = {name: share for name, share in self.shares.items() if name not in ("compute", "fixed")}
+        """Name of the term that costs the most beside the computation itself; empty without a forecast or a cost."""
+        costs = {name: share for name, share in self.shares.items() if name not in ("compute", "fixed") and share > 0}
         return max(costs, key=lambda name: costs[name]) if costs else ""
 
     def as_json(self) -> dict[str, Any]:
@@ -80,9 +80,10 @@ class Posterior:
         total = sum(parts.values(), start=np.zeros_like(self.fitted.scale))
         doublings = max(0.0, math.log2(size.replicas / self.evidence.largest.size.replicas))
         count = len(self.evidence.observations)
-        unknown = math.hypot(
-            self.fitted.noise * math.sqrt(1 + 1 / count), self.fitted.draws.priors.discrepancy * doublings
-        )
+        nodes = max(0.0, math.log2(size.nodes / max(one.size.nodes for one in self.evidence.observations)))
+        priors = self.fitted.draws.priors
+        beyond = priors.discrepancy * doublings + priors.discrepancy_nodes * nodes
+        unknown = math.hypot(self.fitted.noise * math.sqrt(1 + 1 / count), beyond)
         deviation = unknown * np.random.default_rng(0).standard_normal(len(total))
         low, high = self._quantiles(np.log(total) + self.fitted.scale + deviation)
         alone = alone or Size(1, 1, size.batch_per_replica, size.accumulation)
@@ -176,8 +177,11 @@ def forecast(
 
 def _point(posterior: Posterior, size: Size, *, strong: bool) -> Point:
     reason = refusal(posterior.evidence, size)
-    if not reason and posterior.fitted.effective < FEWEST_EFFECTIVE:
-        reason = "no term of the model explains the measured times: measure again, and more sizes"
+    if not reason and posterior.fitted.misfit > LARGEST_MISFIT:
+        reason = (
+            f"the measured times contradict each other by {posterior.fitted.noise:.0%}, and no term explains that: "
+            "measure again"
+        )
     if reason:
         return Point(size, refused=reason)
     return posterior.predict(size, alone=_alone(posterior.evidence, strong=strong))

@@ -18,8 +18,6 @@ class Priors:
     """Mean share of a micro-step that does not depend on the batch. Exponential."""
     jitter: float = 0.015
     """Scale of the relative spread of a step, of which N replicas wait for the slowest. Half normal."""
-    jitter_sd: float = 0.4
-    """Spread of the logarithm, if the jitter was measured."""
     exposed: float = 0.035
     """Median share of communication within a node, if bytes or link are unknown. Log-normal."""
     exposed_sd: float = 1.5
@@ -45,15 +43,17 @@ class Priors:
     stated_share: float = 0.7
     """Share of a stated bandwidth that training reaches. Zhang et al. 2020 (arXiv 2006.10103) measure less than the
     data sheet on each system."""
-    measured_sd: float = 0.15
-    """Spread of the logarithm of a bandwidth that was measured with other messages than those of the program."""
     latency: float = 50e-6
     """Median seconds of a very small all-reduce over two replicas. Log-normal."""
     latency_sd: float = 1.2
+    stated_latency_sd: float = 0.35
+    """Spread of the logarithm of a latency that somebody states."""
     noise: float = 0.013
     """Relative noise of one published or measured time, beside the spread that is known."""
     discrepancy: float = 0.012
     """Error of the model itself, for each doubling of replicas beyond the largest measured number."""
+    discrepancy_nodes: float = 0.03
+    """The same for each doubling of nodes beyond the largest measured number. Networks have more layers than one."""
     backward: float = 0.65
     """Share of the computation with which communication can overlap: the backward pass takes twice the forward one."""
 
@@ -66,7 +66,8 @@ BETWEEN = {"InfiniBand": 80e9}
 """The same between nodes. It narrows a link that was measured; without a measurement such a link is refused."""
 UNKNOWN_BETWEEN = 2e9
 UNKNOWN_BYTES = 100e6
-"""Gradient that is assumed where only the time of a step between nodes matters, and its bytes are not known."""
+UNKNOWN_MICRO = 0.2
+"""Bytes of a gradient and seconds of a micro-step, if they are not known and nodes were crossed in a measurement."""
 
 
 def speed_of(kind: str, table: dict[str, float]) -> float | None:

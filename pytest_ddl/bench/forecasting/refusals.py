@@ -34,6 +34,15 @@ def shares_cores(evidence: Evidence, _size: Size) -> str:
     )
 
 
+def below_one_example(_evidence: Evidence, size: Size) -> str:
+    """Refuse sizes whose replicas would have less than one example."""
+    if size.batch_per_replica is None or size.batch_per_replica >= 1:
+        return ""
+    return (
+        f"{size.replicas} replicas would have {size.batch_per_replica:.3g} examples each: keep the batch of a replica"
+    )
+
+
 def wrong_baseline(evidence: Evidence, _size: Size) -> str:
     """Refuse if more replicas were more than proportionally faster."""
     worst = max(efficiencies(evidence.observations), key=lambda pair: pair[1], default=None)
@@ -54,9 +63,13 @@ def too_far(evidence: Evidence, size: Size) -> str:
 
 
 def unknown_link_between(evidence: Evidence, size: Size) -> str:
-    """Refuse sizes on several nodes if nothing is known about the link between them."""
-    if size.nodes < 2 or evidence.has_crossed or evidence.between.bytes_per_second is not None:
+    """Refuse sizes on several nodes if nothing is known about the link between them, or about the bytes."""
+    if size.nodes < 2 or evidence.has_crossed:
         return ""
+    if evidence.between.bytes_per_second is not None:
+        known = evidence.gradient_bytes is not None and evidence.reference.size.batch_per_replica is not None
+        what = "the bytes of the gradients and the batch of a replica are needed to use the stated link"
+        return "" if known else f"{what}: measure with counters, or on two nodes"
     of_kind = f" ({evidence.between.kind} has no number)" if evidence.between.kind else ""
     return (
         f"{size.replicas} replicas need {size.nodes} nodes, and their link was neither measured nor stated{of_kind}: "
@@ -78,18 +91,16 @@ def unknown_link_within(evidence: Evidence, size: Size) -> str:
 
 def unknown_capacity(evidence: Evidence, size: Size) -> str:
     """Refuse parameter servers whose capacity is not known: they saturate, and smaller runs do not show it."""
-    if not evidence.servers or size.replicas <= evidence.largest.size.replicas:
+    if evidence.servers is None or size.replicas <= evidence.largest.size.replicas:
         return ""
-    if evidence.between.bytes_per_second is not None or size.nodes == 1:
+    if evidence.servers and evidence.between.bytes_per_second is not None and evidence.gradient_bytes is not None:
         return ""
-    return (
-        "parameter servers saturate at a capacity that smaller runs do not show: give the link of the servers with "
-        "--link (one server on each node is assumed)"
-    )
+    return "parameter servers saturate at a capacity that smaller runs do not show: give --servers=N and their --link"
 
 
 REFUSALS: tuple[Callable[[Evidence, Size], str], ...] = (
     shares_cores,
+    below_one_example,
     wrong_baseline,
     too_far,
     unknown_capacity,
@@ -116,5 +127,7 @@ def warnings(evidence: Evidence) -> Iterator[Warned]:
     for name, link in (("within a node", evidence.within), ("between nodes", evidence.between)):
         if link.origin is Origin.STATED and link.bytes_per_second is not None:
             yield Warned(f"the link {name} is stated and was not measured", "measure two replicas over it")
+    if evidence.servers:
+        yield Warned(f"{evidence.servers} parameter servers with equal shares are assumed", "measure more workers")
     if evidence.gradient_bytes is None:
         yield Warned("the bytes of the gradients are not known", "give a measurement with counters")

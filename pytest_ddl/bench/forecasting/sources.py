@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.forecasting.evidence import Evidence
-from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
+from pytest_ddl.bench.forecasting.from_matrix import Stated, evidence_of
 from pytest_ddl.bench.forecasting.predicting import Point
 from pytest_ddl.bench.forecasting.published import Series, SeriesError, read_series
 from pytest_ddl.bench.matrix import Matrix
@@ -24,6 +24,7 @@ class Earlier:
     """Forecast that was made and saved before."""
 
     program: str
+    strategy: str
     points: tuple[Point, ...]
 
 
@@ -46,7 +47,7 @@ def measured(paths: Sequence[Path], strategy: str | None, stated: Stated) -> Evi
     matrices = [matrix_of(path) for path in paths]
     try:
         return evidence_of(matrices, strategy, stated, name=f"{', '.join(map(str, paths))}")
-    except NoEvidenceError as error:
+    except ValueError as error:
         raise SourceError(f"{', '.join(map(str, paths))}: {error}") from None
 
 
@@ -59,7 +60,7 @@ def matrix_of(path: Path) -> Matrix:
     found = data.get("matrix", data)
     try:
         return Matrix.from_json(found)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SourceError(
             f"{path} has no launches ({type(error).__name__}: {error}): give a file of pytest-ddl evaluate, or one of "
             "Matrix.save()"
@@ -74,7 +75,11 @@ def earlier(path: Path) -> Earlier | None:
     data = _json(path)
     if not {"program", "points", "evidence"} <= data.keys():
         return None
-    return Earlier(data["program"], tuple(Point.from_json(point) for point in data["points"]))
+    try:
+        points = tuple(Point.from_json(point) for point in data["points"])
+        return Earlier(data["program"], data["evidence"]["strategy"], points)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"{path} is no forecast of this version ({type(error).__name__}: {error})") from None
 
 
 def _json(path: Path) -> dict[str, Any]:

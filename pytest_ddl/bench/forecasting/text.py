@@ -95,9 +95,9 @@ def _limit(forecast: Forecast) -> Iterator[str]:
     if limit is None:
         return
     if limit.replicas is None or limit.efficiency is None:
-        yield f"The efficiency stays above {limit.floor:.0%} up to {limit.largest} replicas."
+        yield f"The efficiency is above {limit.floor:.0%} up to {limit.largest} replicas; more are refused."
         return
-    start = f"At {limit.replicas} replicas the efficiency falls to {limit.efficiency:.0%}, below {limit.floor:.0%}"
+    start = f"At {limit.replicas} replicas the efficiency is {limit.efficiency:.0%}, below {limit.floor:.0%}"
     remedies = ", ".join(f"{name}: {found:.0%}" for name, found in list(limit.remedies.items())[:3])
     yield f"{start}. What would raise it there: {remedies}." if remedies else f"{start}. No change looked at raises it."
 

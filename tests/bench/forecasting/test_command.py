@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ddl.bench import Counters, Matrix
 from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
-from pytest_ddl.bench.outcome import OK, USAGE, WRONG
+from pytest_ddl.bench.outcome import INCOMPLETE, OK, USAGE, WRONG
 from pytest_ddl.cli import main
 from tests.bench.made import launch
 
@@ -52,7 +52,7 @@ def test_launches_become_evidence() -> None:
 def test_launches_that_shared_cores_are_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "loose.json"
     matrix(NOW, pinned=False).save(path)
-    assert main(["forecast", str(path), "--replicas=2"]) == OK
+    assert main(["forecast", str(path), "--replicas=2"]) == INCOMPLETE
     out = " ".join(capsys.readouterr().out.split())
     assert "were not pinned and shared cores when they were measured" in out
 
@@ -123,9 +123,11 @@ def test_published_series_are_checked(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (["--replicas=a"], "--replicas=a must be whole numbers"),
         (["--replicas=0,2"], "--replicas=0,2: each number must be at least 1"),
-        (["--link=fast"], "--link=fast has no bandwidth"),
-        (["--link=25"], "--link: '25' is not a bandwidth"),
-        (["--link-within=string"], "--link-within=string is no speed"),
+        (["--link=fast"], "--link: 'fast' must be a bandwidth"),
+        (["--link-within=string"], "--link-within: 'string' must be a bandwidth"),
+        (["--nodes=3"], "nodes=3 does not divide the 2 replicas"),
+        (["--per-node=1"], "per_node=1, but multi_worker_mirrored[workers=2] had 2 replicas on a node"),
+        (["--servers=2"], "--servers=2 is for series of a CSV file"),
         (["--score=x.json"], "--score=x.json needs --check"),
         (["--strategy=mirrored"], "no launch of mirrored was measured"),
         (["--check=missing.json"], "missing.json cannot be read"),
@@ -141,8 +143,34 @@ def test_wrong_options_are_named(
     assert error.count("\n") == 1
 
 
+def test_another_strategy_is_not_compared(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, later = (tmp_path / f"{name}.json" for name in ("forecast", "later"))
+    assert main(["forecast", str(measured), "--replicas=4", "--nodes=2", f"--output={saved}"]) == OK
+    matrix({"mirrored[replicas=4]": 0.1}).save(later)
+    assert main(["forecast", str(saved), f"--check={later}", "--nodes=4"]) == USAGE
+    assert "no launch of multi_worker_mirrored was measured" in capsys.readouterr().err
+    matrix({"multi_worker_mirrored[workers=4]": 0.1}, pinned=False).save(later)
+    assert main(["forecast", str(saved), f"--check={later}", "--nodes=4"]) == USAGE
+    assert "were not pinned and shared cores" in capsys.readouterr().err
+
+
+def test_options_that_a_table_has_in_its_rows_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(Path(__file__).with_name("published_scaling.csv"))
+    for option, words in (("--nodes=2", "is for launches"), ("--check=x.json", "are in the file itself")):
+        assert main(["forecast", path, option]) == USAGE
+        assert words in capsys.readouterr().err
+    assert main(["forecast", path, "--check", "--output=x.json"]) == USAGE
+    assert "--output=x.json writes a new forecast" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("text", "words"), [("[]", "is not a file of launches"), ("{}", "has no launches"), ("{", "cannot be read")]
+    ("text", "words"),
+    [
+        ('{"program": "a", "evidence": {}, "points": [{}]}', "is no forecast of this version"),
+        ("[]", "is not a file of launches"),
+        ("{}", "has no launches"),
+        ("{", "cannot be read"),
+    ],
 )
 def test_wrong_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:
     path = tmp_path / "own.json"

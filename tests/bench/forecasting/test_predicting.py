@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddl.bench.forecasting.evidence import Link, Observation, Origin, Size, parse_link
+from pytest_ddl.bench.forecasting.evidence import Link, Observation, Origin, Size, named_link, parse_link
 from pytest_ddl.bench.forecasting.fitting import fit
 from pytest_ddl.bench.forecasting.predicting import Point, forecast
 from tests.bench.forecasting.curves import curve, evidence, seconds
@@ -61,7 +61,8 @@ def test_a_program_that_scales_has_no_limit() -> None:
 
 
 def test_waiting_binds_if_steps_vary() -> None:
-    given = evidence(curve([1, 2], gradient=0.0), jitter=0.1)
+    link = Link("NVLink", origin=Origin.ASSUMED)
+    given = evidence(curve([1], per_node=16), per_node=16, jitter=0.2, gradient_bytes=1e3, within=link)
     assert forecast(given, [16]).points[0].binding == "stragglers"
 
 
@@ -94,8 +95,14 @@ def test_a_stated_link_stands_in_for_a_measured_one() -> None:
 
 def test_measurements_that_no_draw_explains_widen_the_interval() -> None:
     smooth = curve([1, 2, 4, 8], gradient=0.01)
-    torn = (smooth[0], replace(smooth[1], seconds=smooth[1].seconds * 1.3), *smooth[2:])
-    assert fit(evidence(torn)).noise > 2 * fit(evidence(smooth)).noise
+    torn = (smooth[0], replace(smooth[1], seconds=smooth[1].seconds * 1.15), *smooth[2:])
+    assert fit(evidence(torn)).noise > 1.5 * fit(evidence(smooth)).noise
+
+
+def test_measurements_that_contradict_each_other_are_refused() -> None:
+    one, two = curve([1, 2], gradient=0.01)
+    torn = evidence((one, replace(two, seconds=1000 * two.seconds)))
+    assert "the measured times contradict each other" in forecast(torn, [4]).points[0].refused
 
 
 def test_a_point_survives_json() -> None:
@@ -108,26 +115,81 @@ def test_a_point_survives_json() -> None:
     ("text", "speed", "latency"),
     [
         ("25Gbit/s", 3.125e9, None),
+        ("25Gb/s", 3.125e9, None),
+        ("25GB/s", 25e9, None),
         ("1.1 GB/s, 80us", 1.1e9, 80e-6),
-        ("20 GbE (p2.16xlarge)", 2.5e9, None),
-        ("200mbit/s,2ms", 25e6, 2e-3),
-        ("InfiniBand", None, None),
-        ('EC2 "high" (about 1 GbE class)', None, None),
+        ("200Mbps,2ms", 25e6, 2e-3),
     ],
 )
-def test_links_are_read(text: str, speed: float | None, latency: float | None) -> None:
+def test_a_stated_link_is_read(text: str, speed: float, latency: float | None) -> None:
     found = parse_link(text)
     assert (found.bytes_per_second, found.latency) == (pytest.approx(speed), pytest.approx(latency))
+    assert found.origin is Origin.STATED
+
+
+@pytest.mark.parametrize(
+    "text", ["25", "1e3Gbit/s", "-25Gbit/s", "2x100Gbit/s", "25Gbit/s,5s", "25gb/s", "0Gbit/s", "1,000Gbit/s", "fast"]
+)
+def test_a_link_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be a bandwidth such as 25Gbit/s"):
+        parse_link(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "speed"),
+    [("20 GbE (p2.16xlarge)", 2.5e9), ("InfiniBand", None), ('EC2 "high" (about 1 GbE class)', None), ("0 GbE", None)],
+)
+def test_a_link_of_a_table_may_have_a_number(text: str, speed: float | None) -> None:
+    found = named_link(text)
+    assert (found.kind, found.bytes_per_second) == (text, pytest.approx(speed))
     assert found.origin is (Origin.STATED if speed else Origin.UNKNOWN)
 
 
-def test_a_number_without_a_unit_is_no_link() -> None:
-    with pytest.raises(ValueError, match="'25' is not a bandwidth: give a number and one of Gbit/s"):
-        parse_link("25")
+def test_a_stated_link_matters() -> None:
+    given = evidence(curve([1, 2], per_node=2), per_node=2, gradient_bytes=50e6)
+    slow, fast = (
+        forecast(replace(given, between=parse_link(text)), [8]).points[0].seconds or 0
+        for text in ("1Gbit/s", "100Gbit/s")
+    )
+    assert slow > 4 * fast
+
+
+def test_the_latency_of_the_network_does_not_count_within_a_node() -> None:
+    given = evidence(curve([1, 2], per_node=8), per_node=8, gradient_bytes=1e6, collectives=10)
+    near, far = (
+        forecast(replace(given, between=parse_link(text)), [8]).points[0].seconds for text in ("1Gbit/s", "1Gbit/s,5ms")
+    )
+    assert near == far
+
+
+def test_servers_are_never_faster_than_their_links() -> None:
+    # Each worker sends and receives 100 MB at 1 GB/s, and all go through one server.
+    times = tuple(Observation(Size(count, count, 64), 0.2 * count) for count in (1, 2))
+    link = Link("Ethernet", 1e9 / 0.7, origin=Origin.STATED)
+    given = evidence(times, gradient_bytes=100e6, servers=1, between=link)
+    point = forecast(given, [16]).points[0]
+    assert _holds(point, 3.2)
+    assert point.binding == "between"
 
 
 def test_a_program_without_measurements_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no measurement to start from"):
         evidence(())
-    with pytest.raises(ValueError, match="must have positive numbers"):
-        evidence((Observation(Size(1), 0.0),))
+
+
+@pytest.mark.parametrize("seconds_", [0.0, -1.0, math.nan, math.inf])
+def test_times_and_sizes_must_be_positive(seconds_: float) -> None:
+    with pytest.raises(ValueError, match=r"the time of 2 replicas is .* must be positive"):
+        Observation(Size(2), seconds_)
+    for size in ({"batch_per_replica": seconds_}, {"accumulation": seconds_}):
+        with pytest.raises(ValueError, match=f"{next(iter(size))}=.* must be a positive number"):
+            Size(2, **size)
+    with pytest.raises(ValueError, match="replicas=0 must be a positive number"):
+        Size(0)
+    with pytest.raises(ValueError, match="nodes=3 is more than the 2 replicas"):
+        Size(2, 3)
+
+
+def test_batches_are_known_for_all_sizes_or_for_none() -> None:
+    with pytest.raises(ValueError, match="some measurements have a batch size and some do not"):
+        evidence((Observation(Size(1), 1.0), Observation(Size(2, 1, 8), 1.0)))

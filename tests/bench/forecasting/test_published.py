@@ -35,7 +35,7 @@ def test_later_points_are_predicted(scores: list[Scored]) -> None:
 
 def test_intervals_are_not_too_wide(scores: list[Scored]) -> None:
     widths = sorted((one.high or 0) / (one.low or 1) for one in scores if one.low is not None)
-    assert widths[len(widths) // 2] < 1.2
+    assert widths[len(widths) // 2] < 1.25
 
 
 def test_series_that_cannot_be_known_are_refused(scores: list[Scored]) -> None:
@@ -54,8 +54,17 @@ def test_series_that_cannot_be_known_are_refused(scores: list[Scored]) -> None:
     [
         ("series,role,devices,nodes\n", "has no column throughput"),
         ("series,role,devices,nodes,throughput\na,start,1,1,5\n", "line 2: role='start' is neither anchor nor target"),
-        ("series,role,devices,nodes,throughput\na,anchor,1,1,\n", "line 2: could not convert"),
-        ("series,role,devices,nodes,throughput\na,anchor,1,1,-3\n", "must have positive numbers"),
+        ("series,role,devices,nodes,throughput\na,anchor,1,1,\n", "line 2: devices, nodes and throughput"),
+        ("series,role,devices,nodes,throughput\na,anchor,1,1,-3\n", "line 2: throughput=-3.0 must be a positive"),
+        ("series,role,devices,nodes,throughput\na,target,1,1,nan\n", "line 2: throughput='nan' must be finite"),
+        ("series,role,devices,nodes,throughput\na,anchor,0,1,3\n", "line 2: devices=0 must be a whole number"),
+        ("series,role,devices,nodes,throughput\na,anchor,1.5,1,3\n", "line 2: devices=1.5 must be a whole number"),
+        ("series,role,devices,nodes,throughput\na,anchor,1\n", "line 2: devices, nodes and throughput"),
+        ("series,role,devices,nodes,throughput\na\n", "line 2: role='' is neither"),
+        (
+            "series,role,devices,nodes,throughput,batch_per_device\na,anchor,1,1,9,8\na,target,2,1,9,\n",
+            "some rows have batch_per_device and some do not",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -68,7 +77,10 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str, words: s
 
 def test_a_file_needs_only_five_columns(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
-    path.write_text("series,role,devices,nodes,throughput\na,anchor,1,1,100\na,anchor,2,1,190\na,target,4,1,370\n")
+    rows = "a,anchor,1,1,100\na,anchor,2,1,190\na,anchor,2,1,190\na,target,4,1,370\n"
+    # As spreadsheets write it.
+    path.write_text(f"\ufeffseries,role,devices,nodes,throughput\n{rows}", encoding="utf-8")
     (one,) = read_series(path)
     assert one.evidence.per_node == 2
+    assert len(one.evidence.observations) == 2
     assert [target.throughput for target in one.targets] == [370]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from pytest_ddl.bench.forecasting.predicting import forecast
 from pytest_ddl.bench.forecasting.refusals import REFUSALS, refusal, warnings
 from tests.bench.forecasting.curves import curve, evidence
 
+LINKED: dict[str, Any] = {"between": Link("Ethernet", 1e9, origin=Origin.STATED), "gradient_bytes": 1e6}
 STATED = Link("Ethernet", 1e9, origin=Origin.STATED)
 INSIDE = evidence(curve([1, 2], per_node=2), per_node=2)
 ACROSS = evidence(curve([1, 2]))
@@ -27,7 +29,9 @@ def _slow_baseline() -> Evidence:
         (replace(ACROSS, shares_cores="they shared"), ACROSS, Size(4, 4, 64), "they shared: their times say nothing"),
         (_slow_baseline(), ACROSS, Size(4, 4, 64), "2 replicas were 1.10 times as fast as ideal"),
         (ACROSS, evidence(curve([1, 4])), Size(64, 64, 64), "64 replicas are more than 16 times the 2"),
-        (INSIDE, replace(INSIDE, between=STATED), Size(4, 2, 64), "their link was neither measured nor stated"),
+        (INSIDE, replace(INSIDE, **LINKED), Size(4, 2, 64), "their link was neither measured nor stated"),
+        (replace(INSIDE, between=STATED), replace(INSIDE, **LINKED), Size(4, 2, 64), "the bytes of the gradients and"),
+        (ACROSS, ACROSS, Size(4, 4, 0.5), "4 replicas would have 0.5 examples each"),
         (INSIDE, evidence(curve([1, 4], per_node=2), per_node=2), Size(8, 4, 64), "their link was neither"),
         (
             evidence(curve([1]), per_node=2),
@@ -36,8 +40,8 @@ def _slow_baseline() -> Evidence:
             "no two replicas of one node were measured",
         ),
         (
-            replace(ACROSS, servers=True),
-            replace(ACROSS, servers=True, between=STATED),
+            replace(ACROSS, servers=0, **LINKED),
+            replace(ACROSS, servers=2, **LINKED),
             Size(4, 4, 64),
             "parameter servers saturate",
         ),
@@ -45,7 +49,7 @@ def _slow_baseline() -> Evidence:
 )
 def test_a_size_is_refused_for_its_reason_alone(refused: Evidence, allowed: Evidence, size: Size, words: str) -> None:
     assert words in refusal(refused, size)
-    assert refusal(allowed, size) == ""
+    assert refusal(allowed, replace(size, batch_per_replica=max(1, size.batch_per_replica or 1))) == ""
 
 
 def test_each_reason_has_a_case() -> None:
