@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import re
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ from pytest_ddl.target import Target, TargetError
 
 BUILT_IN = "pytest_ddl.bench.studies.medical:train_mlp"
 """Training function of the command without a target."""
+_START_MESSAGE = re.compile(r"I\d{4} |WARNING: All log messages before absl|To enable the following instructions")
 _MACHINE = ("host", "cpu", "cores", "gpu")
 _PACKAGES = ("numpy", "keras")
 
@@ -102,7 +107,8 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     cells = cells_of(harness, options.strategies, sizes, plan)
     # The processes that train import TensorFlow in the meantime.
     harness.warm_up()
-    train = target.load()
+    with _without_start_messages():
+        train = target.load()
     identity = _identity(options, plan, sizes, target)
     found = None if options.restart else store.continued(folder, identity)
     if found is None:
@@ -223,6 +229,28 @@ def _default_sizes(harness: Harness, device: str) -> tuple[int, ...]:
 
     most = harness.machine.gpus if harness.device(DdlMark(device=device)) == "gpu" else available_cores()
     return tuple(size for size in (1, 2, 4) if size <= max(1, most))
+
+
+@contextmanager
+def _without_start_messages() -> Iterator[None]:
+    """Hide the messages of TensorFlow at its import, which the program may do here. Show everything else.
+
+    TensorFlow writes some of them before it reads ``TF_CPP_MIN_LOG_LEVEL``, to the file and not to ``sys.stderr``.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            lines = file.read().decode(errors="replace").splitlines(keepends=True)
+            sys.stderr.write("".join(line for line in lines if not _START_MESSAGE.match(line)))
 
 
 def _try_to_write(folder: Path) -> None:
