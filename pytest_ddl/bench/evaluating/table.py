@@ -238,7 +238,10 @@ class Summary:
     def _staleness(self, cell: Cell) -> str:
         if cell.kind != "asynchronous":
             return NONE
-        counts = staleness_of(self.evaluation.curves_of(cell.variant, cell.batch))
+        curves = self.evaluation.curves_of(cell.variant, cell.batch)
+        if not curves:
+            return NONE
+        counts = staleness_of(curves)
         if not counts:
             return self._note(
                 f"{cell.strategy}: staleness is counted only for steps of run.steps; this program schedules its own"
