@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from pytest_ddl.bench.evaluating import page, store, table
 from pytest_ddl.bench.evaluating.plan import SWEEP, Plan, UsageError, available_cores, cells_of
-from pytest_ddl.bench.evaluating.records import Evaluation, Identity
+from pytest_ddl.bench.evaluating.records import Cell, Evaluation, Identity
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
 from pytest_ddl.bench.machine import load_note, machine_facts
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
@@ -105,6 +104,8 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     harness = process_harness()
     sizes = replicas or _default_sizes(harness, plan.device)
     cells = cells_of(harness, options.strategies, sizes, plan)
+    if cells[0].reason:
+        raise UsageError(f"--device={plan.device}: {cells[0].variant} {cells[0].reason}")
     # The processes that train import TensorFlow in the meantime.
     harness.warm_up()
     with _without_start_messages():
@@ -112,7 +113,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     identity = _identity(options, plan, sizes, target)
     found = None if options.restart else store.continued(folder, identity)
     if found is None:
-        evaluation = _new(identity, cells)
+        evaluation = _new(identity, cells, _gpu_notes(harness, cells, plan))
     else:
         evaluation = found
         state = "is complete" if found.complete else "goes on"
@@ -123,15 +124,31 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     return _conclude(evaluation, folder)
 
 
-def _new(identity: Identity, cells: tuple[Any, ...]) -> Evaluation:
+def _gpu_notes(harness: Harness, cells: tuple[Cell, ...], plan: Plan) -> list[str]:
+    """Return a note if replicas share GPUs. Workers on one machine all take its first GPU."""
+    from pytest_ddl.items.selection import DdlMark
+
+    if harness.device(DdlMark(device=plan.device)) != "gpu":
+        return []
+    several = [cell for cell in cells if cell.replicas > 1 and not cell.reason]
+    shared = [
+        cell.variant
+        for cell in several
+        if cell.replicas > harness.machine.gpus or cell.strategy == "multi_worker_mirrored"
+    ]
+    return [f"{', '.join(shared)}: replicas share GPUs, so their speed says nothing about scaling."] if shared else []
+
+
+def _new(identity: Identity, cells: tuple[Cell, ...], notes: list[str]) -> Evaluation:
     load = load_note()
-    notes = (f"The machine was busy at the start ({load}): these times are not reliable.",) if load else ()
+    if load:
+        notes = [*notes, f"The machine was busy at the start ({load}): these times are not reliable."]
     return Evaluation(
         identity,
         cells,
         f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 

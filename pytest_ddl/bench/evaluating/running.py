@@ -164,9 +164,11 @@ class Runner:
     # -- what a part does ------------------------------------------------------------------------
 
     def _reference_trained(self, evaluation: Evaluation, cell: Cell, batch: int, seed: int, moved: bool) -> Evaluation:
+        from pytest_ddl.cluster.cluster import ClusterError
+
         try:
             curve = self._train_once(cell, batch, seed, moved)
-        except BenchError as error:
+        except (BenchError, ClusterError) as error:
             raise EvaluationError(f"the program does not train on one device: {error}") from None
         evaluation = replace(evaluation, curves=(*evaluation.curves, curve))
         if evaluation.target is None and not moved and batch == cell.batch:
