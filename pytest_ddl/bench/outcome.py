@@ -13,7 +13,8 @@ OK = 0
 """Nothing is wrong."""
 WRONG = 1
 """``gate`` and ``history``: a regression. ``experiment``: the training is wrong, or nothing was measured or written.
-``asv``: asv cannot run, or saved nothing. ``doctor``: a problem of this machine."""
+``evaluate``: the same, under any strategy. ``asv``: asv cannot run, or saved nothing. ``doctor``: a problem of this
+machine."""
 USAGE = 2
 """A wrong command line, or nothing to work on. asv itself returns it if a benchmark failed."""
 INCOMPLETE = 3

@@ -344,6 +344,16 @@ def asynchronous(run: Any) -> None:
     assert len(losses) == run.steps_limit
 
 
+def overlaps(run: Any) -> None:
+    """Five batches of a finite dataset, and then as many of a dataset function."""
+    model, optimizer = make(run)
+    run.watch(model=model, optimizer=optimizer)
+    step = step_of(run, model, optimizer)
+    assert len(list(run.steps(step, batched(40, run.global_batch_size)))) == 5
+    assert len(list(run.steps(step, lambda _context: batched(40, run.global_batch_size)))) == 5
+    assert len(list(run.steps(step, batched(40, run.global_batch_size), steps=2))) == 2
+
+
 def leaves_a_mess(_run: Any) -> None:
     keras.config.set_floatx("float16")
     keras.config.set_dtype_policy("mixed_bfloat16")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import re
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from pytest_ddl.bench.evaluating import page, store, table
 from pytest_ddl.bench.evaluating.plan import SWEEP, Plan, UsageError, available_cores, cells_of
-from pytest_ddl.bench.evaluating.records import Evaluation, Identity
+from pytest_ddl.bench.evaluating.records import Cell, Evaluation, Identity
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
 from pytest_ddl.bench.machine import load_note, machine_facts
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
@@ -22,6 +25,7 @@ from pytest_ddl.target import Target, TargetError
 
 BUILT_IN = "pytest_ddl.bench.studies.medical:train_mlp"
 """Training function of the command without a target."""
+_START_MESSAGE = re.compile(r"I\d{4} |WARNING: All log messages before absl|To enable the following instructions")
 _MACHINE = ("host", "cpu", "cores", "gpu")
 _PACKAGES = ("numpy", "keras")
 
@@ -100,13 +104,16 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     harness = process_harness()
     sizes = replicas or _default_sizes(harness, plan.device)
     cells = cells_of(harness, options.strategies, sizes, plan)
+    if cells[0].reason:
+        raise UsageError(f"--device={plan.device}: {cells[0].variant} {cells[0].reason}")
     # The processes that train import TensorFlow in the meantime.
     harness.warm_up()
-    train = target.load()
+    with _without_start_messages():
+        train = target.load()
     identity = _identity(options, plan, sizes, target)
     found = None if options.restart else store.continued(folder, identity)
     if found is None:
-        evaluation = _new(identity, cells)
+        evaluation = _new(identity, cells, _gpu_notes(harness, cells, plan))
     else:
         evaluation = found
         state = "is complete" if found.complete else "goes on"
@@ -117,15 +124,31 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     return _conclude(evaluation, folder)
 
 
-def _new(identity: Identity, cells: tuple[Any, ...]) -> Evaluation:
+def _gpu_notes(harness: Harness, cells: tuple[Cell, ...], plan: Plan) -> list[str]:
+    """Return a note if replicas share GPUs. Workers on one machine all take its first GPU."""
+    from pytest_ddl.items.selection import DdlMark
+
+    if harness.device(DdlMark(device=plan.device)) != "gpu":
+        return []
+    several = [cell for cell in cells if cell.replicas > 1 and not cell.reason]
+    shared = [
+        cell.variant
+        for cell in several
+        if cell.replicas > harness.machine.gpus or cell.strategy == "multi_worker_mirrored"
+    ]
+    return [f"{', '.join(shared)}: replicas share GPUs, so their speed says nothing about scaling."] if shared else []
+
+
+def _new(identity: Identity, cells: tuple[Cell, ...], notes: list[str]) -> Evaluation:
     load = load_note()
-    notes = (f"The machine was busy at the start ({load}): these times are not reliable.",) if load else ()
+    if load:
+        notes = [*notes, f"The machine was busy at the start ({load}): these times are not reliable."]
     return Evaluation(
         identity,
         cells,
         f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
@@ -223,6 +246,28 @@ def _default_sizes(harness: Harness, device: str) -> tuple[int, ...]:
 
     most = harness.machine.gpus if harness.device(DdlMark(device=device)) == "gpu" else available_cores()
     return tuple(size for size in (1, 2, 4) if size <= max(1, most))
+
+
+@contextmanager
+def _without_start_messages() -> Iterator[None]:
+    """Hide the messages of TensorFlow at its import, which the program may do here. Show everything else.
+
+    TensorFlow writes some of them before it reads ``TF_CPP_MIN_LOG_LEVEL``, to the file and not to ``sys.stderr``.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            lines = file.read().decode(errors="replace").splitlines(keepends=True)
+            sys.stderr.write("".join(line for line in lines if not _START_MESSAGE.match(line)))
 
 
 def _try_to_write(folder: Path) -> None:

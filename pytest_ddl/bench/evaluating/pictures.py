@@ -64,7 +64,8 @@ def scaling(summary: Summary) -> Callable[[Any], None] | None:
             ylabel="throughput / that of one device",
             xticks=sorted({size for _name, size in points}),
         )
-        axes.set_ylim(bottom=0)
+        # Long intervals of a busy machine are cut off, so that the values can be read.
+        axes.set_ylim(0, 1.2 * max(most, *(value / one for value, _low, _high in points.values())))
         axes.legend(loc="upper left")
 
     return drawing
@@ -232,7 +233,8 @@ def step_split(summary: Summary) -> Callable[[Any], None] | None:
         for place, (cell, whole, communication) in enumerate(reversed(bars)):
             labels.append(f"{_short(cell)} (WRONG)" if cell.variant in summary.wrong else _short(cell))
             if communication is None:
-                color = COLORS[0] if cell.is_reference else GREY
+                alone = cell.replicas == 1 and cell.kind in ("", "copies")
+                color = COLORS[0] if alone else GREY
                 axes.barh(place, 1e3 * whole, color=color)
                 continue
             cost = min(max(communication, 0.0), whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -11,9 +12,12 @@ from typing import Any
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.training_to_target import StepsToTarget, Trial
+from pytest_ddl.messages import shortened
 
 FORMAT = 1
 """Version of the JSON. It changes if a field changes its meaning; a new field is ignored by older versions."""
+LINE = 240
+"""Most characters of a reason in one line."""
 REFERENCE = "one_device"
 """Strategy that all cells are compared with."""
 
@@ -226,6 +230,12 @@ class Evaluation:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"it is damaged: {type(error).__name__} {error}") from None
+
+
+def one_line(why: str) -> str:
+    """Return the reason of a failure in one line, without its traceback and the output of the ranks."""
+    message = shortened(why.partition("\nTraceback")[0].strip())
+    return textwrap.shorten(message, LINE, placeholder=" ...")
 
 
 def _curve(data: Mapping[str, Any]) -> Curve:

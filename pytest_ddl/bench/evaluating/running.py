@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.bench.evaluating import judging
 from pytest_ddl.bench.evaluating.plan import Plan, cores_for, learning_rate_of
 from pytest_ddl.bench.evaluating.recording import Trainer
-from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Curve, Evaluation, Verdict
+from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Curve, Evaluation, Verdict, one_line
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.training_to_target import Trial
 
@@ -124,9 +124,7 @@ class Runner:
                 references += plan.seeds - len(evaluation.curves_of(REFERENCE, batch))
             references += len(self._seeds[:MOVED]) - len(evaluation.curves_of(REFERENCE, batch, moved=True))
         launches = sum(
-            plan.launches - self._launched(evaluation, cell)
-            for cell in runnable
-            if "measuring" not in evaluation.failures.get(cell.variant, {})
+            plan.launches - self._launched(evaluation, cell) for cell in runnable if _can_be_measured(evaluation, cell)
         )
         sweep = [] if evaluation.sweep_failure else [one for one in plan.batch_sizes if one not in evaluation.swept]
         return len(comparisons) + trainings + references + launches + len(sweep)
@@ -159,17 +157,18 @@ class Runner:
         """Measure all cells in turns, so that a slow phase of the machine affects all of them."""
         for number in range(1, self._plan.launches + 1):
             for cell in now().cells:
-                failed = "measuring" in now().failures.get(cell.variant, {})
-                if not cell.reason and not failed and self._launched(now(), cell) < number:
+                if _can_be_measured(now(), cell) and self._launched(now(), cell) < number:
                     name = f"{cell.variant}: measuring launch {number} of {self._plan.launches}"
                     yield Part(name, partial(self._measured, cell=cell))
 
     # -- what a part does ------------------------------------------------------------------------
 
     def _reference_trained(self, evaluation: Evaluation, cell: Cell, batch: int, seed: int, moved: bool) -> Evaluation:
+        from pytest_ddl.cluster.cluster import ClusterError
+
         try:
             curve = self._train_once(cell, batch, seed, moved)
-        except BenchError as error:
+        except (BenchError, ClusterError) as error:
             raise EvaluationError(f"the program does not train on one device: {error}") from None
         evaluation = replace(evaluation, curves=(*evaluation.curves, curve))
         if evaluation.target is None and not moved and batch == cell.batch:
@@ -200,7 +199,7 @@ class Runner:
                 timeout=self._plan.timeout,
             )
         except ClusterError as error:
-            self._tell(f"  {cell.variant}: {_first_line(error)}")
+            self._tell(f"  {cell.variant}: {one_line(str(error))}")
             return evaluation.with_failure(cell.variant, "comparing", str(error))
         verdict = verdict_of(report, time.monotonic() - started)  # type: ignore[arg-type]  # without faults, a Report
         self._tell(f"  {cell.variant}: {verdict.verdict}: {verdict.headline}")
@@ -212,7 +211,7 @@ class Runner:
         try:
             curve = self._train_once(cell, cell.batch, seed)
         except (BenchError, ClusterError) as error:
-            self._tell(f"  {cell.variant}: {_first_line(error)}")
+            self._tell(f"  {cell.variant}: {one_line(str(error))}")
             return evaluation.with_failure(cell.variant, "training", str(error))
         return replace(evaluation, curves=(*evaluation.curves, curve))
 
@@ -225,7 +224,7 @@ class Runner:
         try:
             found = launch(self._harness, self._train, spec, self._plan.bench(cell), cores_per_replica=cores)
         except (BenchError, ClusterError) as error:
-            self._tell(f"  {cell.variant}: {_first_line(error)}")
+            self._tell(f"  {cell.variant}: {one_line(str(error))}")
             return evaluation.with_failure(cell.variant, "measuring", str(error))
         return replace(evaluation, launches=(*evaluation.launches, found))
 
@@ -258,8 +257,8 @@ class Runner:
                 if base is None or not rates:
                     break
         except (BenchError, ValueError) as error:
-            self._tell(f"  steps to the target: {_first_line(error)}")
-            return replace(evaluation, sweep_failure=_first_line(error))
+            self._tell(f"  steps to the target: {one_line(str(error))}")
+            return replace(evaluation, sweep_failure=one_line(str(error)))
         return replace(evaluation, trials=(*evaluation.trials, *trials), swept=(*evaluation.swept, batch))
 
     # --------------------------------------------------------------------------------------------
@@ -300,6 +299,11 @@ class Runner:
                 self._tell(f"{cell.variant} cannot run here: {cell.reason}")
 
 
+def _can_be_measured(evaluation: Evaluation, cell: Cell) -> bool:
+    """Return False for a cell that cannot run, or that failed in training or in an earlier launch."""
+    return not cell.reason and not {"training", "measuring"} & set(evaluation.failures.get(cell.variant, {}))
+
+
 def _time_left(elapsed: float, done: int, total: int) -> str:
     # The first parts say little about the others.
     if done < 3:
@@ -330,10 +334,6 @@ def _beyond(trials: list[Trial]) -> list[float]:
     if best.learning_rate == tried[-1]:
         return [2 * tried[-1]]
     return [tried[0] / 2] if best.learning_rate == tried[0] else []
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _clock(seconds: float) -> str:

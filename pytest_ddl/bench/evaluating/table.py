@@ -11,7 +11,7 @@ from functools import cached_property
 from pytest_ddl.bench.evaluating import judging
 from pytest_ddl.bench.evaluating.judging import Difference, ToTarget
 from pytest_ddl.bench.evaluating.ranking import Ranking, rank
-from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation
+from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation, one_line
 from pytest_ddl.bench.experiment.table import Table
 from pytest_ddl.bench.metrics import METRICS, Estimate, estimate
 from pytest_ddl.bench.metrics.registry import digits
@@ -138,8 +138,7 @@ class Summary:
         why = self.evaluation.failures.get(cell.variant, {}).get(part)
         if why is None:
             return NONE
-        first = next(iter(why.strip().splitlines()), "")
-        return self._note(f"{part} {cell.variant} failed: {first}")
+        return self._note(f"{part} {cell.variant} failed: {one_line(why)}")
 
     def _correct(self, cell: Cell) -> str:
         if cell.is_reference:
@@ -239,7 +238,10 @@ class Summary:
     def _staleness(self, cell: Cell) -> str:
         if cell.kind != "asynchronous":
             return NONE
-        counts = staleness_of(self.evaluation.curves_of(cell.variant, cell.batch))
+        curves = self.evaluation.curves_of(cell.variant, cell.batch)
+        if not curves:
+            return NONE
+        counts = staleness_of(curves)
         if not counts:
             return self._note(
                 f"{cell.strategy}: staleness is counted only for steps of run.steps; this program schedules its own"

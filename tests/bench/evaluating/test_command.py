@@ -13,6 +13,7 @@ import pytest
 from pytest_ddl.bench.evaluating import command, store
 from pytest_ddl.bench.evaluating.records import Evaluation, Verdict
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
+from pytest_ddl.strategies.base import Machine
 from tests.bench.evaluating.synthetic import TWO, evaluation
 
 PROGRAM = "def train(run):\n    pass\n\nanswer = 42\n"
@@ -90,6 +91,25 @@ def test_a_wrong_option_is_told_in_one_line(
     assert told.count("\n") == 1
     assert not ending.started_with
     assert not (folder / "evaluation").exists()
+
+
+def test_a_device_that_is_not_there_is_a_wrong_option(
+    folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.Harness, "machine", Machine(gpus=0, gpu_reason="no driver"))
+    given = options("own_training:train")
+    given.device = "gpu"
+    assert command.main(given) == command.USAGE
+    assert "error: --device=gpu: one_device needs a GPU (device=gpu): no driver" in capsys.readouterr().err
+
+
+def test_shared_gpus_are_noted(folder: Path, ending: Ending, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command.Harness, "machine", Machine(gpus=2))
+    given = options("own_training:train", "--strategies=mirrored,multi_worker_mirrored", "--replicas=2,4")
+    given.device = "gpu"
+    assert command.main(given) == command.OK
+    (note,) = [text for text in ending.started_with[0].notes if "GPUs" in text]
+    assert note.startswith("mirrored[replicas=4], multi_worker_mirrored[workers=2,replicas=1], multi_worker")
 
 
 def test_an_evaluation_is_written_and_ends_with_0(

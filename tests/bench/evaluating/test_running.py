@@ -16,7 +16,7 @@ from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.training_to_target import StepsToTarget, Trial
 from pytest_ddl.strategies.registry import StrategyRegistry
 from tests.bench import made
-from tests.bench.evaluating.synthetic import ABSENT, ONE, TWO, WORKERS, curve, identity
+from tests.bench.evaluating.synthetic import ABSENT, COPIES, ONE, TWO, WORKERS, curve, identity
 
 
 def plan(**given: Any) -> Plan:
@@ -146,13 +146,15 @@ def test_an_interrupted_evaluation_repeats_no_part(stage: Stage, after: int) -> 
 def test_a_part_that_fails_is_kept_and_not_repeated(stage: Stage) -> None:
     stage.fails = {
         f"train {TWO.variant}": BenchError("a rank died\nTraceback"),
-        f"launch {TWO.variant}": BenchError("hung"),
+        f"launch {COPIES.variant}": BenchError("hung"),
     }
-    found = stage.run(fresh(ONE, TWO, WORKERS))
-    assert found.failures == {TWO.variant: {"training": "a rank died\nTraceback", "measuring": "hung"}}
+    found = stage.run(fresh(ONE, TWO, WORKERS, COPIES))
+    failed = {TWO.variant: {"training": "a rank died\nTraceback"}, COPIES.variant: {"measuring": "hung"}}
+    assert found.failures == failed
     assert sum(what.startswith(f"train {TWO.variant}") for what in stage.done) == 1
-    assert sum(what.startswith(f"launch {TWO.variant}") for what in stage.done) == 1
-    assert found.matrix.failed == {TWO.variant: "hung"}
+    assert not any(what.startswith(f"launch {TWO.variant}") for what in stage.done), "it did not train"
+    assert sum(what.startswith(f"launch {COPIES.variant}") for what in stage.done) == 1
+    assert found.matrix.failed == {COPIES.variant: "hung"}
     assert any(what.startswith(f"train {WORKERS.variant}") for what in stage.done), "the others go on"
 
 
@@ -185,7 +187,7 @@ def test_the_sweep_tunes_the_learning_rate_beyond_its_edge(stage: Stage) -> None
 
 
 def test_a_sweep_that_fails_ends_with_its_reason(stage: Stage) -> None:
-    stage.fails = {"sweep": BenchError("Keras shows the mean loss\n…")}
+    stage.fails = {"sweep": BenchError("Keras shows the mean loss\nTraceback …")}
     found = stage.run(fresh(ONE))
     assert found.sweep_failure == "Keras shows the mean loss"
     assert sum(what.startswith("sweep") for what in stage.done) == 1

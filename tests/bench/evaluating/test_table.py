@@ -99,7 +99,7 @@ def test_other_verdicts_are_shown_with_their_reason(verdict: str, word: str) -> 
 )
 def test_a_part_that_failed_has_its_first_line(part: str, column: str) -> None:
     one = evaluation(verdicts={}) if part == "comparing" else evaluation()
-    row, notes = row_of(one.with_failure(TWO.variant, part, "a rank died\nTraceback …"), TWO.variant)
+    row, notes = row_of(one.with_failure(TWO.variant, part, "a rank\n died\nTraceback …"), TWO.variant)
     assert noted(getattr(row, column), notes) == f"{part} {TWO.variant} failed: a rank died"
 
 
