@@ -78,7 +78,8 @@ class Cluster:
         self.num_replicas = 0
         self.processes: list[WorkerProcess] = []
         self._launcher = launcher
-        self._reservation = reservation
+        self.reservation = reservation
+        """Addresses of the cluster, and with a launcher for several hosts the host of each process."""
         self._environ: dict[str, str] = {}
         self._boots: list[Boot] = []
         self._next_id = 0
@@ -369,7 +370,7 @@ class Cluster:
         for one in indices:
             self.wait_for_exit(one)
             self.processes[one].close()
-        started = self._launcher.launch(self._reservation, indices, self._environ)
+        started = self._launcher.launch(self.reservation, indices, self._environ)
         for one, process in zip(indices, started, strict=True):
             self.processes[one] = process
         if together:
@@ -433,7 +434,7 @@ class Cluster:
                 self.wait_for_exit(index)
         for process in self.processes:
             process.close()
-        self._reservation.release()
+        self.reservation.release()
 
 
 class _PortTakenError(ClusterError):
