@@ -33,6 +33,7 @@ from pytest_ddl.cluster.protocol import (
     decode,
     encode,
 )
+from pytest_ddl.cluster.rotation import rotated
 from pytest_ddl.cluster.sending import send
 from pytest_ddl.cluster.ship import user_modules
 from pytest_ddl.cluster.stacks import stacks_of
@@ -79,7 +80,6 @@ class Cluster:
         self.processes: list[WorkerProcess] = []
         self._launcher = launcher
         self.reservation = reservation
-        """Addresses of the cluster, and with a launcher for several hosts the host of each process."""
         self._environ: dict[str, str] = {}
         self._boots: list[Boot] = []
         self._next_id = 0
@@ -132,6 +132,7 @@ class Cluster:
         make_arguments: bytes,
     ) -> Cluster:
         topology = definition.topology(spec)
+        launcher = rotated(launcher, environ)
         try:
             reservation = launcher.reserve(topology)
         except (LaunchError, OSError) as error:
