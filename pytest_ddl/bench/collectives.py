@@ -179,6 +179,15 @@ def time_collectives(
 
 
 def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) -> list[float]:
+    timed = in_a_row(strategy, kind, elements)
+    return [timed(per_call) / per_call for _call in range(samples + 2)][2:]
+
+
+def in_a_row(strategy: Any, kind: str, elements: int) -> Callable[[int], float]:
+    """Return a function that runs so many collectives one after the other in a graph, and returns their seconds.
+
+    :param elements: float32 values of each replica.
+    """
     import tensorflow as tf
 
     def collective(value: Any) -> Any:
@@ -197,15 +206,15 @@ def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) 
     many = tf.function(loop)
     # Zeros, because their sum stays zero for any number of collectives.
     value = strategy.experimental_distribute_values_from_function(lambda _: tf.zeros([elements]))
-    count = tf.constant(per_call)
-    seconds = []
-    for call in range(samples + 2):
+
+    def timed(count: int) -> float:
+        times = tf.constant(count)
         started = time.perf_counter()
-        done = many(value, count)
+        done = many(value, times)
         synchronize(tf.reduce_sum(strategy.experimental_local_results(done)[0][:1]))
-        if call >= 2:
-            seconds.append((time.perf_counter() - started) / per_call)
-    return seconds
+        return time.perf_counter() - started
+
+    return timed
 
 
 def _prove(strategy: Any, kind: str, replicas: int, elements: int = _PROOF_ELEMENTS) -> None:

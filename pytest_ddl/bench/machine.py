@@ -36,6 +36,19 @@ def machine_facts() -> dict[str, str]:
     return {**_fixed(), "load": f"{os.getloadavg()[0]:.2f}"}
 
 
+@cache
+def host_identity() -> str:
+    """Return the name of this host, with a part of its boot id (``random(4)``), which no other machine has.
+
+    Containers of one machine have names of their own. Emulated hosts share both, because they are one machine.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        boot = ""
+    return f"{platform.node()} {boot[:8]}".strip()
+
+
 def machine_name(environ: Mapping[str, str]) -> str:
     """Return a name of what is measured here, under which results may be compared.
 

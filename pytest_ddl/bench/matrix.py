@@ -83,7 +83,8 @@ def measure(
     :param variants: strategies or variants, for example ``"mirrored[replicas=4]"``. A variant that cannot run on this
         machine is skipped with the reason. It is an error if none can run.
     :param spec: settings of the measurement; or give the fields of :class:`BenchSpec` by name.
-    :param launches: launches of each variant; statistics treat each launch as one sample.
+    :param launches: launches of each variant; statistics treat each launch as one sample. Over several hosts, the ranks
+        move to the next place in each launch.
     :param go_on: if a launch of one variant fails, measure the others; ``Matrix.failed`` has the reason.
     :raises BenchError: if a launch fails without ``go_on``, or no variant can run.
     :raises ValueError: if an argument is invalid.
@@ -112,12 +113,12 @@ def measure(
         cores = cores_per_replica(max(harness.registry[one.name].num_replicas(one) for one in runnable))
     found: list[Launch] = []
     failed: dict[str, str] = {}
-    for _ in range(launches):
+    for number in range(launches):
         for one in runnable:
             if str(one) in failed:
                 continue
             try:
-                found.append(launch(harness, train, one, bench, cores_per_replica=cores))
+                found.append(launch(harness, train, one, bench, cores_per_replica=cores, rotation=number))
             except BenchError as error:
                 if not go_on:
                     raise

@@ -160,6 +160,8 @@ class RankTiming:
     """File that the training function was imported from."""
     remarks: tuple[str, ...] = ()
     """Limits of the times, for example that only some of several loops were measured."""
+    host: str = ""
+    """Host of the rank; see :func:`pytest_ddl.bench.machine.host_identity`."""
     examples: int | None = None
     """Rows that this rank's replicas take in a step, from batches that were read after the last one; ``None`` if
     unknown."""
@@ -189,6 +191,11 @@ class Launch:
     machine: Mapping[str, str] = field(default_factory=dict)
     """Description of the machine: ``host``, ``cpu``, ``cores``, ``gpu``, ``os``, ``load``."""
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Host of each rank; see :attr:`RankTiming.host`."""
+        return tuple(rank.host for rank in self.ranks)
 
     @property
     def step_seconds(self) -> list[float]:

@@ -33,6 +33,7 @@ from pytest_ddl.cluster.protocol import (
     decode,
     encode,
 )
+from pytest_ddl.cluster.rotation import rotated
 from pytest_ddl.cluster.sending import send
 from pytest_ddl.cluster.ship import user_modules
 from pytest_ddl.cluster.stacks import stacks_of
@@ -78,7 +79,7 @@ class Cluster:
         self.num_replicas = 0
         self.processes: list[WorkerProcess] = []
         self._launcher = launcher
-        self._reservation = reservation
+        self.reservation = reservation
         self._environ: dict[str, str] = {}
         self._boots: list[Boot] = []
         self._next_id = 0
@@ -131,6 +132,7 @@ class Cluster:
         make_arguments: bytes,
     ) -> Cluster:
         topology = replace(definition.topology(spec), hosts=spec.hosts)
+        launcher = rotated(launcher, environ)
         try:
             reservation = reserve(launcher, topology)
         except (LaunchError, OSError) as error:
@@ -369,7 +371,7 @@ class Cluster:
         for one in indices:
             self.wait_for_exit(one)
             self.processes[one].close()
-        started = self._launcher.launch(self._reservation, indices, self._environ)
+        started = self._launcher.launch(self.reservation, indices, self._environ)
         for one, process in zip(indices, started, strict=True):
             self.processes[one] = process
         if together:
@@ -433,7 +435,7 @@ class Cluster:
                 self.wait_for_exit(index)
         for process in self.processes:
             process.close()
-        self._reservation.release()
+        self.reservation.release()
 
 
 class _PortTakenError(ClusterError):

@@ -155,7 +155,8 @@ class _Finder(MetaPathFinder):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                if spec.loader is not None and is_user_file(spec.origin):
+                # Modules that are built in have an origin too, which is no file.
+                if spec.loader is not None and spec.has_location and is_user_file(spec.origin):
                     spec.loader = Reporting(spec.loader, self._report)
                 elif self._installed is not None and type(spec.loader) is SourceFileLoader:
                     # Only for plain Python files, because other loaders may inspect their caller.

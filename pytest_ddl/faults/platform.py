@@ -1,4 +1,4 @@
-"""Do what a platform does: strike servers, continue a stopped process, end one after a grace, start a worker again."""
+"""Do what a platform does: strike servers and hosts, and continue, end or restart processes after a fault."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_ddl.cluster.cluster import Cluster
 from pytest_ddl.equivalence.runs.program import Stuck
+from pytest_ddl.hosts.partitions import Partitions
 from pytest_ddl.training import point_log
 from pytest_ddl.training.faults import KINDS, Effect, Fault
 from pytest_ddl.training.settings import RunSettings
@@ -37,17 +38,27 @@ class _Pending:
 
 
 class Platform:
-    """Platform on which one attempt of a program runs."""
+    """Platform on which one attempt of a program runs. A context manager; leaving it connects all hosts again."""
 
-    def __init__(self, settings: RunSettings, deadline: float) -> None:
+    def __init__(self, settings: RunSettings, deadline: float, partitions: Partitions | None = None) -> None:
         """Prepare for an attempt.
 
         :param deadline: end of the attempt, on the clock of :func:`time.monotonic`.
+        :param partitions: way to cut hosts off, if there is one.
         """
+        self._partitions = partitions
         self._settings = settings
         self._deadline = deadline
         self.ends: dict[str, int | None] = {}
         """Fault that ended a server -> exit status of its process."""
+
+    def __enter__(self) -> Platform:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        # The next attempt starts on hosts that reach each other, as a platform chooses them.
+        if self._partitions is not None:
+            self._partitions.heal()
 
     def watching(self, cluster: Cluster, stuck: Stuck | None) -> Stuck:
         """Return the callback with which a cluster lets the platform act while the ranks work."""
@@ -74,6 +85,8 @@ class Platform:
 
     def _act(self, answered: Collection[int]) -> bool:
         """Do what is due. Return whether all ranks that have not answered wait for each other."""
+        if self._partitions is not None:
+            self._partitions.heal_due()
         for pending in list(self._pending):
             fault = pending.fault
             if pending.at is None:
@@ -81,7 +94,10 @@ class Platform:
                     continue
                 # The clock of this process: the rank may run on a host with another one.
                 pending.at = time.monotonic()
-                if fault.task in self._settings.servers and not KINDS[fault.kind].network:
+                if self._partitions is not None and KINDS[fault.kind].of_host:
+                    self._partitions.cut(self._cluster.reservation, pending.index, fault.duration)
+                    point_log.confirmation(pending.path, fault).touch()
+                elif fault.task in self._settings.servers and not KINDS[fault.kind].network:
                     self._strike_server(pending)
             self._until = max(self._until, pending.at + fault.duration)
             if fault.kind not in _LATER or str(fault) in self.ends:

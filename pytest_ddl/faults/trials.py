@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_ddl.cluster.cluster import Fate
 from pytest_ddl.equivalence.runs.program import Attempt, Program
 from pytest_ddl.faults.platform import Platform
+from pytest_ddl.hosts.partitions import Partitions
 from pytest_ddl.training import point_log
 from pytest_ddl.training.faults import KINDS, RELAYED, Effect, Fault
 from pytest_ddl.training.point_log import Reached
@@ -148,13 +149,19 @@ def run_trial(
             faults = tuple(fault for fault in schedule if fault.attempt == number)
             spec = restarts.on if restarts.on is not None and number > 1 else program.spec
             writes = settings.writes and (not schedule or any(fault.point.detail == "write" for fault in faults))
-            own = replace(settings, tmp_path=folder, attempt=number, faults=faults, writes=writes)
+            outside = any(KINDS[fault.kind].of_host for fault in faults)
+            partitions = Partitions.over(program.harness.pool.launcher) if outside else None
+            cut_outside = partitions is not None
+            own = replace(
+                settings, tmp_path=folder, attempt=number, faults=faults, writes=writes, cut_outside=cut_outside
+            )
             timed = replace(program, deadline=time.monotonic() + timeout)
             program.harness.show(f"{place}{', then '.join(map(str, faults)) or 'without a fault'} (attempt {number})")
-            platform = Platform(own, timed.deadline)
-            relayed = {fault.task for fault in faults if KINDS[fault.kind].network}
+            platform = Platform(own, timed.deadline, partitions)
+            relayed = {f.task for f in faults if KINDS[f.kind].network and not f.is_outside(cut_outside)}
             environ = {RELAYED: ",".join(sorted(relayed))} if relayed else {}
-            attempt = timed.attempt(spec, own, fresh=writes, environ=environ, watch=platform.watching)
+            with platform:
+                attempt = timed.attempt(spec, own, fresh=writes, environ=environ, watch=platform.watching)
             ranks = range(len(attempt.ranks))
             points = tuple(point_log.read(point_log.path_of(folder, number, rank)) for rank in ranks)
             attempts.append(TrialAttempt(attempt, points, spec, own, platform.ends))

@@ -50,6 +50,8 @@ class Kind:
     """Signal by which a platform does it from outside, also to a server, which runs no program."""
     network: bool = False
     """True if it disturbs the connections of the task, and not its process; see :mod:`pytest_ddl.training.relay`."""
+    of_host: bool = False
+    """True if a platform can do it to the host of the task, where hosts can be cut off from each other."""
 
 
 KINDS: dict[str, Kind] = {
@@ -89,6 +91,7 @@ KINDS: dict[str, Kind] = {
             Effect.CUTS,
             20.0,
             network=True,
+            of_host=True,
         ),
         Kind(
             "no-space",
@@ -179,6 +182,13 @@ class Fault:
     @property
     def effect(self) -> Effect:
         return KINDS[self.kind].effect
+
+    def is_outside(self, cut_outside: bool) -> bool:
+        """Return whether the platform carries it out, by cutting the host of the task off.
+
+        :param cut_outside: True if the platform can do that.
+        """
+        return cut_outside and KINDS[self.kind].of_host
 
     @property
     def duration(self) -> float:

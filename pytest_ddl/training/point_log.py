@@ -19,7 +19,7 @@ from pathlib import Path
 from pytest_ddl.records import Array
 from pytest_ddl.training.damage import Held
 from pytest_ddl.training.faults import KINDS, TRAINING, Fault, Point
-from pytest_ddl.training.striking import disturb, strike
+from pytest_ddl.training.striking import connections_of_host, disturb, strike
 
 CONNECTIONS = "open connections of the task: {}"
 """Note at the point of a fault of the network."""
@@ -53,17 +53,21 @@ def line_of(point: Point, struck: Fault | None = None, note: str = "") -> bytes:
 class Points:
     """Log of one rank in one attempt, which knows the phase that the program is in."""
 
-    def __init__(self, path: Path, faults: Sequence[Fault], servers: Collection[str] = ()) -> None:
+    def __init__(
+        self, path: Path, faults: Sequence[Fault], servers: Collection[str] = (), *, cut_outside: bool = False
+    ) -> None:
         """Open the log.
 
         :param faults: faults that strike at points of this rank.
         :param servers: tasks that the platform strikes when this rank reaches the point.
+        :param cut_outside: True if the platform cuts the host of a task off for a partition.
         """
         self.path = path
         self._faults: dict[Point, list[Fault]] = {}
         for fault in faults:
             self._faults.setdefault(fault.point, []).append(fault)
         self._servers = servers
+        self._cut_outside = cut_outside
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, int, str]] = Counter()
         self._open: list[tuple[str, int]] = []
@@ -120,12 +124,19 @@ class Points:
         self._strike(point, self._faults.pop(point, []), note)
 
     def _strike(self, point: Point, faults: Sequence[Fault], note: str = "") -> None:
-        disturbed = [(fault, disturb(fault)) for fault in faults if KINDS[fault.kind].network]
+        disturbed = [
+            (fault, connections_of_host() if fault.is_outside(self._cut_outside) else disturb(fault))
+            for fault in faults
+            if KINDS[fault.kind].network
+        ]
         faults = [fault for fault in faults if not KINDS[fault.kind].network]
         # A fault of the network has struck only if there was a connection.
         lines = [line_of(point, fault if count else None, CONNECTIONS.format(count)) for fault, count in disturbed]
         lines += [line_of(point, fault, note) for fault in faults]
         os.write(self._file, b"".join(lines) or line_of(point, note=note))
+        for fault, count in disturbed:
+            if count and fault.is_outside(self._cut_outside):
+                _wait_until_struck(self.path, fault)
         # A fault may end this process, so that servers come first.
         for fault in sorted(faults, key=lambda one: one.task not in self._servers):
             if fault.task in self._servers:
@@ -180,7 +191,7 @@ class Points:
 
 
 def confirmation(path: Path, fault: Fault) -> Path:
-    """Return the path of the file with which the platform confirms that it has struck a server."""
+    """Return the path of the file with which the platform confirms that it has struck a server or a host."""
     return path.with_name(f"{path.name}-{re.sub('[^a-z0-9]+', '-', str(fault))}")
 
 

@@ -108,6 +108,8 @@ class RunSettings:
     """Faults that strike in this attempt, of all tasks."""
     servers: tuple[str, ...] = ()
     """Tasks that run no program. They are struck at points of the first rank."""
+    cut_outside: bool = False
+    """True if the platform cuts the host of a task off for a partition, and not a relay."""
     lineage: tuple[tuple[int, frozenset[str]], ...] = ()
     """Step of the uninterrupted run -> digests of the values of its trainable variables on this rank.
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddl.training import notice
@@ -14,6 +15,9 @@ from pytest_ddl.training.faults import Fault
 
 if TYPE_CHECKING:
     from pytest_ddl.training.relay import Relay
+
+
+_ESTABLISHED = "01"
 
 
 class InjectedFaultError(RuntimeError):
@@ -37,6 +41,17 @@ def disturb(fault: Fault) -> int:
     from pytest_ddl.training.relay import of_task
 
     return DISTURBANCES[fault.kind](of_task(fault.task), fault.duration)
+
+
+def connections_of_host() -> int:
+    """Return the number of open TCP connections between this host and others (``/proc/net/tcp``, see proc(5))."""
+    found = 0
+    for table in ("tcp", "tcp6"):
+        path = Path("/proc/net", table)
+        for line in path.read_text(encoding="ascii").splitlines()[1:] if path.exists() else ():
+            own, other, state = line.split()[1:4]
+            found += state == _ESTABLISHED and own.partition(":")[0] != other.partition(":")[0]
+    return found
 
 
 def _signal(number: signal.Signals) -> Callable[[Fault], None]:

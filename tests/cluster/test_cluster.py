@@ -35,7 +35,7 @@ def pids(cluster: Cluster) -> list[int]:
 
 
 def ports(cluster: Cluster) -> set[int]:
-    return {int(address.rpartition(":")[2]) for address in cluster._reservation.addresses}
+    return {int(address.rpartition(":")[2]) for address in cluster.reservation.addresses}
 
 
 def test_two_clusters_at_once_share_no_port_and_end_without_a_trace(harness: Harness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import pickle
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.cluster import ship
+from pytest_ddl.cluster import ship, user_modules
 from pytest_ddl.cluster.ship import ShippingError
 
 counter = 0
@@ -125,3 +126,13 @@ def test_installed_packages_are_not_user_modules() -> None:
     modules = ship.user_modules()
     assert __name__ in modules
     assert not [name for name in modules if name.split(".")[0] in ("pytest", "json", "pytest_ddl", "cloudpickle")]
+
+
+def test_a_module_that_is_built_in_is_not_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its origin is no file, so a list of the user's files has no place for it.
+    reported: list[ModuleType] = []
+    finder = user_modules._Finder(reported.append)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "_symtable", raising=False)
+    assert importlib.import_module("_symtable").__spec__.origin == "built-in"  # type: ignore[union-attr]
+    assert reported == []

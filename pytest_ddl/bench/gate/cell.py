@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_ddl.bench.counters.changes import Change, compare_launches, uncounted
+from pytest_ddl.bench.gate.canary import network_problem
 from pytest_ddl.bench.gate.lockstep import GROUPS, Paired, VersionPair
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
@@ -45,6 +46,8 @@ class Cell:
     accept: Mapping[str, str] = field(default_factory=dict)
     counters_only: bool = False
     cores_per_replica: int = 0
+    canary: bool = False
+    """True to watch the network between the hosts; see :mod:`pytest_ddl.bench.gate.canary`."""
 
 
 def measure_cell(
@@ -60,7 +63,8 @@ def measure_cell(
     if launch is None:
         versions = (cell.base, cell.head, cell.target, cell.strategy, cell.ranks, cell.bench)
         groups = 1 if cell.counters_only else GROUPS
-        with VersionPair(*versions, groups=groups, cores_per_replica=cell.cores_per_replica) as pair:
+        cores, canary = cell.cores_per_replica, cell.canary
+        with VersionPair(*versions, groups=groups, cores_per_replica=cores, canary=canary) as pair:
             return measure_cell(cell, tell, pair.launch)
     started = time.monotonic()
     made: list[Paired] = []
@@ -106,7 +110,8 @@ def measure_cell(
             provisional = _provisional(made, cell.rule)
             if provisional is not None and len(made) < cell.rule.looks[0] and not late:
                 continue
-            if provisional is not None and provisional.verdict is Verdict.REGRESSION:
+            disturbed = network_problem(made, cell.rule)
+            if provisional is not None and provisional.verdict is Verdict.REGRESSION and not disturbed:
                 return result(
                     Verdict.REGRESSION,
                     f"provisional, because the machine is overloaded ({_last_problem(made)}): {provisional.reason}, "
@@ -122,6 +127,8 @@ def measure_cell(
         over = len(made) >= cell.rule.looks[-1] + OVERLOADED or len(calm) >= cell.rule.looks[-1]
         if len(calm) in cell.rule.looks or over or late:
             decision = _decision(calm, cell.rule)
+            if disturbed := network_problem(calm, cell.rule):
+                return result(Verdict.INCONCLUSIVE, f"no verdict on time: {disturbed}", decision)
             if decision.verdict is not Verdict.INCONCLUSIVE:
                 return result(decision.verdict, decision.reason, decision)
             if over or late:

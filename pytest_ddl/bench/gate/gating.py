@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +64,7 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
     same_is_meant = plan.a_a or base.tree != head.tree or not is_same_environment(plan.base_python, plan.head_python)
     check_different(base, head, same_is_meant)
     variants = _variants(plan)
+    over_hosts = os.environ.get("PYTEST_DDL_LAUNCHER", "local") != "local"
     notes = list(_notes(repository, base, head, plan))
     for note in notes:
         tell(f"note: {note}")
@@ -90,6 +92,7 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
                         plan.accept,
                         plan.counters_only,
                         cores,
+                        canary=over_hosts,
                     )
                     cells.append(_measured(cell, lambda line: tell(f"  {line}")))
                 tell(f"  {cells[-1].verdict.value}: {cells[-1].reason}")

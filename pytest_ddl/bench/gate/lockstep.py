@@ -42,6 +42,8 @@ MOST_BLOCK_SECONDS = 0.05
 The noise of a machine changes slowly. On two shared cores, six seconds of a 1 ms step gave the median ratio to .28 %
 with blocks of 10 ms, to .4 % with 20 ms, and to .9 % with 80 ms."""
 FEWEST_GROUPS = 4
+CANARY_CALLS = 4
+"""All-reduces in one reading of the canary."""
 LAUNCH_SECONDS = 5.0
 """Seconds after which no group beyond ``FEWEST_GROUPS`` begins."""
 
@@ -56,6 +58,9 @@ class Turns:
     base_steps: list[float] = field(default_factory=list)
     """Seconds of a step, one for each block."""
     head_steps: list[float] = field(default_factory=list)
+    base_canary: list[float] = field(default_factory=list)
+    """Seconds of the canary, one for each group."""
+    head_canary: list[float] = field(default_factory=list)
     base_dropped: int = 0
     """Blocks in which BASE traced. Their groups were run again."""
     head_dropped: int = 0
@@ -66,7 +71,16 @@ class Turns:
         return math.log(sum(self.head_steps) / sum(self.base_steps))
 
 
-def take_turns(base: Lane, head: Lane, steps: int, deadline: float, groups: int, *, head_first: bool = False) -> Turns:
+def take_turns(
+    base: Lane,
+    head: Lane,
+    steps: int,
+    deadline: float,
+    groups: int,
+    *,
+    head_first: bool = False,
+    canary: bool = False,
+) -> Turns:
     """Run blocks in ABBA groups: one side works while the other one is stopped.
 
     Each group gives one log ratio, the mean over its two pairs.
@@ -81,6 +95,7 @@ def take_turns(base: Lane, head: Lane, steps: int, deadline: float, groups: int,
     :param steps: requested steps of a block; see :func:`calibrate`.
     :param deadline: ``time.monotonic`` at which to give up.
     :param head_first: use BAAB instead of ABBA.
+    :param canary: after each group, time small all-reduces of both sides, which take turns as the side that is first.
     :raises pytest_ddl.bench.launching.pacing.PacingError: if a rank leaves or is late.
     """
     with ExitStack() as stack:
@@ -89,14 +104,20 @@ def take_turns(base: Lane, head: Lane, steps: int, deadline: float, groups: int,
         first, second = (head, base) if head_first else (base, head)
         other = {id(base): head, id(head): base}
 
-        def run_alone(lane: Lane, steps: int) -> float:
+        def alone(lane: Lane, run: Callable[[Lane, Callable[[], None]], float]) -> float:
             waiting = other[id(lane)]
             waiting.pause()
             lane.resume()
-            # This block is not timed: after a pause, threads wake up, caches are cold, and the input pipeline stood
-            # still.
-            lane.run_block(max(1, steps // SETTLING), deadline, waiting.resume_briefly)
-            return max(lane.run_block(steps, deadline, waiting.resume_briefly))
+            return run(lane, waiting.resume_briefly)
+
+        def run_alone(lane: Lane, steps: int) -> float:
+            def block(lane: Lane, meanwhile: Callable[[], None]) -> float:
+                # This block is not timed: after a pause, threads wake up, caches are cold, and the input pipeline stood
+                # still.
+                lane.run_block(max(1, steps // SETTLING), deadline, meanwhile)
+                return max(lane.run_block(steps, deadline, meanwhile))
+
+            return alone(lane, block)
 
         # The calibration ends with ``first``, so that the first block finds its caches as the first block of each
         # later group does.
@@ -120,6 +141,10 @@ def take_turns(base: Lane, head: Lane, steps: int, deadline: float, groups: int,
             turns.head_steps += [one / steps for one in seconds[id(head)]]
             pairs = zip(seconds[id(head)], seconds[id(base)], strict=True)
             turns.ratios.append(sum(math.log(of_head / of_base) for of_head, of_base in pairs) / 2)
+            if canary:
+                for lane in (first, second) if len(turns.ratios) % 2 else (second, first):
+                    taken = alone(lane, lambda lane, rest: lane.run_canary(CANARY_CALLS, deadline, rest))
+                    (turns.base_canary if lane is base else turns.head_canary).append(taken)
         return turns
 
 
@@ -154,6 +179,8 @@ class Paired:
     """Log of the ratio of all blocks' time, HEAD over BASE. It shows rare long steps, which no median shows."""
     step_seconds: tuple[float, float] = (math.nan, math.nan)
     """Median seconds of a step of BASE and of HEAD."""
+    canary: tuple[float, float] | None = None
+    """Median seconds of the canary of BASE and of HEAD; ``None`` if there was none."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -163,6 +190,8 @@ class Paired:
             "steps_per_block": self.steps_per_block,
             "total_ratio": self.total_ratio,
             "dropped_blocks": {"base": self.dropped_blocks[0], "head": self.dropped_blocks[1]},
+            "canary": None if self.canary is None else {"base": self.canary[0], "head": self.canary[1]},
+            "hosts": {name: list(launch.hosts) for name, launch in (("base", self.base), ("head", self.head))},
             "seconds": self.seconds,
             "load": {**asdict(self.load), "problem": self.load.problem},
             "provenance": {name: dict(origin) for name, origin in self.provenance.items()},
@@ -177,6 +206,7 @@ class VersionPair:
 
     :param ranks: number of ranks of one launch of one version.
     :param groups: number of ABBA groups of a launch, if the time allows.
+    :param canary: time small all-reduces of each side in turn with the groups.
     """
 
     def __init__(
@@ -190,9 +220,11 @@ class VersionPair:
         *,
         groups: int = GROUPS,
         cores_per_replica: int = 0,
+        canary: bool = False,
     ) -> None:
         self._sides, self._ranks, self._bench, self._groups = (base, head), ranks, bench, groups
-        self._asked = (target, strategy, bench, cores_per_replica)
+        self._canary = canary
+        self._asked = (target, strategy, bench, cores_per_replica, canary)
         self._stack = ExitStack()
         self._left = 0
 
@@ -220,7 +252,7 @@ class VersionPair:
         self._left -= 1
         with ExitStack() as stack:
             for run in reversed(self._runs) if head_first else self._runs:
-                run.ask(stack.enter_context(Pacer(self._folder)), *self._asked)
+                run.ask(stack.enter_context(Pacer(self._folder)), *self._asked, number)
             watch = Watch(self._runs)
             stack.callback(watch.end)
             try:
@@ -228,7 +260,8 @@ class VersionPair:
                 own = self._processes.pids()
                 before = Reading.take(own)
                 steps = self._bench.steps_per_block
-                turns = take_turns(lanes[0], lanes[1], steps, deadline, self._groups, head_first=head_first)
+                order = {"head_first": head_first, "canary": self._canary}
+                turns = take_turns(lanes[0], lanes[1], steps, deadline, self._groups, **order)
                 load = before.until(Reading.take(own), load_average)
                 gpu = foreign_gpu_processes(own)
             except PacingError as error:
@@ -251,6 +284,9 @@ class VersionPair:
 
     def _paired(self, turns: Turns, reports: Sequence[Mapping[str, Any]], load: Load, seconds: float) -> Paired:
         base, head = (Launch.from_json(report["launch"]) for report in reports)
+        canary = None
+        if turns.base_canary:
+            canary = statistics.median(turns.base_canary), statistics.median(turns.head_canary)
         return Paired(
             log_ratio=statistics.median(turns.ratios),
             ratios=tuple(turns.ratios),
@@ -263,4 +299,5 @@ class VersionPair:
             dropped_blocks=(turns.base_dropped, turns.head_dropped),
             total_ratio=turns.total_ratio,
             step_seconds=(statistics.median(turns.base_steps), statistics.median(turns.head_steps)),
+            canary=canary,
         )

@@ -21,7 +21,7 @@ from pytest_ddl.bench.gate.target import FromVersion, Target
 from pytest_ddl.bench.processes import die_with
 from pytest_ddl.bench.records import BenchSpec
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of :class:`SideOrder` and the report. It rises if they change: BASE's own pytest-ddl may be older."""
 _PACKAGE = str(Path(pytest_ddl.__file__).resolve())
 
@@ -43,6 +43,9 @@ class SideOrder:
     """Fields of :class:`BenchSpec`."""
     parent: int
     cores_per_replica: int = 0
+    rotation: int = 0
+    """Number of places by which the ranks move over their hosts."""
+    canary: bool = False
     protocol: int = PROTOCOL
 
     def save(self, path: Path) -> None:
@@ -113,6 +116,8 @@ def _launch(order: SideOrder) -> dict[str, Any]:
         BenchSpec(**order.bench),
         cores_per_replica=order.cores_per_replica,
         address=order.address,
+        rotation=order.rotation,
+        canary=order.canary,
     )
     return found.as_json()
 

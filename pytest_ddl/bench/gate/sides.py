@@ -79,7 +79,16 @@ class Running:
         self._folder, self._processes, self._hash_seed = folder, processes, hash_seed
         self._launches = 0
 
-    def ask(self, pacer: Pacer, target: Target, strategy: str, bench: BenchSpec, cores_per_replica: int) -> None:
+    def ask(
+        self,
+        pacer: Pacer,
+        target: Target,
+        strategy: str,
+        bench: BenchSpec,
+        cores_per_replica: int,
+        canary: bool,
+        rotation: int,
+    ) -> None:
         """Request a launch from the interpreter. The ranks connect to the pacer when they are warm.
 
         :raises MeasurementError: if the interpreter cannot be started, or has ended since the last launch.
@@ -101,6 +110,8 @@ class Running:
             bench=asdict(bench),
             parent=os.getpid(),
             cores_per_replica=cores_per_replica,
+            rotation=rotation,
+            canary=canary,
         )
         path = self._folder / f"order-{self._launches}.json"
         order.save(path)

@@ -21,6 +21,7 @@ from pytest_ddl.bench.processes import kill_tagged
 from pytest_ddl.bench.records import BenchSpec, Counters, Launch
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.rotation import ROTATION
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -40,12 +41,17 @@ def launch(
     *,
     cores_per_replica: int = 0,
     address: str | None = None,
+    rotation: int = 0,
+    canary: bool = False,
 ) -> Launch:
     """Measure a training function under one variant, in fresh processes.
 
     :param cores_per_replica: see :mod:`pytest_ddl.bench.launching.pinning`; 0 pins nothing.
     :param address: address of the caller's own pacer, which then decides when blocks run. By default, blocks run one
         after the other until there are enough.
+    :param rotation: number of places by which the ranks move over their hosts. Number the launches, so that a slow host
+        affects each rank in turn.
+    :param canary: let the caller's pacer order small all-reduces too.
     :raises BenchError: if a rank fails, or the program ends before the measurement does.
     """
     from pytest_ddl.items.selection import DdlMark
@@ -60,7 +66,7 @@ def launch(
     scratch.mkdir()
     try:
         threads = thread_environ(harness.registry[spec.name], spec, cores_per_replica)
-        environ = {**threads, TAG: str(folder), "TMPDIR": str(scratch)}
+        environ = {**threads, TAG: str(folder), "TMPDIR": str(scratch), ROTATION: str(rotation)}
         with ExitStack() as stack:
             cluster = stack.enter_context(harness.cluster(spec, mark, fresh=True, environ=environ))
             replicas = cluster.num_replicas
@@ -77,7 +83,7 @@ def launch(
                 driver = stack.enter_context(_Driver(folder, cluster.num_ranks, bench, deadline))
                 address = driver.address
             harness.offer(address)
-            orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy)
+            orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy, canary)
             answers = cluster.ask(
                 Kind.CALL,
                 ship.pack(measure_training, (train, settings, orders)),

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_ddl.bench.machine import host_identity
 from pytest_ddl.cluster import doors
 
 LATE_TRACES = 5
@@ -72,6 +73,8 @@ class Order:
     """Order to a rank: run this many steps, or stop (0)."""
 
     steps: int
+    canary: int = 0
+    """Number of small all-reduces to time in place of steps."""
     drop: bool = False
     """True if the previous block belongs to the warm-up, because some rank traced in it."""
 
@@ -80,6 +83,11 @@ class Lane:
     """Ranks of one launch, which run their blocks together."""
 
     def __init__(self, lines: dict[int, _Line], traces: int = 0, processes: Collection[int] = ()) -> None:
+        """Take over the connections of the ranks.
+
+        :param traces: see :attr:`traces`.
+        :param processes: processes of this machine that :meth:`pause` stops.
+        """
         self._lines = lines
         self._processes = tuple(processes)
         self._paused = False
@@ -98,7 +106,25 @@ class Lane:
         :param meanwhile: called every ``RESUME_EVERY`` seconds of a long block.
         :raises PacingError: if a rank left or did not finish before ``deadline`` (``time.monotonic``).
         """
-        self._order(steps)
+        self._order({"steps": steps, "drop": self.was_dropped})
+        done = self._answers(deadline, meanwhile)
+        traces = sum(int(one["traces"]) for one in done)
+        self.was_dropped = traces > self.traces and self._dropped < LATE_TRACES
+        self._dropped += self.was_dropped
+        self.traces = traces
+        return [float(one["seconds"]) for one in done]
+
+    def run_canary(self, calls: int, deadline: float, meanwhile: Callable[[], None] = lambda: None) -> float:
+        """Have the ranks run so many small all-reduces. Return the seconds of the slowest rank.
+
+        The ranks must have been started with a canary.
+
+        :raises PacingError: as :meth:`run_block` does.
+        """
+        self._order({"steps": 0, "drop": False, "canary": calls})
+        return max(float(one["seconds"]) for one in self._answers(deadline, meanwhile))
+
+    def _answers(self, deadline: float, meanwhile: Callable[[], None]) -> list[dict[str, Any]]:
         done = []
         for rank in sorted(self._lines):
             while not self._lines[rank].has_come(min(RESUME_EVERY, deadline - time.monotonic())):
@@ -106,14 +132,13 @@ class Lane:
                     break
                 meanwhile()
             done.append(self._lines[rank].receive(deadline))
-        traces = sum(int(one["traces"]) for one in done)
-        self.was_dropped = traces > self.traces and self._dropped < LATE_TRACES
-        self._dropped += self.was_dropped
-        self.traces = traces
-        return [float(one["seconds"]) for one in done]
+        return done
 
     def pause(self) -> None:
-        """Stop the ranks' processes, because a rank that only waits still fills the buffers of its input pipeline."""
+        """Stop the ranks' processes, because a rank that only waits still fills the buffers of its input pipeline.
+
+        Ranks on other machines go on.
+        """
         if not self._paused:
             self._signal(signal.SIGSTOP)
             self._paused = True
@@ -147,10 +172,10 @@ class Lane:
             with contextlib.suppress(OSError):
                 line.send({"steps": 0, "drop": self.was_dropped})
 
-    def _order(self, steps: int) -> None:
+    def _order(self, order: dict[str, Any]) -> None:
         try:
             for line in self._lines.values():
-                line.send({"steps": steps, "drop": self.was_dropped})
+                line.send(order)
         except OSError as error:
             raise PacingError(f"a rank closed its connection: {error}") from None
 
@@ -187,7 +212,9 @@ class Pacer:
             for line in lines.values():
                 line.close()
             raise
-        lane = Lane(lines, sum(int(one["traces"]) for one in greetings), [int(one["process"]) for one in greetings])
+        # The number of a process of another host is that of something else here.
+        own = [int(one["process"]) for one in greetings if one.get("host", host_identity()) == host_identity()]
+        lane = Lane(lines, sum(int(one["traces"]) for one in greetings), own)
         self._lanes.append(lane)
         return lane
 
@@ -236,7 +263,8 @@ class Paced:
 
     def __init__(self, address: str, rank: int, traces: int = 0) -> None:
         self._line = _Line(doors.connect(address))
-        self._line.send({"rank": rank, "traces": traces, "process": os.getpid()})
+        greeting = {"rank": rank, "traces": traces, "process": os.getpid(), "host": host_identity()}
+        self._line.send(greeting)
 
     def order(self) -> Order:
         """Wait for the next order; it is to stop if the controller is gone.
@@ -245,7 +273,7 @@ class Paced:
         """
         try:
             order = self._line.receive()
-            return Order(int(order["steps"]), bool(order["drop"]))
+            return Order(int(order["steps"]), int(order.get("canary", 0)), bool(order["drop"]))
         except (PacingError, OSError):
             return Order(0)
 

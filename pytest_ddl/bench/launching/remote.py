@@ -10,15 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_ddl.bench.collectives import ITEM, in_a_row
 from pytest_ddl.bench.counters import counting
 from pytest_ddl.bench.launching.energy import EnergyMeter
 from pytest_ddl.bench.launching.pinning import pinned
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
+from pytest_ddl.bench.machine import host_identity
 from pytest_ddl.bench.records import Counters, EnergyReading, RankTiming
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.training import environment
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
+
+CANARY_BYTES = 2**18
+"""Bytes of each all-reduce of the canary: more than a token bucket of emulated hosts lets through at once."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,8 @@ class LaunchOrders:
     warm_up: int
     cores_per_replica: int = 0
     energy: bool = False
+    canary: bool = False
+    """True to run small all-reduces in turn with the steps, if the pacer orders them."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,11 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
     with ExitStack() as stack:
         stack.enter_context(pinned(context.rank * local, local, orders.cores_per_replica))
         stack.enter_context(environment.prepared(settings, context.rank))
+        canary = None
+        if orders.canary and context.num_ranks > 1:
+            # Traced before the program begins, so that no counter of it has this function.
+            canary = in_a_row(context.strategy, "all_reduce", CANARY_BYTES // ITEM)
+            canary(1)
         watch = Stopwatch(
             settings,
             context,
@@ -74,6 +86,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
             on_steady=meter.start if meter is not None else lambda: None,
             on_block=meter.end_part if meter is not None else lambda _counts: None,
             on_stopped=stopped,
+            canary=canary,
         )
         stack.callback(watch.close)
         with watch.executions.watched(context.strategy):
@@ -93,6 +106,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
         energy=reading,
         loss=watch.loss,
         program=source_of(train),
+        host=host_identity(),
         remarks=watch.remarks,
         examples=watch.examples,
     )

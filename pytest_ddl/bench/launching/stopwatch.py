@@ -35,12 +35,14 @@ class Stopwatch(StepListener):
         on_steady: Callable[[], Any],
         on_stopped: Callable[[], Any] = lambda: None,
         on_block: Callable[[bool], Any] = lambda _counts: None,
+        canary: Callable[[int], float] | None = None,
     ) -> None:
         self._settings, self._context = settings, context
         self._notes: dict[str, None] = {}
         self._watcher = Watcher(context.strategy, self.note)
         self._address, self._warm_up = address, warm_up
         self._on_steady, self._on_stopped, self._on_block = on_steady, on_stopped, on_block
+        self._canary = canary
         self._rank = context.rank
         self._paced: Paced | None = None
         self._left = 0
@@ -258,6 +260,9 @@ class Stopwatch(StepListener):
     def _take_order(self) -> None:
         assert self._paced is not None
         order = self._paced.order()
+        while order.canary and self._canary is not None:
+            self._paced.done(self._canary(order.canary), self._traced)
+            order = self._paced.order()
         if self._ordered:
             self._on_block(not order.drop)
         if order.drop:

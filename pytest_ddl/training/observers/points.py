@@ -27,7 +27,7 @@ class PointObserver(Observer):
         path = path_of(self.settings.tmp_path, self.settings.attempt, self.context.rank)
         tasks = [self.context.task, *(self.settings.servers if self.context.rank == 0 else ())]
         own = [fault for fault in self.settings.faults if fault.task in tasks]
-        points = self.recorder.points = Points(path, own, self.settings.servers)
+        points = self.recorder.points = Points(path, own, self.settings.servers, cut_outside=self.settings.cut_outside)
         with ExitStack() as stack:
             stack.callback(points.close)
             gate = self._gate(points, stack)

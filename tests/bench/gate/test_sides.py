@@ -74,7 +74,7 @@ def test_an_interpreter_that_dies_between_launches_is_told(tmp_path: Path) -> No
     run = running(tmp_path, "raise SystemExit('last words')", stdin=subprocess.PIPE)
     run.side = replace(SIDE, root=tmp_path, paths=(tmp_path,))
     with Pacer(tmp_path) as pacer, pytest.raises(MeasurementError) as failure:
-        run.ask(pacer, Target("program", "train"), "one_device", BenchSpec(), 0)
+        run.ask(pacer, Target("program", "train"), "one_device", BenchSpec(), 0, False, 0)
     assert str(failure.value) == "HEAD (cccccccccc) ended with status 1 and no report:\nlast words"
     assert run.process is not None
     assert run.process.stdin is not None

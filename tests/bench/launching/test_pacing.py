@@ -43,7 +43,7 @@ class Rank(threading.Thread):
         while True:
             order = self.paced.order()
             self.orders.append(order)
-            if order.steps == 0:
+            if order.steps == 0 and not order.canary:
                 return
             traced += self.traces.pop(0) if self.traces else 0
             self.paced.done(self.seconds, traced)
@@ -211,6 +211,32 @@ def test_during_a_long_block_something_else_can_be_done_now_and_then(monkeypatch
         assert lane.run_block(1, soon(), called.set) == [2.0]
         thread.join()
         rank.close()
+
+
+def test_a_canary_is_timed_between_blocks():
+    with paced({"seconds": 3.0}, {"seconds": 5.0}) as (lane, threads):
+        assert lane.run_block(20, soon()) == [3.0, 5.0]
+        assert lane.run_canary(4, soon()) == 5.0
+        assert lane.run_block(7, soon()) == [3.0, 5.0]
+    for thread in threads:
+        assert thread.orders[1] == Order(0, canary=4)
+        assert [order.steps for order in thread.orders] == [20, 0, 7, 0]
+
+
+@pytest.mark.parametrize(("host", "stopped"), [(None, True), ("another 12345678", False)])
+def test_only_processes_of_this_machine_are_stopped(monkeypatch, host, stopped):
+    sent = []
+    with made() as pacer:
+        if host is not None:
+            monkeypatch.setattr(pacing, "host_identity", lambda: host)
+        rank = Paced(pacer.address, 0)
+        monkeypatch.undo()
+        monkeypatch.setattr(os, "killpg", lambda process, _number: sent.append(process))
+        lane = pacer.accept(1, soon())
+        lane.pause()
+        lane.resume()
+        rank.close()
+    assert sent == ([os.getpid()] * 2 if stopped else [])
 
 
 def test_a_paused_rank_breathes(monkeypatch):
