@@ -23,7 +23,8 @@ from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.agent import BEAT
 from pytest_ddl.hosts.checked import command_of, hosts_of
 from pytest_ddl.hosts.copying import Copying
-from pytest_ddl.hosts.link import BOOTSTRAP_LINE, HostLink
+from pytest_ddl.hosts.execnet_adapter import BOOTSTRAP_LINE
+from pytest_ddl.hosts.link import HostLink
 from pytest_ddl.hosts.project import Project
 from pytest_ddl.hosts.transport import Host, Transport
 

@@ -113,6 +113,19 @@ def test_a_program_that_prints_something_first_is_quoted(emulated: Emulated, ove
 
 
 @pytest.mark.slow
+def test_a_login_shell_that_prints_on_stdout_is_quoted(emulated: Emulated, over: Over) -> None:
+    # More than a pipe holds, before the shell reads anything.
+    greets = "yes 'Welcome to this cluster!' | head -c 3000000; exec \"$@\""
+    emulated.wrap = lambda _host, command: ["sh", "-c", greets, "sh", *command]
+    problem = problem_of(over(emulated))
+    assert problem.startswith(
+        "no connection to the host host0: its command has printed 'Welcome to this cluster!' on stdout before Python "
+        "began, and that must carry nothing else; "
+    )
+    assert "; the command was `sh -c " in problem
+
+
+@pytest.mark.slow
 def test_a_python_without_the_package_is_named(emulated: Emulated, over: Over, tmp_path: Path) -> None:
     # The agent adds the controller's folders to its path. This Python finds another package of the name first.
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pytest_ddl'] = None\n")
