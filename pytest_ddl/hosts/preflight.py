@@ -6,6 +6,7 @@ the host, the cause and the fix.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Collection, Sequence
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import cannot_write
 from pytest_ddl.cluster.resources import FIRST_PORT, LAST_PORT
 from pytest_ddl.hosts import questions
 from pytest_ddl.hosts.link import HostLink
@@ -64,14 +67,22 @@ def examine(
 
 
 def without(links: Sequence[HostLink], folder: Path, deadline: float) -> list[str]:
-    """Return the names of the hosts that do not see a file that this process writes into a folder."""
-    mark = folder / "seen-by-hosts"
-    mark.write_text(secrets.token_hex())
+    """Return the names of the hosts that do not see a file that this process writes into a folder.
+
+    :raises LaunchError: if a host does not answer, or if this process cannot write there.
+    """
+    secret = secrets.token_hex()
+    # Each worker of pytest-xdist has its own.
+    mark = folder / f"seen-by-hosts-{secrets.token_hex(8)}"
     try:
-        seen = ask(links, f"{_QUESTIONS}:read", [[str(mark)]] * len(links), "reading a file", deadline)
-        return [link.host.name for link, text in zip(links, seen, strict=True) if text != mark.read_text()]
+        mark.write_text(secret)
+        seen = ask(links, f"{_QUESTIONS}:read", [[str(mark)]] * len(links), f"reading a file in {folder}", deadline)
+        return [link.host.name for link, text in zip(links, seen, strict=True) if text != secret]
+    except OSError as error:
+        raise LaunchError(cannot_write(error, folder)) from None
     finally:
-        mark.unlink()
+        with contextlib.suppress(OSError):
+            mark.unlink()
 
 
 def other_files(links: Sequence[HostLink], paths: Collection[str], deadline: float) -> list[Problem]:

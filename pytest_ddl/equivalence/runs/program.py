@@ -170,6 +170,8 @@ class Program:
             ranks = [_rank_record(answer, settings) for answer in answers]
             if any(rank.failed for rank in ranks):
                 cluster.retired = cluster.retired or "the training function failed in it"
+                # If a host has lost the folder meanwhile, this says so instead of an error of each file.
+                _ = self.harness.shared_folder
             return Attempt(ranks, answers, cluster.num_replicas, ended)
 
 
