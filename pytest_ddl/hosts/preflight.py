@@ -140,21 +140,32 @@ def unreachable(links: Sequence[HostLink], facts: Sequence[dict[str, Any]], dead
         ask(links, f"{_QUESTIONS}:listen", [[port] for port in ports], "listening at a port", deadline)
         addresses = [link.host.address or found["address"] for link, found in zip(links, facts, strict=True)]
         problems = [
-            Problem(
-                link.host.name,
-                f"its address is {address}, which means the host itself on every host"
-                if link.host.address
-                else "it has no default route, so its address is not known",
-                "the transport must give the address of its network: Host(name, address)",
-            )
-            for link, address in zip(links, addresses, strict=True)
-            if len(links) > 1 and (address.startswith("127.") or address == "localhost")
+            Problem(link.host.name, problem, "the transport must give its IPv4 address, or a name: Host(name, address)")
+            for link, address, found in zip(links, addresses, facts, strict=True)
+            if len(links) > 1 and (problem := _wrong_address(link.host.address, address, found["address6"]))
         ]
         return problems or _try_to_connect(links, list(zip(addresses, ports, strict=True)), deadline)
     finally:
         for link, lease in zip(links, leases, strict=True):
             link.request("ask", f"{_QUESTIONS}:hush", [])
             link.tell("release", lease)
+
+
+def _wrong_address(given: str, address: str, address6: str) -> str:
+    """Return why other hosts cannot use an address, or an empty text.
+
+    :param given: address that the transport gives, or an empty text.
+    :param address6: IPv6 address of the host's default route, or an empty text.
+    """
+    if ":" in address:
+        return f"its address {address} is one of IPv6, which is not supported between hosts"
+    if not (address.startswith("127.") or address == "localhost"):
+        return ""
+    if given:
+        return f"its address is {address}, which means the host itself on every host"
+    if address6:
+        return f"it has no IPv4 route, and its IPv6 address {address6} is not supported between hosts"
+    return "it has no default route, so its address is not known"
 
 
 def _try_to_connect(links: Sequence[HostLink], places: Sequence[tuple[str, int]], deadline: float) -> list[Problem]:

@@ -7,6 +7,7 @@ import copy
 import importlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,33 @@ def test_connections_that_fail_are_explained() -> None:
     lease.release()
     assert answers[:2] == ["", f"connecting to 127.0.0.1 port {unused} failed (Connection refused)"]
     assert answers[2].startswith("its name 'no-such-host.invalid' is not known there")
+
+
+def test_addresses_of_ipv6_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::7", 18000, 0, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_names: entry)
+    said = "node7 has only addresses of IPv6 there (fd00::7), which are not supported between hosts"
+    assert questions.connect([("node7", 18000)]) == [said]
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "address6", "problem"),
+    [
+        ("", "10.0.0.7", "", ""),
+        ("node7", "node7", "fd00::7", ""),
+        ("fd00::7", "fd00::7", "fd00::7", "its address fd00::7 is one of IPv6, which is not supported between hosts"),
+        ("127.0.1.1", "127.0.1.1", "", "its address is 127.0.1.1, which means the host itself on every host"),
+        (
+            "",
+            "127.0.0.1",
+            "fd00::7",
+            "it has no IPv4 route, and its IPv6 address fd00::7 is not supported between hosts",
+        ),
+        ("", "127.0.0.1", "", "it has no default route, so its address is not known"),
+    ],
+)
+def test_an_address_that_others_cannot_use_is_named(given: str, address: str, address6: str, problem: str) -> None:
+    assert preflight._wrong_address(given, address, address6) == problem
 
 
 @pytest.mark.slow
