@@ -41,7 +41,7 @@ HERE = os.path.dirname(__file__)
 pytestmark = pytest.mark.ddl(strategies="multi_worker_mirrored")
 
 
-def test_on_ranks(ddl_strategy, from_conftest, request):
+def test_on_ranks(ddl_strategy, from_conftest, request, tmp_path):
     import only_on_ranks
 
     assert from_conftest == "from helper"
@@ -57,6 +57,7 @@ def test_on_ranks(ddl_strategy, from_conftest, request):
         ".gitignore", "helper.py", "link.txt", "only_on_ranks.py", "package", "pytest.ini", "tests", "version.py",
     ]
     assert (here / "link.txt").is_symlink() and (here / "link.txt").read_text() == "1.5"
+    (tmp_path / "own").write_text("1")
     print("the rank is at", here)
 
 
@@ -200,18 +201,19 @@ def test_the_copies_are_removed_after_a_kill(
     project = new_project({"test_it.py": WAITING, "data.txt": "1.5", "conftest.py": different})
     waits = shared / "waits"
     process = project.start("--ddl-launcher=netns[hosts=2]", "--ddl-sync", env={"WAITS": str(waits)})
-    wait_until(waits.exists, "the test did not begin", seconds=60.0)
-    folder, data = waits.read_text().split()
-    assert (Path(folder).name, data) == (project.folder.name, "1.5")
-    assert Path(folder) != project.folder
-    if struck == "agents":
-        children = psutil.Process(process.pid).children(recursive=True)
-        agents = [child for child in children if "sys.stdin" in str(child.cmdline())]
+    try:
+        wait_until(waits.exists, "the test did not begin", seconds=180.0)
+        folder, data = waits.read_text().split()
+        assert (Path(folder).name, data) == (project.folder.name, "1.5")
+        assert Path(folder) != project.folder
+        agents = [one for one in psutil.Process(process.pid).children(True) if "sys.stdin" in str(one.cmdline())]
         assert len(agents) == 2
-    else:
-        agents = [psutil.Process(process.pid)]
-    for one in agents:
-        one.kill()
-    done = project.finish(process, 60.0)
+        for one in agents if struck == "agents" else [process]:
+            one.kill()
+        done = project.finish(process, 60.0)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
     assert done.processes == []
     wait_until(lambda: not Path(folder).parent.exists(), f"{folder} is left", seconds=10.0)
