@@ -111,10 +111,18 @@ def test_comparison_fails(ddl_equivalence):
     ddl_equivalence(raises, global_batch_size=4, steps=3)
 
 
-@pytest.mark.skipif("not os.environ.get('WAITS')", reason="waits")
-def test_waits(ddl_strategy):
-    Path(os.environ["WAITS"]).write_text(str(Path.cwd()))
-    signal.pause()
+def dies(run):
+    with run.strategy.scope():
+        weight = tf.Variable(1.0)
+    run.watch(variables=[weight])
+    dataset = tf.data.Dataset.from_tensor_slices(tf.range(1.0, 17.0)).batch(run.global_batch_size)
+    for loss in run.steps(make_step(run, weight), dataset):
+        if os.environ.get("TF_CONFIG", "").endswith('"index": 1}}'):
+            os._exit(3)
+
+
+def test_a_rank_dies(ddl_equivalence):
+    ddl_equivalence(dies, global_batch_size=4, steps=3)
 """
 FILES = {
     "pytest.ini": "[pytest]\npythonpath = .\n",
@@ -155,6 +163,11 @@ def shared() -> Iterator[Path]:
         yield Path(folder)
 
 
+def copies_in(text: str, shared: Path) -> list[str]:
+    """Return the paths of copies that a text names."""
+    return [word for word in text.split() if "/pytest-ddl-" in word and str(shared) not in word]
+
+
 def environ(project: Project) -> dict[str, str]:
     return {"PROJECT": project.folder.name, "ROOT": str(project.folder)}
 
@@ -170,7 +183,11 @@ def test_ranks_use_copies_of_the_files(project: Project, shared: Path) -> None:
         failed = done[f"{name}[multi_worker_mirrored]"]
         assert failed.outcome == "failed"
         assert f"in {project.folder}/tests" in failed.text
-    assert "/pytest-ddl-" not in done.stdout.replace(str(shared), "")
+    # A rank that has died leaves only its log, which its host has written.
+    died = done["test_a_rank_dies[multi_worker_mirrored]"]
+    assert died.outcome == "failed"
+    assert "worker-died" in died.text
+    assert copies_in(done.stdout, shared) == []
     assert (done.processes, done.files, list(shared.iterdir())) == ([], [], [])
 
 
