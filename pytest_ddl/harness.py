@@ -106,6 +106,11 @@ class Harness:
             raise LaunchError(f"{found}, in which the ranks record what happens; {fix}")
         return self.folder
 
+    def text_of_rank(self, text: str) -> str:
+        """Return a text that a rank has written, with the paths of this machine. Only copies of files have others."""
+        change: Callable[[str], str] = getattr(self._started, "text_of_rank", str)
+        return change(text)
+
     def offer(self, address: str) -> None:
         """Let the ranks of this process connect to a Unix socket on this machine, also from other hosts."""
         getattr(self.pool.launcher, "offer", lambda _address: None)(address)

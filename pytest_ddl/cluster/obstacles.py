@@ -105,12 +105,18 @@ def temporary_folder() -> str:
         return os.environ.get("TMPDIR") or "/tmp"
 
 
+_GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTCONN, errno.EIO, errno.EHOSTDOWN, errno.ETIMEDOUT)
+"""Errors of a folder that was there before."""
+
+
 def cannot_write(error: OSError, folder: object) -> str:
     """Explain why files cannot be made in the folder for temporary files, with the fix."""
     if error.errno == errno.EFBIG:
         fix = "the size of files is limited (ulimit -f): try `ulimit -f unlimited`"
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         fix = _MORE_FILES
+    elif error.errno in _GONE:
+        fix = "it was removed or unmounted during the run, or its server does not answer: restore it, and run again"
     else:
         fix = "free space there, or set the environment variable TMPDIR to a folder with free space"
     return f"pytest-ddl cannot write to {folder}: {error.strerror or error}; {fix}"

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import pickle
+import tempfile
 import types
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -93,7 +95,10 @@ class RankSession:
         plan: SessionPlan = self.opening.body
         options = dict(plan.options)
         if plan.basetemp is not None:
-            options["basetemp"] = f"{plan.basetemp}-rank{self.worker.context.rank}"
+            parent, name = os.path.split(plan.basetemp)
+            # Another host need not have the folder of the controller. Its agent removes this rank's own one.
+            parent = parent if os.path.isdir(parent) else tempfile.gettempdir()
+            options["basetemp"] = f"{parent}/{name}-rank{self.worker.context.rank}"
         config = pytest.Config.fromdictargs(options, [*_NO_REWRITE_WARNING, *plan.args, *plan.files])
         config.pluginmanager.register(self, "ddl-rank-session")
         status = config.hook.pytest_cmdline_main(config=config)

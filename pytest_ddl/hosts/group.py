@@ -19,11 +19,13 @@ import execnet
 
 from pytest_ddl.cluster import imported_files, session_folder, user_modules
 from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.relocating import Places
 from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.agent import BEAT
 from pytest_ddl.hosts.checked import command_of, hosts_of
 from pytest_ddl.hosts.copying import Copying
-from pytest_ddl.hosts.link import BOOTSTRAP_LINE, HostLink
+from pytest_ddl.hosts.execnet_adapter import BOOTSTRAP_LINE
+from pytest_ddl.hosts.link import HostLink
 from pytest_ddl.hosts.project import Project
 from pytest_ddl.hosts.transport import Host, Transport
 
@@ -130,6 +132,11 @@ class HostGroup:
         is_copied = self._copying is not None and self._copying.project.relative(os.getcwd()) is not None
         return preflight.examine(self.links, time.monotonic() + AGENT_WAIT, needs_directory=not is_copied)
 
+    @property
+    def places(self) -> Places | None:
+        """Where the hosts have copies of the user's files. ``None`` if they have none."""
+        return None if self._copying is None else self._copying.places
+
     def check_connections(self) -> None:
         """Check that each host still reaches all hosts. A cluster over a broken network would wait until its deadline.
 
@@ -146,7 +153,7 @@ class HostGroup:
         :raises LaunchError: if the files of a host differ.
         """
         paths = imported_files.files(user_modules.loaded()) - self._compared
-        if self._copying is not None and self._copying.places is not None:
+        if self._copying is not None and self.places is not None:
             copied = {path for path in paths if self._copying.project.relative(path) is not None}
             self._copying.add(copied)
             self._compared |= copied

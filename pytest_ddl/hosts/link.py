@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
 import queue
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +20,7 @@ from pytest_ddl.cluster.obstacles import how_it_ended
 from pytest_ddl.cluster.relocating import Places
 from pytest_ddl.hosts import questions, spawning
 from pytest_ddl.hosts.agent import BEAT, SILENCE
+from pytest_ddl.hosts.execnet_adapter import BOOTSTRAP_LINE, NotStartedError, open_gateway
 from pytest_ddl.hosts.remote_process import Message, RemoteProcess
 from pytest_ddl.hosts.transport import Host
 from pytest_ddl.hosts.tunnels import Tunnels
@@ -30,8 +28,6 @@ from pytest_ddl.hosts.tunnels import Tunnels
 if TYPE_CHECKING:
     import execnet
 
-BOOTSTRAP_LINE = "import sys;exec(eval(sys.stdin.readline()))"
-"""Program of the Python on a host. execnet sends it the source of its gateway as the first line of stdin."""
 _END_WAIT = 0.5
 """Maximum seconds from the end of a connection to the exit status of the transport's command."""
 _START_AGENT = """
@@ -96,7 +92,7 @@ class HostLink:
         try:
             channel = self._connect(command)
         except Exception as error:
-            self._lose(f"no connection to the host {self.host.name}: {self._why(error, _ended_command(error))}")
+            self._lose(f"no connection to the host {self.host.name}: {self._why(error)}")
             return
         while True:
             try:
@@ -114,8 +110,7 @@ class HostLink:
 
     def _connect(self, command: list[str]) -> Any:
         line = [sys.executable, "-I", "-S", str(spawning.__file__)]
-        line += [base64.b64encode(text.encode()).decode() for text in (str(self._log), json.dumps(command))]
-        gateway = self._group.makegateway(f"popen//id={self.host.name}//python={shlex.join(line)}")
+        gateway = open_gateway(self._group, self.host.name, [*line, str(self._log), json.dumps(command)])
         channel = gateway.remote_exec(_START_AGENT)
         channel.send([os.path.abspath(entry) for entry in sys.path if entry])
         self._heard = time.monotonic()
@@ -123,15 +118,21 @@ class HostLink:
         channel.setcallback(self._take, endmarker=None)
         return channel
 
-    def _why(self, error: Exception, status: int | None) -> str:
+    def _why(self, error: Exception) -> str:
         """Return what the transport's command has printed, or why there is no Python behind it, with the command."""
-        if said := self.said():
+        said = self.said()
+        if isinstance(error, NotStartedError) and error.printed:
+            why = (
+                f"its command has printed {error.printed.splitlines()[0]!r} on stdout before Python began, and that "
+                "must carry nothing else; print such texts of a login shell only if it is interactive"
+            )
+            return f"{why}{f'; it also printed: {said}' if said else ''}; the command was `{self._shown}`"
+        if said:
             return said
-        if isinstance(error, AssertionError):
-            # execnet waits for one byte of its own.
-            why = "its command has printed something on stdout before Python began, and that must carry nothing else"
+        if isinstance(error, NotStartedError):
+            why = f"its Python did not answer: {how_it_ended(error.status)}"
         else:
-            why = f"its Python did not answer: {how_it_ended(status)}"
+            why = f"{type(error).__name__}: {error}"
         return f"{why}; the command was `{self._shown}`"
 
     def said(self) -> str:
@@ -282,22 +283,3 @@ class HostLink:
         with contextlib.suppress(OSError, ValueError):
             return int(self._log.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0])
         return None
-
-
-def _ended_command(error: Exception) -> int | None:
-    """End the command of a gateway that execnet could not open. Return its exit status if it had ended by itself.
-
-    execnet has no public name for this process (2.1): it is in the frames of the exception. A gateway that was opened
-    reads its pipes in a thread, and ends the process itself.
-    """
-    for frame, _line in traceback.walk_tb(error.__traceback__):
-        gateway, io = (frame.f_locals.get(name) for name in ("gateway", "io"))
-        command: subprocess.Popen[bytes] | None = getattr(io or getattr(gateway, "_io", None), "popen", None)
-        if command is not None:
-            with contextlib.nullcontext() if gateway is not None else command:
-                try:
-                    return command.wait(_END_WAIT)
-                except subprocess.TimeoutExpired:
-                    command.kill()
-            return None
-    return None

@@ -6,6 +6,7 @@ the host, the cause and the fix.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Collection, Sequence
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import cannot_write
 from pytest_ddl.cluster.resources import FIRST_PORT, LAST_PORT
 from pytest_ddl.hosts import questions
 from pytest_ddl.hosts.link import HostLink
@@ -64,14 +67,22 @@ def examine(
 
 
 def without(links: Sequence[HostLink], folder: Path, deadline: float) -> list[str]:
-    """Return the names of the hosts that do not see a file that this process writes into a folder."""
-    mark = folder / "seen-by-hosts"
-    mark.write_text(secrets.token_hex())
+    """Return the names of the hosts that do not see a file that this process writes into a folder.
+
+    :raises LaunchError: if a host does not answer, or if this process cannot write there.
+    """
+    secret = secrets.token_hex()
+    # Each worker of pytest-xdist has its own.
+    mark = folder / f"seen-by-hosts-{secrets.token_hex(8)}"
     try:
-        seen = ask(links, f"{_QUESTIONS}:read", [[str(mark)]] * len(links), "reading a file", deadline)
-        return [link.host.name for link, text in zip(links, seen, strict=True) if text != mark.read_text()]
+        mark.write_text(secret)
+        seen = ask(links, f"{_QUESTIONS}:read", [[str(mark)]] * len(links), f"reading a file in {folder}", deadline)
+        return [link.host.name for link, text in zip(links, seen, strict=True) if text != secret]
+    except OSError as error:
+        raise LaunchError(cannot_write(error, folder)) from None
     finally:
-        mark.unlink()
+        with contextlib.suppress(OSError):
+            mark.unlink()
 
 
 def other_files(links: Sequence[HostLink], paths: Collection[str], deadline: float) -> list[Problem]:
@@ -129,21 +140,32 @@ def unreachable(links: Sequence[HostLink], facts: Sequence[dict[str, Any]], dead
         ask(links, f"{_QUESTIONS}:listen", [[port] for port in ports], "listening at a port", deadline)
         addresses = [link.host.address or found["address"] for link, found in zip(links, facts, strict=True)]
         problems = [
-            Problem(
-                link.host.name,
-                f"its address is {address}, which means the host itself on every host"
-                if link.host.address
-                else "it has no default route, so its address is not known",
-                "the transport must give the address of its network: Host(name, address)",
-            )
-            for link, address in zip(links, addresses, strict=True)
-            if len(links) > 1 and (address.startswith("127.") or address == "localhost")
+            Problem(link.host.name, problem, "the transport must give its IPv4 address, or a name: Host(name, address)")
+            for link, address, found in zip(links, addresses, facts, strict=True)
+            if len(links) > 1 and (problem := _wrong_address(link.host.address, address, found["address6"]))
         ]
         return problems or _try_to_connect(links, list(zip(addresses, ports, strict=True)), deadline)
     finally:
         for link, lease in zip(links, leases, strict=True):
             link.request("ask", f"{_QUESTIONS}:hush", [])
             link.tell("release", lease)
+
+
+def _wrong_address(given: str, address: str, address6: str) -> str:
+    """Return why other hosts cannot use an address, or an empty text.
+
+    :param given: address that the transport gives, or an empty text.
+    :param address6: IPv6 address of the host's default route, or an empty text.
+    """
+    if ":" in address:
+        return f"its address {address} is one of IPv6, which is not supported between hosts"
+    if not (address.startswith("127.") or address == "localhost"):
+        return ""
+    if given:
+        return f"its address is {address}, which means the host itself on every host"
+    if address6:
+        return f"it has no IPv4 route, and its IPv6 address {address6} is not supported between hosts"
+    return "it has no default route, so its address is not known"
 
 
 def _try_to_connect(links: Sequence[HostLink], places: Sequence[tuple[str, int]], deadline: float) -> list[Problem]:

@@ -28,8 +28,8 @@ TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel",
 """Names under which TensorFlow is distributed."""
 CONNECT_WAIT = 3.0
 """Maximum seconds until a connection between two hosts is established."""
-_ANYWHERE = ("192.0.2.1", 9)
-"""Address of a documentation network (RFC 5737). No packet is sent to it: a route to it names the own address."""
+_ANYWHERE, _ANYWHERE6 = ("192.0.2.1", 9), ("2001:db8::1", 9)
+"""Addresses of documentation networks (RFC 5737, RFC 3849). No packet is sent there: a route names the own address."""
 
 
 def facts(directory: str) -> dict[str, Any]:
@@ -44,6 +44,7 @@ def facts(directory: str) -> dict[str, Any]:
         "source": digest(os.path.dirname(os.path.abspath(pytest_ddl.__file__))),
         "hostname": socket.gethostname(),
         "address": own_address(),
+        "address6": own_address6(),
         "cores": float(usable_cores()),
         "has_directory": os.path.isdir(directory),
         "gpus": gpus(),
@@ -96,16 +97,27 @@ def other_files(digests: Mapping[str, str]) -> list[str]:
 
 def own_address() -> str:
     """Return the IP address of this host on its way to others, or that of the loopback device without a network."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # A datagram socket sends nothing when it connects. The kernel only chooses the route and its address.
-        probe.connect(_ANYWHERE)
-        return str(probe.getsockname()[0])
+    if routed := _on_the_way_to(socket.AF_INET, _ANYWHERE):
+        return routed
     with contextlib.suppress(OSError):
         # No default route, as in a network of these hosts only. Then the name of this host may have an address.
         for _family, _kind, _protocol, _name, place in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET):
             if not str(place[0]).startswith("127."):
                 return str(place[0])
     return "127.0.0.1"
+
+
+def own_address6() -> str:
+    """Return the IPv6 address of this host on its way to others, or an empty text. It is used in messages only."""
+    return _on_the_way_to(socket.AF_INET6, _ANYWHERE6)
+
+
+def _on_the_way_to(family: socket.AddressFamily, place: tuple[str, int]) -> str:
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        # A datagram socket sends nothing when it connects. The kernel only chooses the route and its address.
+        probe.connect(place)
+        return str(probe.getsockname()[0])
+    return ""
 
 
 def function_of(question: str) -> Callable[..., Any]:
@@ -144,6 +156,8 @@ def _connect(place: tuple[str, int]) -> str:
         found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
     except OSError as error:
         return f"its name {host!r} is not known there ({error.strerror or error})"
+    if all(":" in address for address in found):
+        return f"{host} has only addresses of IPv6 there ({', '.join(found)}), which are not supported between hosts"
     try:
         with socket.create_connection((host, port), CONNECT_WAIT):
             return ""

@@ -88,6 +88,11 @@ class RemoteLauncher:
         """
         return self.group.without(folder)
 
+    def text_of_rank(self, text: str) -> str:
+        """Return a text that a rank has written, with the paths of this machine."""
+        places = self.group.places
+        return text if places is None else places.text_of_rank(text)
+
     def offer(self, address: str) -> None:
         """Let ranks connect to a Unix socket of this process; see :mod:`pytest_ddl.cluster.doors`."""
         for link in self._links:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -45,10 +46,13 @@ class CollectiveLog:
         os.write(self._file, f"{json.dumps(value)}\n".encode())
 
 
-def read(path: Path) -> tuple[CollectiveRecord, ...]:
-    """Return the collectives that a rank executed so far; none if it wrote no log."""
+def read(path: Path, of_rank: Callable[[str], str] = str) -> tuple[CollectiveRecord, ...]:
+    """Return the collectives that a rank executed so far; none if it wrote no log.
+
+    :param of_rank: function that changes a text with paths of the rank's host.
+    """
     try:
-        text = path.read_text()
+        text = of_rank(path.read_text())
     except OSError:
         return ()
     known: list[CollectiveRecord] = []

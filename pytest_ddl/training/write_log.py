@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,11 +26,14 @@ def append(path: Path, record: WriteRecord) -> None:
         os.close(file)
 
 
-def read(path: Path) -> tuple[WriteRecord, ...]:
-    """Return the files that a rank has written so far; none if it wrote no log."""
+def read(path: Path, of_rank: Callable[[str], str] = str) -> tuple[WriteRecord, ...]:
+    """Return the files that a rank has written so far; none if it wrote no log.
+
+    :param of_rank: function that changes a text with paths of the rank's host.
+    """
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError:
         return ()
     # The rank may have ended while it wrote the last line.
-    return tuple(WriteRecord(**json.loads(line)) for line in lines if line.endswith(b"\n"))
+    return tuple(WriteRecord(**json.loads(of_rank(line.decode()))) for line in lines if line.endswith(b"\n"))

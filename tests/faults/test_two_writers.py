@@ -34,6 +34,7 @@ def test_the_log_of_written_files_is_read_without_a_torn_line(tmp_path):
     with path.open("ab") as file:
         file.write(b'{"path": "x"')
     assert write_log.read(path) == records
+    assert write_log.read(path, lambda text: text.replace("saved/", "there/"))[1].path == "there/ckpt-1"
 
 
 def attempt_of(*written):

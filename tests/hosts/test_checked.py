@@ -109,7 +109,7 @@ def test_hosts_for_a_transport_that_finds_its_own_are_refused(tmp_path: Path) ->
             r"^no connection to the host a: its Python did not answer: it exited with status 0; the command was `t",
         ),
         (["sh", "-c", "exit 3"], r"did not answer: it exited with status 3; the command was `sh -c 'exit 3'`$"),
-        (["echo", "welcome"], r"printed something on stdout before Python began, .*; the command was `echo welcome`$"),
+        (["echo", "welcome"], r"printed 'welcome' on stdout before Python began, .*; the command was `echo welcome`$"),
         (["sh", "-c", "echo closed >&2"], "^no connection to the host a: closed$"),
     ],
 )

@@ -145,3 +145,38 @@ def test_measurements_run_on_hosts_with_files_of_their_own(elsewhere: Project) -
     assert done.status == 0, done.stdout + done.stderr
     assert done.stdout.strip() == f"{launcher} 2"
     assert (done.processes, done.files, list(shared.iterdir())) == ([], [], [])
+
+
+LOSES = """
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def loses(run):
+    if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index") == 1:
+        # Only this host sees another folder in its place from now on.
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", os.environ["SHARED"]], check=True)
+    if "TF_CONFIG" in os.environ:
+        Path(os.environ["SHARED"], "no", "checkpoint").write_text("1")
+    run.watch(variables=[])
+
+
+@pytest.mark.ddl(strategies="multi_worker_mirrored")
+def test_loses(ddl_equivalence):
+    ddl_equivalence(loses, global_batch_size=4, steps=1)
+"""
+
+
+def test_a_shared_folder_that_a_host_loses_is_named(elsewhere: Project) -> None:
+    shared = elsewhere.folder / "shared"
+    shared.mkdir()
+    elsewhere.write("test_hosts.py", LOSES)
+    options = ("--ddl-launcher=netns[tmp=own]", f"--ddl-shared-dir={shared}")
+    failed = elsewhere.pytest(*options, env={"SHARED": str(shared)})["test_loses[multi_worker_mirrored]"]
+    assert failed.outcome == "failed"
+    assert f"the host host1 does not see the folder {shared}/pytest-ddl-" in failed.text
+    assert f"; mount {shared} there" in failed.text

@@ -7,6 +7,7 @@ import copy
 import importlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -87,6 +88,33 @@ def test_connections_that_fail_are_explained() -> None:
     assert answers[2].startswith("its name 'no-such-host.invalid' is not known there")
 
 
+def test_addresses_of_ipv6_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::7", 18000, 0, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_names: entry)
+    said = "node7 has only addresses of IPv6 there (fd00::7), which are not supported between hosts"
+    assert questions.connect([("node7", 18000)]) == [said]
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "address6", "problem"),
+    [
+        ("", "10.0.0.7", "", ""),
+        ("node7", "node7", "fd00::7", ""),
+        ("fd00::7", "fd00::7", "fd00::7", "its address fd00::7 is one of IPv6, which is not supported between hosts"),
+        ("127.0.1.1", "127.0.1.1", "", "its address is 127.0.1.1, which means the host itself on every host"),
+        (
+            "",
+            "127.0.0.1",
+            "fd00::7",
+            "it has no IPv4 route, and its IPv6 address fd00::7 is not supported between hosts",
+        ),
+        ("", "127.0.0.1", "", "it has no default route, so its address is not known"),
+    ],
+)
+def test_an_address_that_others_cannot_use_is_named(given: str, address: str, address6: str, problem: str) -> None:
+    assert preflight._wrong_address(given, address, address6) == problem
+
+
 @pytest.mark.slow
 def test_emulated_hosts_reach_each_other(emulated: Emulated, over: Over) -> None:
     assert [host.address for host in over(emulated).group.hosts] == ["198.18.77.1", "198.18.77.2"]
@@ -110,6 +138,19 @@ def test_a_missing_python_is_named(emulated: Emulated, over: Over) -> None:
 def test_a_program_that_prints_something_first_is_quoted(emulated: Emulated, over: Over) -> None:
     emulated.wrap = lambda _host, _command: ["sh", "-c", "echo the door is closed >&2; exit 255"]
     assert problem_of(over(emulated)) == "no connection to the host host0: the door is closed"
+
+
+@pytest.mark.slow
+def test_a_login_shell_that_prints_on_stdout_is_quoted(emulated: Emulated, over: Over) -> None:
+    # More than a pipe holds, before the shell reads anything.
+    greets = "yes 'Welcome to this cluster!' | head -c 3000000; exec \"$@\""
+    emulated.wrap = lambda _host, command: ["sh", "-c", greets, "sh", *command]
+    problem = problem_of(over(emulated))
+    assert problem.startswith(
+        "no connection to the host host0: its command has printed 'Welcome to this cluster!' on stdout before Python "
+        "began, and that must carry nothing else; "
+    )
+    assert "; the command was `sh -c " in problem
 
 
 @pytest.mark.slow
@@ -196,6 +237,14 @@ def test_a_folder_that_is_not_shared_is_named(tmp_path: Path, over: Over, monkey
         assert launcher.hosts_without(tmp_path) == ["host0", "host1"]
         assert launcher.hosts_without(Path(seen)) == []
         assert list(tmp_path.glob("seen*")) == []
+
+
+@pytest.mark.slow
+def test_a_shared_folder_that_is_gone_here_is_named(tmp_path: Path, emulated: Emulated, over: Over) -> None:
+    gone = tmp_path / "gone"
+    said = f"^pytest-ddl cannot write to {gone}: No such file or directory; it was removed or unmounted during the run"
+    with pytest.raises(LaunchError, match=said):
+        over(emulated).hosts_without(gone)
 
 
 @pytest.mark.slow

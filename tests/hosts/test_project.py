@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.config import UsageError, resolve_without_pytest
+from pytest_ddl.harness import Harness
 from pytest_ddl.hosts import copies, questions
 from pytest_ddl.hosts.project import Project
+from pytest_ddl.strategies.registry import StrategyRegistry
 
 
 def write(root: Path, *names: str, size: int = 1) -> None:
@@ -85,6 +88,32 @@ def test_a_path_behind_a_link_is_inside_the_folder(tmp_path: Path) -> None:
     assert project.aliases == (str(tmp_path / "link"), str(tmp_path / "real"))
     assert project.relative(str(tmp_path / "real" / "a.py")) == "a.py"
     assert project.relative(str(tmp_path / "realm" / "a.py")) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (
+            {"PYTEST_DDL_SYNC": "1"},
+            r"^--ddl-sync=True \(from PYTEST_DDL_SYNC\): the launcher local runs where the files",
+        ),
+        ({"PYTEST_DDL_SYNC_LIMIT": "0"}, r"^--ddl-sync-limit='0' .*: '0' is not a positive number of megabytes, for"),
+        ({"PYTEST_DDL_SYNC_LIMIT": "much"}, r"'much' is not a positive number of megabytes"),
+    ],
+)
+def test_a_wrong_option_is_named(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Harness(resolve_without_pytest(environ), StrategyRegistry(), {"local": lambda *_: None}).check_launcher()
+
+
+def test_the_options_say_what_is_copied(tmp_path: Path) -> None:
+    settings = resolve_without_pytest({"PYTEST_DDL_SYNC": "1", "PYTEST_DDL_SYNC_LIMIT": "7"})
+    harness = Harness(settings, StrategyRegistry(), {}, folder=tmp_path / "session", root=tmp_path)
+    project = harness._project()
+    assert project is not None
+    assert (project.root, project.limit) == (str(tmp_path), 7.0)
+    assert str(tmp_path / "session") in project.kept
+    assert Harness(resolve_without_pytest({}), StrategyRegistry(), {})._project() is None
 
 
 def test_one_folder_has_one_fingerprint_and_a_copy_has_another(tmp_path: Path) -> None:

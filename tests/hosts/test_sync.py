@@ -41,7 +41,7 @@ HERE = os.path.dirname(__file__)
 pytestmark = pytest.mark.ddl(strategies="multi_worker_mirrored")
 
 
-def test_on_ranks(ddl_strategy, from_conftest, request):
+def test_on_ranks(ddl_strategy, from_conftest, request, tmp_path):
     import only_on_ranks
 
     assert from_conftest == "from helper"
@@ -57,6 +57,7 @@ def test_on_ranks(ddl_strategy, from_conftest, request):
         ".gitignore", "helper.py", "link.txt", "only_on_ranks.py", "package", "pytest.ini", "tests", "version.py",
     ]
     assert (here / "link.txt").is_symlink() and (here / "link.txt").read_text() == "1.5"
+    (tmp_path / "own").write_text("1")
     print("the rank is at", here)
 
 
@@ -110,10 +111,18 @@ def test_comparison_fails(ddl_equivalence):
     ddl_equivalence(raises, global_batch_size=4, steps=3)
 
 
-@pytest.mark.skipif("not os.environ.get('WAITS')", reason="waits")
-def test_waits(ddl_strategy):
-    Path(os.environ["WAITS"]).write_text(str(Path.cwd()))
-    signal.pause()
+def dies(run):
+    with run.strategy.scope():
+        weight = tf.Variable(1.0)
+    run.watch(variables=[weight])
+    dataset = tf.data.Dataset.from_tensor_slices(tf.range(1.0, 17.0)).batch(run.global_batch_size)
+    for loss in run.steps(make_step(run, weight), dataset):
+        if os.environ.get("TF_CONFIG", "").endswith('"index": 1}}'):
+            os._exit(3)
+
+
+def test_a_rank_dies(ddl_equivalence):
+    ddl_equivalence(dies, global_batch_size=4, steps=3)
 """
 FILES = {
     "pytest.ini": "[pytest]\npythonpath = .\n",
@@ -154,6 +163,11 @@ def shared() -> Iterator[Path]:
         yield Path(folder)
 
 
+def copies_in(text: str, shared: Path) -> list[str]:
+    """Return the paths of copies that a text names."""
+    return [word for word in text.split() if "/pytest-ddl-" in word and str(shared) not in word]
+
+
 def environ(project: Project) -> dict[str, str]:
     return {"PROJECT": project.folder.name, "ROOT": str(project.folder)}
 
@@ -169,7 +183,11 @@ def test_ranks_use_copies_of_the_files(project: Project, shared: Path) -> None:
         failed = done[f"{name}[multi_worker_mirrored]"]
         assert failed.outcome == "failed"
         assert f"in {project.folder}/tests" in failed.text
-    assert "/pytest-ddl-" not in done.stdout.replace(str(shared), "")
+    # A rank that has died leaves only its log, which its host has written.
+    died = done["test_a_rank_dies[multi_worker_mirrored]"]
+    assert died.outcome == "failed"
+    assert "worker-died" in died.text
+    assert copies_in(done.stdout, shared) == []
     assert (done.processes, done.files, list(shared.iterdir())) == ([], [], [])
 
 
@@ -200,18 +218,19 @@ def test_the_copies_are_removed_after_a_kill(
     project = new_project({"test_it.py": WAITING, "data.txt": "1.5", "conftest.py": different})
     waits = shared / "waits"
     process = project.start("--ddl-launcher=netns[hosts=2]", "--ddl-sync", env={"WAITS": str(waits)})
-    wait_until(waits.exists, "the test did not begin", seconds=60.0)
-    folder, data = waits.read_text().split()
-    assert (Path(folder).name, data) == (project.folder.name, "1.5")
-    assert Path(folder) != project.folder
-    if struck == "agents":
-        children = psutil.Process(process.pid).children(recursive=True)
-        agents = [child for child in children if "sys.stdin" in str(child.cmdline())]
+    try:
+        wait_until(waits.exists, "the test did not begin", seconds=180.0)
+        folder, data = waits.read_text().split()
+        assert (Path(folder).name, data) == (project.folder.name, "1.5")
+        assert Path(folder) != project.folder
+        agents = [one for one in psutil.Process(process.pid).children(True) if "sys.stdin" in str(one.cmdline())]
         assert len(agents) == 2
-    else:
-        agents = [psutil.Process(process.pid)]
-    for one in agents:
-        one.kill()
-    done = project.finish(process, 60.0)
+        for one in agents if struck == "agents" else [process]:
+            one.kill()
+        done = project.finish(process, 60.0)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
     assert done.processes == []
     wait_until(lambda: not Path(folder).parent.exists(), f"{folder} is left", seconds=10.0)

@@ -6,10 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import execnet.gateway_io
 import pytest
 
-from pytest_ddl.hosts.link import BOOTSTRAP_LINE
 from pytest_ddl.hosts.placement import place
 from pytest_ddl.hosts.registry import built_in_transports, parse_launcher
 from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError, this_python
@@ -124,10 +122,6 @@ def test_every_transport_describes_itself() -> None:
 def test_the_python_of_the_hosts_is_this_one_by_default() -> None:
     assert this_python({}) == sys.executable
     assert this_python({"python": "/other"}) == "/other"
-
-
-def test_execnet_still_starts_its_gateways_with_this_line() -> None:
-    assert execnet.gateway_io.popen_bootstrapline == BOOTSTRAP_LINE
 
 
 @pytest.mark.parametrize(

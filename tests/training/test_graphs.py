@@ -56,4 +56,6 @@ def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path):
         '{"kind": "broadcast", "op": "", "shape": null, "dtype": "", "where": "a.py:1"}\n[0, 0]\n[0, 1]\n[0'
     )
     assert [item.step for item in collective_log.read(path)] == [0, 1]
+    # On a host with a copy of the program, its paths are changed.
+    assert {item.where for item in collective_log.read(path, lambda text: text.replace("a.py", "b.py"))} == {"b.py:1"}
     assert collective_log.read(tmp_path / "none") == ()

@@ -167,9 +167,11 @@ class Program:
             stuck = stuck if watch is None else watch(cluster, stuck)
             answers = cluster.ask(Kind.CALL, job, deadline=self.deadline, patience=_patience, stuck=stuck)
             ended = time.monotonic()
-            ranks = [_rank_record(answer, settings) for answer in answers]
+            ranks = [_rank_record(answer, settings, self.harness.text_of_rank) for answer in answers]
             if any(rank.failed for rank in ranks):
                 cluster.retired = cluster.retired or "the training function failed in it"
+                # If a host has lost the folder meanwhile, this says so instead of an error of each file.
+                _ = self.harness.shared_folder
             return Attempt(ranks, answers, cluster.num_replicas, ended)
 
 
@@ -200,7 +202,7 @@ def _patience(body: ship.Shipped) -> float | None:
     return GRACE if body.failed else None
 
 
-def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
+def _rank_record(answer: Answer, settings: RunSettings, of_rank: Callable[[str], str]) -> RankRecord:
     if answer.ok:
         record = ship.unpack(answer.body)
         assert isinstance(record, RankRecord)
@@ -208,8 +210,8 @@ def _rank_record(answer: Answer, settings: RunSettings) -> RankRecord:
         return replace(record, error=replace(record.error, output=output[-4000:])) if record.error else record
     failure = answer.failure
     # A rank that gave no answer leaves only its logs of executed collectives and of written files.
-    writes = write_log.read(write_log.path_of(settings.tmp_path, settings.attempt, answer.rank))
-    executed = collective_log.read(collective_log.path_of(settings.tmp_path, settings.attempt, answer.rank))
+    writes = write_log.read(write_log.path_of(settings.tmp_path, settings.attempt, answer.rank), of_rank)
+    executed = collective_log.read(collective_log.path_of(settings.tmp_path, settings.attempt, answer.rank), of_rank)
     fates = {Fate.DIED: "died", Fate.DEADLINE: "deadline", Fate.STOPPED: "stopped", Fate.STUCK: "stuck"}
     kind = fates.get(answer.fate)
     traces = failure.traceback if failure else answer.stacks
