@@ -81,12 +81,15 @@ WIDE = Publication(
 def published_table(entries: Sequence[Publication], measured: str, differs: Sequence[tuple[str, str, str]]) -> Table:
     """Return the table of published results beside the measured one, and of what differs.
 
-    :param measured: measured result in words.
+    :param measured: measured result in words, which the first row shows.
     :param differs: rows of what differs, the published value and the value here.
     """
     rows = [
         ("", "published", "here"),
-        *((f"result: {one.source}", f"{one.text} <{one.link}>", measured) for one in entries),
+        *(
+            (f"result: {one.source}", f"{one.text} <{one.link}>", "as above" if place else measured)
+            for place, one in enumerate(entries)
+        ),
         *(tuple(row) for row in differs),
     ]
     return Table("Published and measured, and what differs", tuple(rows))
