@@ -207,18 +207,22 @@ def test_a_run_that_differs_fails_the_study(center: Trace, noise: list[Trace]) -
         assert ("mirrored[replicas=2], run 1: differs" in report.problem) is fails
 
 
+@pytest.fixture(scope="module")
+def one_device() -> RankCourse:
+    (found,) = lbfgs.launch("one_device", Orders(PROBLEM, ITERATIONS, 1e-7, tuple(range(1, 8))), timeout=240)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["mirrored[replicas=3]", "multi_worker_mirrored[workers=2,replicas=1]"])
-def test_shards_are_equal_to_one_machine(variant: str, center: Trace, noise: list[Trace]) -> None:
-    """85 parameters and 200 examples cannot be split evenly over 3 shards."""
-    ranks = lbfgs.launch(variant, Orders(PROBLEM, ITERATIONS, 1e-7), timeout=120)
-    trace = lbfgs.same_on_all(variant, ranks)
-    (single,) = lbfgs.launch("one_device", Orders(PROBLEM, ITERATIONS, 1e-7, tuple(range(1, 9))), timeout=120)
-    found = compare_course(single.course, single.permuted, trace)
+def test_shards_are_equal_to_one_machine(variant: str, one_device: RankCourse) -> None:
+    """80 parameters and 200 examples cannot be split evenly over 3 shards."""
+    ranks = lbfgs.launch(variant, Orders(PROBLEM, ITERATIONS, 1e-7), timeout=240)
+    found = compare_course(one_device.course, one_device.permuted, lbfgs.same_on_all(variant, ranks))
     assert found.verdict == "equal", found
     # The data of another problem is not, although only one label is different.
     labels = PROBLEM.labels.copy()
     labels[-1] = (labels[-1] + 1) % 5
-    other = lbfgs.launch(variant, Orders(replace(PROBLEM, labels=labels), ITERATIONS, 1e-7), timeout=120)
-    found = compare_course(single.course, single.permuted, lbfgs.same_on_all(variant, other))
+    other = lbfgs.launch(variant, Orders(replace(PROBLEM, labels=labels), 3, 1e-7), timeout=240)
+    found = compare_course(one_device.course, one_device.permuted, lbfgs.same_on_all(variant, other))
     assert found.verdict == "differs"
