@@ -194,7 +194,9 @@ def delayed(run: Any, images: Images, setting: Setting) -> Course:
         with tf.control_dependencies([began]):
             # ``known``: updates that the worker's copy contains, its own ones included.
             known, local = fetched()
-        pushes, accrued, losses, oldest = [], tf.zeros_like(local), [], known
+        pushes: list[Any] = []
+        losses: list[Any] = []
+        accrued, oldest = tf.zeros_like(local), known
         for index in range(setting.round):
             if index and index % setting.fetch == 0:
                 known, local = fetched()
