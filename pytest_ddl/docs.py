@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pytest_ddl.bench.metrics.registry import METRICS
+from pytest_ddl.bench.studies.registry import STUDIES
 from pytest_ddl.cli import COMMANDS
 from pytest_ddl.config import MARKERS, OPTIONS
 from pytest_ddl.conformance.checks import CONFORMANCE_CHECKS
@@ -140,9 +141,25 @@ def metrics_table() -> str:
     return _table(("metric", "unit", "better", "gate on", "what it is", "formula", "source"), rows)
 
 
+def studies_table() -> str:
+    """Return the table of the studies of ``pytest-ddl experiment``."""
+    rows = ((_code(one.name), one.summary, one.data, one.published) for one in STUDIES)
+    return _table(("study", "what it does", "data", "beside"), rows)
+
+
 def command_help(name: str) -> str:
     """Return the arguments of a subcommand of ``pytest-ddl``, as its ``--help`` shows them."""
-    module = import_module(next(command.module for command in COMMANDS if command.name == name))
+    return _help(next(command.module for command in COMMANDS if command.name == name))
+
+
+def studies_help() -> str:
+    """Return the options of each study, as its ``--help`` shows them."""
+    texts = (f"`pytest-ddl experiment {study.name}`:\n\n{_help(study.module)}" for study in STUDIES)
+    return "\n".join(texts)
+
+
+def _help(name: str) -> str:
+    module = import_module(name)
     parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
     module.add_arguments(parser)
     # The page itself explains what the epilog says.
@@ -251,6 +268,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "probes": probes_table,
     "transports": transports_table,
     "metrics": metrics_table,
+    "studies": studies_table,
+    "studies-options": studies_help,
     "gate-options": partial(command_help, "gate"),
     "api-tests": partial(api_table, "pytest_ddl"),
     "api-bench": partial(api_table, "pytest_ddl.bench"),

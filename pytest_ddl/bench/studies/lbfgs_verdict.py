@@ -16,7 +16,7 @@ FALSE_ALARM = 0.001
 FEWEST_RUNS = 5
 """Minimum number of runs from which the spread of the noise is computed."""
 UNIT = 2.0**-53
-"""Rounding unit of float64: smaller deviations are not told apart."""
+"""Rounding unit of float64: smaller deviations count as this one."""
 EQUAL, DIFFERS, INCONCLUSIVE = "equal", "differs", "inconclusive"
 
 

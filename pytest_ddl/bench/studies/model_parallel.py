@@ -1,4 +1,4 @@
-"""Study ``model-parallel``: model against data parallelism on a network with wide layers, and where they cross."""
+"""Study ``model-parallel``: compare model with data parallelism on wide layers, and find their crossover."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class Study:
 
     name: str
     summary: str
-    """What the study measures, as one sentence for ``--help``."""
+    """Sentence that says what the study does, for ``--help``."""
     data: str
     """Data that it uses, in words."""
     published: str

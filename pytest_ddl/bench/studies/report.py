@@ -15,7 +15,7 @@ from pytest_ddl.bench.machine import machine_facts
 
 @dataclass(frozen=True)
 class Origin:
-    """How the results of a study were made."""
+    """Command and time that gave the results of a study, with notes on the machine."""
 
     command: str
     started: str

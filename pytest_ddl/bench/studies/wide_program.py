@@ -13,8 +13,8 @@ from pytest_ddl.training import values
 RATE, MOMENTUM = 0.01, 0.9
 CLASSES = 10
 LAYOUTS: dict[str, tuple[str | None, ...]] = {
-    # The columns of the first kernel and the rows of the second are split, so that the values between both layers stay
-    # where they are, and only the sum after the second is exchanged (Shoeybi et al. 2019, Megatron-LM).
+    # The columns of the first kernel and the rows of the second are split, so the values between both layers stay on
+    # their device. Only the sum after the second layer is exchanged (Shoeybi et al. 2019, Megatron-LM).
     "first/kernel": (None, "model"),
     "first/bias": ("model",),
     "second/kernel": ("model", None),
