@@ -1,4 +1,4 @@
-"""Model against data parallelism: where they cross, and the bytes of a device."""
+"""Model against data parallelism: their crossover, and the bytes of a device."""
 
 from __future__ import annotations
 
