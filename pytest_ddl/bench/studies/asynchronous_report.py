@@ -223,8 +223,11 @@ def draw(cells: Sequence[Cell], figure: Any) -> None:
 
     left, right = figure.subplots(1, 2)
     colors = {SYNCHRONOUS: SINGLE, ASYNCHRONOUS: MANY, DOWNPOUR: ALL}
+    places = iter((-0.1, -0.06, -0.02, 0.02, 0.06, 0.1))
     for mode, color in colors.items():
         for slow, style in ((False, "-o"), (True, "--s")):
+            # Bars of one number of workers stand beside each other.
+            beside = next(places)
             own = [cell for cell in cells if (cell.setting.mode, cell.setting.slow) == (mode, slow)]
             reached = [cell for cell in own if all(map(math.isfinite, cell.target_seconds))]
             found = [interval(cell.target_seconds, level=LEVEL) for cell in reached]
@@ -233,11 +236,12 @@ def draw(cells: Sequence[Cell], figure: Any) -> None:
             below = [0.0 if low is None else mean - low for mean, low, _high in found]
             above = [0.0 if high is None else high - mean for mean, _low, high in found]
             label = f"{mode}{', one slow' if slow else ''}"
-            workers = [cell.setting.workers for cell in reached]
+            workers = [cell.setting.workers + beside for cell in reached]
             means = [mean for mean, _low, _high in found]
             left.errorbar(workers, means, [below, above], fmt=style, color=color, label=label, capsize=3, markersize=4)
     left.set(title=f"Seconds to a loss of {cells[0].target:g}", xlabel="workers", yscale="log")
-    left.xaxis.get_major_locator().set_params(integer=True)
+    numbers = sorted({cell.setting.workers for cell in cells})
+    left.set(xticks=numbers, xlim=(numbers[0] - 0.5, numbers[-1] + 0.5))
     left.legend(fontsize=8)
     most = max(cell.setting.workers for cell in cells)
     for cell in cells:
@@ -247,7 +251,6 @@ def draw(cells: Sequence[Cell], figure: Any) -> None:
             style = "--" if cell.setting.slow else "-"
             shares = counts / counts.sum()
             right.plot(range(len(counts)), shares, style, marker=".", color=colors[cell.setting.mode], label=label)
-    right.set(
-        title=f"Staleness with {most} workers", xlabel="updates of others", ylabel="share of updates", xscale="symlog"
-    )
+    right.set(title=f"Staleness with {most} workers", xlabel="updates of others", ylabel="share of updates")
+    right.xaxis.get_major_locator().set_params(integer=True)
     right.legend(fontsize=8)
