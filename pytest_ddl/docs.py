@@ -20,6 +20,7 @@ from types import ModuleType
 from pytest_ddl.bench.advice.rules import RULES
 from pytest_ddl.bench.forecasting.refusals import REFUSALS
 from pytest_ddl.bench.metrics.registry import METRICS
+from pytest_ddl.bench.studies.registry import STUDIES
 from pytest_ddl.cli import COMMANDS
 from pytest_ddl.config import MARKERS, OPTIONS
 from pytest_ddl.conformance.checks import CONFORMANCE_CHECKS
@@ -154,9 +155,25 @@ def advice_table() -> str:
     return _table(header, rows)
 
 
+def studies_table() -> str:
+    """Return the table of the studies of ``pytest-ddl experiment``."""
+    rows = ((_code(one.name), one.summary, one.data, one.published) for one in STUDIES)
+    return _table(("study", "what it does", "data", "beside"), rows)
+
+
 def command_help(name: str) -> str:
     """Return the arguments of a subcommand of ``pytest-ddl``, as its ``--help`` shows them."""
-    module = import_module(next(command.module for command in COMMANDS if command.name == name))
+    return _help(next(command.module for command in COMMANDS if command.name == name))
+
+
+def studies_help() -> str:
+    """Return the options of each study, as its ``--help`` shows them."""
+    texts = (f"`pytest-ddl experiment {study.name}`:\n\n{_help(study.module)}" for study in STUDIES)
+    return "\n".join(texts)
+
+
+def _help(name: str) -> str:
+    module = import_module(name)
     parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
     module.add_arguments(parser)
     # The page itself explains what the epilog says.
@@ -273,6 +290,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "metrics": metrics_table,
     "advice": advice_table,
     "advise-options": partial(command_help, "advise"),
+    "studies": studies_table,
+    "studies-options": studies_help,
     "gate-options": partial(command_help, "gate"),
     "forecast-options": partial(command_help, "forecast"),
     "refusals": refusals_table,

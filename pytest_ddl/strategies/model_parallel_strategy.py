@@ -180,7 +180,8 @@ class ModelParallelStrategy:
             value = tf.convert_to_tensor(initial() if callable(initial) else initial, dtype=dtype)
             spec = self.layout_map.spec_for("/".join(filter(None, (scope, name))), value.shape.as_list())
             layout = dtensor.Layout([axis or dtensor.UNSHARDED for axis in spec], self.mesh)
-            if not dtensor.is_dtensor(value):
+            # Initial values of slots are replicated DTensors already. Without a rule, a DTensor keeps its own layout.
+            if not dtensor.is_dtensor(value) or any(spec):
                 value = dtensor.relayout(value, layout)
             variable = MeshVariable(value, trainable=kwargs.get("trainable"), name=name, dtype=value.dtype)
         self.created(variable)

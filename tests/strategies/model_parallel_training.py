@@ -110,7 +110,7 @@ def train(strategy: Any, build: Any, make_optimizer: Any, constant: Any) -> tupl
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     losses = [float(train_step(iterator)) for _ in range(4)]  # the last batch has one example
     values = [np.asarray(variable.numpy()) for variable in [*model.variables, *optimizer.variables]]
-    return losses, values, model
+    return losses, values, [*model.variables, *optimizer.variables]
 
 
 def layout_of(strategy: Any, variable: Any) -> dict[str, Any]:
@@ -142,14 +142,14 @@ def main(mesh: str, sharded: bool, names: list[str]) -> dict[str, Any]:
     for name in names or CASES:
         build, make_optimizer = CASES[name]
         losses, values, _ = train(OneDevice(), build, make_optimizer, constant)
-        mesh_losses, mesh_values, model = train(strategy, build, make_optimizer, constant)
+        mesh_losses, mesh_values, variables = train(strategy, build, make_optimizer, constant)
         errors = [float(np.abs(a - b).max()) for a, b in zip(values, mesh_values, strict=True)]
         report[name] = {
             "error": max(errors + [abs(a - b) for a, b in zip(losses, mesh_losses, strict=True)]),
-            "layouts": {variable.path: layout_of(strategy, variable) for variable in model.variables},
+            "layouts": {variable.path: layout_of(strategy, variable) for variable in variables},
             "drift": max(
                 float(np.abs(part - parts[0]).max())
-                for variable in model.variables
+                for variable in variables
                 if set(layout_of(strategy, variable)["spec"]) <= {"unsharded"}
                 for parts in [parts_of(variable)]
                 for part in parts

@@ -114,6 +114,9 @@ def test_momentum_trains_a_replicated_bias_behind_a_sharded_kernel() -> None:
     assert layouts["sequential/dense/kernel"]["spec"] == ["unsharded", "model"]
     assert layouts["sequential/dense/kernel"]["shard_shape"] == [8, 4]
     assert layouts["sequential/dense/bias"]["shard_shape"] == [8]
+    # A replicated slot would be gathered in every step, and need as much memory as without sharding.
+    assert layouts["sgd/sequential_dense_kernel_momentum"]["shard_shape"] == [8, 4]
+    assert layouts["sgd/sequential_dense_bias_momentum"]["shard_shape"] == [8]
 
 
 @pytest.mark.slow

@@ -81,7 +81,8 @@ class Course:
     accuracy: float
     """Accuracy on the test images with the last parameters."""
     staleness: tuple[int, ...] = ()
-    """Updates that other pushes applied between the fetch and the push of each update; empty for synchronous ones."""
+    """Updates of other workers between the fetch for the first gradient of each update and its push; empty for
+    synchronous ones."""
     workers: tuple[int, ...] = ()
     """Worker of each update; empty for synchronous ones."""
 
@@ -166,12 +167,12 @@ def synchronously(run: Any, images: Images, setting: Setting, *, warm_up: bool =
 
 
 def delayed(run: Any, images: Images, setting: Setting) -> Course:
-    """Train with gradients that each worker pushes by itself, under a coordinator that schedules all rounds at once.
+    """Train with gradients that each worker pushes by itself; a coordinator schedules all rounds at once.
 
     With ``push=1, fetch=1``, a round is an ordinary step of ParameterServerStrategy. Otherwise it is that of a worker
     of Downpour: it keeps a local copy of the parameters, moves it by its own gradients, pushes their sum every ``push``
     gradients, and reads the parameters again every ``fetch`` gradients (Dean et al. 2012, appendix, algorithm 1.1).
-    A counter beside the parameters tells how many updates happened between a fetch and a push.
+    A counter beside the parameters counts the updates between a fetch and a push.
     """
     import tensorflow as tf
 
@@ -191,11 +192,16 @@ def delayed(run: Any, images: Images, setting: Setting) -> Course:
     def step(iterator: Any) -> Any:
         began = tf.timestamp()
         with tf.control_dependencies([began]):
-            version, local = fetched()
-        pushes, accrued, losses = [], tf.zeros_like(local), []
+            # ``known``: updates that the worker's copy contains, its own ones included.
+            known, local = fetched()
+        pushes: list[Any] = []
+        losses: list[Any] = []
+        accrued, oldest = tf.zeros_like(local), known
         for index in range(setting.round):
             if index and index % setting.fetch == 0:
-                version, local = fetched()
+                known, local = fetched()
+            if not losses:
+                oldest = known
             inputs, labels, worker = next(iterator)
             slow = tf.logical_and(setting.slow, tf.equal(worker, setting.workers - 1))
             with tf.control_dependencies([tf.cond(slow, lambda: pause(setting.delay), lambda: tf.zeros([], tf.int64))]):
@@ -208,8 +214,8 @@ def delayed(run: Any, images: Images, setting: Setting) -> Course:
                     after = after.read_value() if isinstance(after, tf.Variable) else after
                 with tf.control_dependencies([after]):
                     ended = tf.timestamp()
-                pushes.append((tf.reduce_mean(tf.stack(losses)), version, after, ended))
-                accrued, losses = tf.zeros_like(local), []
+                pushes.append((tf.reduce_mean(tf.stack(losses)), oldest, after, ended))
+                accrued, losses, known = tf.zeros_like(local), [], known + 1
         return began, worker, [tf.stack(column) for column in zip(*pushes, strict=True)]
 
     def dataset(_context: Any) -> Any:
@@ -235,18 +241,18 @@ def _course(found: list[Any], setting: Setting, accuracy: float) -> Course:
     """Order the pushes of all rounds by the counter."""
     start = min(float(began) for began, _worker, _pushes in found)
     pushes = sorted(
-        (int(after), float(loss), int(version), float(ended) - start, int(worker))
+        (int(after), float(loss), int(oldest), float(ended) - start, int(worker))
         for _began, worker, columns in found
-        for loss, version, after, ended in zip(*columns, strict=True)
+        for loss, oldest, after, ended in zip(*columns, strict=True)
     )
     return Course(
-        losses=tuple(loss for _after, loss, _version, _ended, _worker in pushes),
+        losses=tuple(loss for _after, loss, _oldest, _ended, _worker in pushes),
         # A push may read the clock after the next one has done so.
-        seconds=tuple(float(one) for one in np.maximum.accumulate([ended for _a, _l, _v, ended, _w in pushes])),
+        seconds=tuple(float(one) for one in np.maximum.accumulate([ended for _a, _l, _o, ended, _w in pushes])),
         examples_per_update=setting.batch * setting.push,
         accuracy=accuracy,
-        staleness=tuple(after - 1 - version for after, _loss, version, _ended, _worker in pushes),
-        workers=tuple(worker for _after, _loss, _version, _ended, worker in pushes),
+        staleness=tuple(after - 1 - oldest for after, _loss, oldest, _ended, _worker in pushes),
+        workers=tuple(worker for _after, _loss, _oldest, _ended, worker in pushes),
     )
 
 

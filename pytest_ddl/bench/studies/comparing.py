@@ -94,5 +94,5 @@ def shown(values: Sequence[float], *, scale: float = 1.0, ratio_scale: bool = Tr
 
 
 def written(value: float) -> str:
-    """Return three significant digits without an exponent where that is short."""
+    """Return three significant digits without an exponent if that is short."""
     return f"{value:.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.3g}"

@@ -101,7 +101,9 @@ def run(options: argparse.Namespace) -> Report:
     in_numpy = minimize(OneMachine(problem), iterations=ITERATIONS, tolerance=TOLERANCE)
 
     def judged(variant: str, number: int, repeat: int, trace: Trace) -> Case:
-        optimum = compare_optimum(problem, trace.points[-1], scipy_point, tolerance=AT_OPTIMUM)
+        optimum = compare_optimum(
+            problem, trace.points[-1], scipy_point, tolerance=AT_OPTIMUM, converged=trace.converged
+        )
         return Case(variant, number, repeat, trace, compare_course(single.course, single.permuted, trace), optimum)
 
     cases = [judged("one machine, NumPy", 1, 1, in_numpy)]

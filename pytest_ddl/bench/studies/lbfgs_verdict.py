@@ -16,7 +16,7 @@ FALSE_ALARM = 0.001
 FEWEST_RUNS = 5
 """Minimum number of runs from which the spread of the noise is computed."""
 UNIT = 2.0**-53
-"""Rounding unit of float64: smaller deviations are not told apart."""
+"""Rounding unit of float64: smaller deviations count as this one."""
 EQUAL, DIFFERS, INCONCLUSIVE = "equal", "differs", "inconclusive"
 
 
@@ -38,7 +38,8 @@ class Equality:
 def deviations(trace: Trace, center: Trace, iterations: int) -> Vector:
     """Return the distance of two courses after each iteration, relative to the norm of the point; ``[iterations]``."""
     pairs = zip(trace.points[1 : iterations + 1], center.points[1 : iterations + 1], strict=True)
-    return np.array([max(UNIT, np.linalg.norm(one - own) / np.linalg.norm(own)) for one, own in pairs])
+    # NumPy's maximum keeps NaN, which Python's max does not.
+    return np.maximum(UNIT, [np.linalg.norm(one - own) / np.linalg.norm(own) for one, own in pairs])
 
 
 def compare_course(center: Trace, noise: Sequence[Trace], other: Trace) -> Equality:
@@ -92,23 +93,30 @@ def _comparable(center: Trace, noise: Sequence[Trace]) -> int:
     return longest
 
 
-def compare_optimum(problem: Problem, one: Vector, other: Vector, *, tolerance: float) -> Equality:
-    """Compare two minimizers of a strongly convex problem.
+def compare_optimum(
+    problem: Problem, one: Vector, reference: Vector, *, tolerance: float, converged: bool = True
+) -> Equality:
+    """Compare a minimizer of a strongly convex problem with a reference.
 
     Both are within ``norm of gradient / penalty`` of the only minimum, so their distance is at most the sum of both.
     The norms are computed in extended precision and enlarged by the difference from those in float64, which is their
     rounding error.
 
-    :param tolerance: norm of the gradient that both must have reached; otherwise the verdict is ``inconclusive``.
+    :param tolerance: norm of the gradient that both must have reached.
+    :param converged: whether the run that found ``one`` reports that it has converged. If it does, and the gradient is
+        above the tolerance there, the run has used another gradient, and differs.
     """
     norms = []
-    for point in (one, other):
+    for point in (one, reference):
         exact = problem.gradient(point.astype(np.longdouble))[1]
         error = float(np.linalg.norm(exact - problem.gradient(point)[1]))
         norms.append(float(np.linalg.norm(exact)) + error)
-    distance, bound = float(np.linalg.norm(one - other)), sum(norms) / problem.penalty
+    distance, bound = float(np.linalg.norm(one - reference)), sum(norms) / problem.penalty
     if not distance <= bound:
         why = f"distance {distance:.3g}; the norms of the gradients allow {bound:.3g}"
+        return Equality(DIFFERS, distance, bound, 0, why)
+    if converged and norms[1] <= tolerance < norms[0]:
+        why = f"the run reports convergence at a point where the gradient has the norm {norms[0]:.3g}"
         return Equality(DIFFERS, distance, bound, 0, why)
     if max(norms) > tolerance:
         why = f"not converged: a gradient has the norm {max(norms):.3g}, above {tolerance:g}; allow more iterations"

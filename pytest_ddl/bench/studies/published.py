@@ -16,7 +16,7 @@ class Publication:
     says: str
     """Result in words. It has a number only if the number was found in ``link``."""
     link: str
-    """Page where the statement was read."""
+    """Page on which the statement was read, which may show only the abstract."""
     has_number: bool = False
 
     @property
@@ -48,7 +48,7 @@ LARGER = Publication(
 SYNCHRONOUS = Publication(
     CHEN,
     "asynchrony adds noise; synchronous training with backup workers converges faster and to better test accuracies",
-    "https://research.google/pubs/pub45187/",
+    "https://ai.google/research/pubs/pub45187",
 )
 SLOW_AND_STALE = Publication(
     "Dutta et al. 2018, Slow and stale gradients can win the race (arXiv 1803.01113)",
@@ -57,12 +57,13 @@ SLOW_AND_STALE = Publication(
 )
 BATCHES = Publication(
     "Shallue et al. 2019, Measuring the effects of data parallelism, JMLR 20(112)",
-    "steps to a target depend on the batch, and the learning rate must be tuned for each batch",
-    "https://jmlr.org/papers/v20/18-789.html",
+    "disagreements on how the batch affects a model can largely be explained by how metaparameters were tuned for each "
+    "batch",
+    "https://research.google/pubs/measuring-the-effects-of-data-parallelism-on-neural-network-training/",
 )
 RING = Publication(
     "Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations",
-    "a ring moves the fewest bytes, so it suits large messages",
+    "a ring reaches the lower bound of bytes, and is more efficient than other algorithms for large messages",
     "https://doi.org/10.1016/j.jpdc.2008.09.002",
 )
 OWN_RING = Publication(
@@ -81,12 +82,15 @@ WIDE = Publication(
 def published_table(entries: Sequence[Publication], measured: str, differs: Sequence[tuple[str, str, str]]) -> Table:
     """Return the table of published results beside the measured one, and of what differs.
 
-    :param measured: measured result in words.
+    :param measured: measured result in words, which the first row shows.
     :param differs: rows of what differs, the published value and the value here.
     """
     rows = [
         ("", "published", "here"),
-        *((f"result: {one.source}", f"{one.text} <{one.link}>", measured) for one in entries),
+        *(
+            (f"result: {one.source}", f"{one.text} <{one.link}>", "as above" if place else measured)
+            for place, one in enumerate(entries)
+        ),
         *(tuple(row) for row in differs),
     ]
     return Table("Published and measured, and what differs", tuple(rows))

@@ -14,7 +14,7 @@ class Study:
 
     name: str
     summary: str
-    """What the study measures, as one sentence for ``--help``."""
+    """Sentence that says what the study does, for ``--help``."""
     data: str
     """Data that it uses, in words."""
     published: str
@@ -31,6 +31,13 @@ STUDIES: tuple[Study, ...] = (
         "pytest_ddl.bench.experiment.command",
     ),
     Study(
+        "async",
+        "Compare synchronous, asynchronous and Downpour training, with staleness and with a slow worker.",
+        "digits",
+        "Dean et al. 2012, Chen et al. 2016, Dutta et al. 2018, Shallue et al. 2019",
+        "pytest_ddl.bench.studies.asynchronous",
+    ),
+    Study(
         "all-reduce",
         "Time each choice of an all-reduce by message size and number of replicas.",
         "zeros of each size, after a proof with other values",
@@ -43,6 +50,13 @@ STUDIES: tuple[Study, ...] = (
         "digits",
         "Sandblaster L-BFGS (Dean et al. 2012)",
         "pytest_ddl.bench.studies.lbfgs",
+    ),
+    Study(
+        "model-parallel",
+        "Compare model with data parallelism by the width of the layers: step time, memory and bytes.",
+        "digits",
+        "Dean et al. 2012, Krizhevsky 2014",
+        "pytest_ddl.bench.studies.model_parallel",
     ),
 )
 """All studies. To add one, write its module and add an entry here."""

@@ -15,7 +15,7 @@ from pytest_ddl.bench.machine import machine_facts
 
 @dataclass(frozen=True)
 class Origin:
-    """How the results of a study were made."""
+    """Command and time that gave the results of a study, with notes on the machine."""
 
     command: str
     started: str
@@ -42,7 +42,7 @@ class Report:
     problem: str = ""
     """Why the exit status is 1: a result that is wrong. Empty if everything is right."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What was measured with, in words, for the last table."""
+    """Settings of the measurement in words, for the last table."""
 
 
 def markdown(report: Report, origin: Origin) -> str:
