@@ -260,7 +260,7 @@ def _bench(options: argparse.Namespace, *, measures: bool) -> BenchSpec:
     try:
         return BenchSpec(**given, device=options.device, timeout=options.timeout)
     except ValueError as error:
-        raise UsageError(f"--{str(error).replace('_', '-', 2)}") from None
+        raise UsageError(f"--{str(error).replace('_', '-', 2).removesuffix(', or None')}") from None
 
 
 def _check_output(file: str | None) -> None:

@@ -219,9 +219,13 @@ class _Running(threading.Thread):
         self.start()
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
         with contextlib.suppress(OSError):
             self._pacer.close()
+        launcher = self._harness.pool.started
+        if kind is not None and launcher is not None:
+            # Its ranks end now: after Ctrl-C, they would first build, trace and warm up.
+            launcher.close()
         self.join(PARTING)
 
 
