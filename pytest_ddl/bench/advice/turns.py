@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FEWEST_GROUPS = 8
 """Groups of turns before the first look at the intervals."""
 LOOK_EVERY = 5
-SECONDS = 40.0
+SECONDS = 25.0
 """Seconds after which no group beyond ``FEWEST_GROUPS`` begins."""
 NARROW = 1.15
 """Turns end if the upper bound of no gain is more than this factor above the lower one."""
