@@ -23,7 +23,7 @@ from pytest_ddl.bench.advice.knobs import KNOBS
 from pytest_ddl.bench.gate.lockstep import calibrate
 from pytest_ddl.bench.launching.answers import PARTING, BenchError
 from pytest_ddl.bench.launching.launch import launch
-from pytest_ddl.bench.launching.pacing import LATE_TRACES, Lane, Pacer, PacingError
+from pytest_ddl.bench.launching.pacing import LATE_TRACES, RESUME_EVERY, Lane, Pacer, PacingError
 from pytest_ddl.bench.records import BenchSpec, Launch
 
 if TYPE_CHECKING:
@@ -240,13 +240,19 @@ def _turns(lanes: dict[_Running, Lane]) -> dict[_Running, list[tuple[float, ...]
     for lane in lanes.values():
         lane.pause()
 
+    paused_at = {id(lane): time.monotonic() for lane in lanes.values()}
+
     def run_alone(lane: Lane, steps: int, before: int = 1) -> list[float]:
         others = [other for other in lanes.values() if other is not lane]
 
         def meanwhile() -> None:
             for other in others:
-                other.resume_briefly()
+                # Counted over all turns of the others, not within one.
+                if time.monotonic() - paused_at[id(other)] > RESUME_EVERY:
+                    other.resume_briefly()
+                    paused_at[id(other)] = time.monotonic()
 
+        meanwhile()
         lane.resume()
         try:
             # Not timed: caches are cold after a pause, and the buffers of the input pipeline are full.
@@ -254,6 +260,7 @@ def _turns(lanes: dict[_Running, Lane]) -> dict[_Running, list[tuple[float, ...]
             return lane.run_block(steps, deadline, meanwhile)
         finally:
             lane.pause()
+            paused_at[id(lane)] = time.monotonic()
 
     def steps_of(each: _Running, lane: Lane) -> int:
         found = calibrate(lambda lane, count: max(run_alone(lane, count)), (lane,), 1)
