@@ -38,7 +38,7 @@ PLANTED = (
     Planted(programs.reads_weights, ("loop-body",)),
     Planted(programs.evaluates_each_step, ("loop-body",), "one_device", batch=32),
     Planted(programs.python_callback, ("loop-body",), "one_device", batch=32),
-    Planted(programs.unbalanced, ("unbalanced-batches",), batch=256),
+    Planted(programs.unbalanced, ("unbalanced-batches",), batch=512),
     Planted(programs.slow_worker, ("slow-worker",), batch=128),
     Planted(programs.wide_gradients, ("wide-gradients",), batch=16),
     Planted(programs.gathers_everything, ("gathers",), batch=16),

@@ -50,14 +50,17 @@ def evaluate(entry: Planted, *, confirmed: bool = False) -> Outcome:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="measure the entries whose name has this part")
+    parser.add_argument("--from", dest="first", default="", help="leave out the entries before the one of this name")
     parser.add_argument("--confirm", action="store_true", help="measure the first piece of advice, too")
     options = parser.parse_args(arguments)
     hits: dict[str, list[bool]] = {"planted": [], "well-tuned": []}
     print("| kind | program | variant | must be first | was first | right | seconds | load | details |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    begun = not options.first
     for kind, entries in (("planted", PLANTED), ("well-tuned", TUNED)):
         for entry in entries:
-            if options.only not in entry.name:
+            begun = begun or entry.name == options.first
+            if not begun or options.only not in entry.name:
                 continue
             load = os.getloadavg()[0]
             try:

@@ -242,7 +242,7 @@ def host_call(run):
     kept = []
 
     def keep(values):
-        kept[:] = [np.histogram(np.repeat(values, 40), bins=200)]
+        kept[:] = [np.histogram(np.repeat(values, 1000), bins=200)]
         return np.float32(0)
 
     def forward(weights, x):
@@ -281,15 +281,19 @@ def evaluates_each_step(run):
 def unbalanced(run):
     """The second worker takes seven eighths of each batch."""
     with run.strategy.scope():
-        weights = _weights((WIDTH, 2000), (2000, 10))
+        weights = _weights((WIDTH, 128), (128, 128), (128, 10))
     run.watch(variables=weights)
+
+    def forward(weights, x):
+        # One matrix is used several times, so that there is more to compute than to reduce.
+        return _forward([weights[0], *[weights[1]] * 8, weights[2]], x)
 
     def make(context):
         share = run.global_batch_size // 8
         size = share if context.input_pipeline_id == 0 else run.global_batch_size - share
         return _data(run).cache().repeat().batch(size, drop_remainder=True).prefetch(2)
 
-    for _loss in run.steps(_step(run, weights), make):
+    for _loss in run.steps(_step(run, weights, forward=forward), make):
         pass
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.machine import load_note
 from pytest_ddl.bench.metrics.registry import NoNumberError
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.records import BenchSpec, Launch
 from pytest_ddl.config import UsageError as SettingsError
 from pytest_ddl.target import TargetError
 
@@ -157,7 +158,12 @@ def _measured(
     harness.warm_up()
     if note := load_note():
         _tell(f"the machine is busy ({note}): intervals will be wide")
-    choice = from_matrix(read(evaluation)) if evaluation is not None else _chosen(harness, train, variants, bench)
+    if evaluation is not None:
+        matrix = read(evaluation)
+        choice = from_matrix(matrix)
+        bench = _as_in(matrix.of(choice.variant)[0], bench, options)
+    else:
+        choice = _chosen(harness, train, variants, bench)
     collector = Collector(harness, train, choice.variant, bench, _tell)
     evidence = collector.first()
     decision = decide(evidence, collector.answer)
@@ -178,6 +184,13 @@ def _measured(
     elif first is not None:
         unconfirmed = _why_not(decision, options)
     return Report(choice, evidence, decision, confirmation, unconfirmed)
+
+
+def _as_in(launch: Launch, bench: BenchSpec, options: argparse.Namespace) -> BenchSpec:
+    """Return the settings with the batch size of an evaluation's launch, unless the options give one."""
+    if launch.global_batch_size is None or options.batch_per_replica or options.global_batch_size:
+        return bench
+    return replace(bench, batch_per_replica=None, global_batch_size=launch.global_batch_size)
 
 
 def _why_not(decision: Decision, options: argparse.Namespace) -> str:
@@ -260,7 +273,7 @@ def _bench(options: argparse.Namespace, *, measures: bool) -> BenchSpec:
     try:
         return BenchSpec(**given, device=options.device, timeout=options.timeout)
     except ValueError as error:
-        raise UsageError(f"--{str(error).replace('_', '-', 2)}") from None
+        raise UsageError(f"--{str(error).replace('_', '-', 2).removesuffix(', or None')}") from None
 
 
 def _check_output(file: str | None) -> None:

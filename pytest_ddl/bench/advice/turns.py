@@ -23,7 +23,7 @@ from pytest_ddl.bench.advice.knobs import KNOBS
 from pytest_ddl.bench.gate.lockstep import calibrate
 from pytest_ddl.bench.launching.answers import PARTING, BenchError
 from pytest_ddl.bench.launching.launch import launch
-from pytest_ddl.bench.launching.pacing import LATE_TRACES, Lane, Pacer, PacingError
+from pytest_ddl.bench.launching.pacing import LATE_TRACES, RESUME_EVERY, Lane, Pacer, PacingError
 from pytest_ddl.bench.records import BenchSpec, Launch
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FEWEST_GROUPS = 8
 """Groups of turns before the first look at the intervals."""
 LOOK_EVERY = 5
-SECONDS = 40.0
+SECONDS = 25.0
 """Seconds after which no group beyond ``FEWEST_GROUPS`` begins."""
 NARROW = 1.15
 """Turns end if the upper bound of no gain is more than this factor above the lower one."""
@@ -88,6 +88,12 @@ def own_harnesses(harness: Harness, number: int) -> Iterator[list[Harness]]:
     """
     from pytest_ddl.harness import Harness, built_in_launchers
 
+    class OfTurns(Harness):
+        """Harness whose ranks take only as much memory of a GPU as they need, because all launches share it."""
+
+        def worker_environ(self) -> dict[str, str]:
+            return {"TF_FORCE_GPU_ALLOW_GROWTH": "true", **super().worker_environ()}
+
     _ = harness.pool.launcher  # starts the zygote
     made: list[Harness] = []
     try:
@@ -96,7 +102,7 @@ def own_harnesses(harness: Harness, number: int) -> Iterator[list[Harness]]:
             folder = harness.folder / f"turn-{index}"
             folder.mkdir(exist_ok=True)
             made.append(
-                Harness(
+                OfTurns(
                     harness.settings,
                     harness.registry,
                     built_in_launchers(harness.settings, shared=True),
@@ -219,9 +225,13 @@ class _Running(threading.Thread):
         self.start()
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
         with contextlib.suppress(OSError):
             self._pacer.close()
+        launcher = self._harness.pool.started
+        if kind is not None and launcher is not None:
+            # Its ranks end now: after Ctrl-C, they would first build, trace and warm up.
+            launcher.close()
         self.join(PARTING)
 
 
@@ -230,13 +240,19 @@ def _turns(lanes: dict[_Running, Lane]) -> dict[_Running, list[tuple[float, ...]
     for lane in lanes.values():
         lane.pause()
 
+    paused_at = {id(lane): time.monotonic() for lane in lanes.values()}
+
     def run_alone(lane: Lane, steps: int, before: int = 1) -> list[float]:
         others = [other for other in lanes.values() if other is not lane]
 
         def meanwhile() -> None:
             for other in others:
-                other.resume_briefly()
+                # Counted over all turns of the others, not within one.
+                if time.monotonic() - paused_at[id(other)] > RESUME_EVERY:
+                    other.resume_briefly()
+                    paused_at[id(other)] = time.monotonic()
 
+        meanwhile()
         lane.resume()
         try:
             # Not timed: caches are cold after a pause, and the buffers of the input pipeline are full.
@@ -244,6 +260,7 @@ def _turns(lanes: dict[_Running, Lane]) -> dict[_Running, list[tuple[float, ...]
             return lane.run_block(steps, deadline, meanwhile)
         finally:
             lane.pause()
+            paused_at[id(lane)] = time.monotonic()
 
     def steps_of(each: _Running, lane: Lane) -> int:
         found = calibrate(lambda lane, count: max(run_alone(lane, count)), (lane,), 1)
