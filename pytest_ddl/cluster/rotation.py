@@ -31,8 +31,9 @@ class RotatedReservation:
         found = dict(zip(listeners, whole.addresses, strict=True))
         moved = len(found) == len(whole.addresses)
         self.addresses = tuple(found[places[one]] for one in listeners) if moved else tuple(whole.addresses)
-        hosts = getattr(whole, "hosts", None)
-        self.hosts = hosts and tuple(hosts[place] for place in places)
+        # A launcher for one machine has no numbers of hosts.
+        hosts = getattr(whole, "hosts", (0,) * len(places))
+        self.hosts = tuple(hosts[place] for place in places)
 
     def release(self) -> None:
         self.whole.release()

@@ -58,6 +58,17 @@ def test_each_rank_has_each_host_in_turn(places: int, hosts: tuple[int, ...]) ->
     assert reservation.whole.released == 1  # type: ignore[attr-defined]
 
 
+def test_a_launcher_without_hosts_has_one() -> None:
+    class Local(Launcher):
+        def reserve(self, topology: Topology) -> Whole:
+            reservation = Whole(topology)
+            del reservation.hosts
+            return reservation
+
+    reservation = RotatedLauncher(Local(), 1).reserve(Topology(WORKERS, ports=3))  # type: ignore[arg-type]
+    assert reservation.hosts == (0, 0, 0)
+
+
 def test_servers_move_among_themselves() -> None:
     topology = Topology((Task("chief", 0),), WORKERS, ports=3)
     launcher = RotatedLauncher(Launcher(), 1)  # type: ignore[arg-type]
