@@ -230,8 +230,8 @@ def report(cells: Sequence[Cell], checks: str, device: str) -> Report:
             "step time": "median of the blocks of a launch; geometric mean over launches",
             "bytes": "reductions and gathers in the graphs of the devices in one step, for one device",
             "memory": "variables of network and optimizer on one device, counted; and the process's peak",
-            "intervals": f"t intervals at {LEVEL:.0%} over {runs} launch(es) of each, which took turns; the ratios have a "
-            "joint level",
+            "intervals": f"t intervals at {LEVEL:.0%} over {runs} launch(es) of each, which took turns; "
+            "the ratios have it as a joint level",
         },
     )
 
