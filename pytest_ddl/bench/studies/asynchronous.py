@@ -34,7 +34,7 @@ from pytest_ddl.training.settings import RunSettings
 
 NAME = "async"
 WORKERS, QUICK_WORKERS = "1,2,3,4", "2"
-REPEATS, QUICK_REPEATS = 5, 3
+REPEATS, QUICK_REPEATS = 5, 2
 EXAMPLES, QUICK_EXAMPLES = 14_000, 6_000
 RATES, QUICK_RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6), (0.1, 0.2, 0.4, 0.8)
 BATCH, WINDOW = 32, 1024

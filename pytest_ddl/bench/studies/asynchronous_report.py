@@ -13,7 +13,7 @@ import numpy as np
 from pytest_ddl.bench.experiment.table import NONE, Table
 from pytest_ddl.bench.metrics.estimates import interval
 from pytest_ddl.bench.studies.asynchronous_program import ASYNCHRONOUS, DOWNPOUR, SYNCHRONOUS, Course, Setting
-from pytest_ddl.bench.studies.comparing import LEVEL, ratio, shown, written
+from pytest_ddl.bench.studies.comparing import LEVEL, joint, ratio, shown, written
 from pytest_ddl.bench.studies.published import BATCHES, SLOW_AND_STALE, published_table
 from pytest_ddl.bench.studies.published import DOWNPOUR as PUBLISHED_DOWNPOUR
 from pytest_ddl.bench.studies.published import SYNCHRONOUS as PUBLISHED_SYNCHRONOUS
@@ -68,20 +68,20 @@ def at_target(course: Course, target: float, window: int) -> tuple[int, float] |
     return None if curve.reached is None else (curve.reached, course.seconds[curve.reached - 1])
 
 
-def faster(cell: Cell, other: Cell) -> str:
+def faster(cell: Cell, other: Cell, *, level: float = LEVEL) -> str:
     """Say which of two settings needs less time to the target, if an interval separates them."""
     times = (cell.target_seconds, other.target_seconds)
     if not all(map(math.isfinite, (*times[0], *times[1]))):
         return "not compared: a run did not reach the target"
-    found = ratio(*times)
+    found = ratio(*times, level=level)
     verdicts = {"less": "faster", "more": "slower"}
     return f"{verdicts.get(found.verdict, NOT_SEPARATED)}: {found}"
 
 
-def accuracy_change(cell: Cell, other: Cell) -> str:
+def accuracy_change(cell: Cell, other: Cell, *, level: float = LEVEL) -> str:
     """Say whether the accuracies of two settings differ, by the interval of the differences of paired runs."""
     pairs = zip(cell.accuracies, other.accuracies, strict=True)
-    mean, low, high = interval([one - two for one, two in pairs], level=LEVEL, ratio_scale=False)
+    mean, low, high = interval([one - two for one, two in pairs], level=level, ratio_scale=False)
     if low is None or high is None:
         return f"{mean:+.4f}"
     verdict = "higher" if low > 0 else "lower" if high < 0 else NOT_SEPARATED
@@ -91,7 +91,8 @@ def accuracy_change(cell: Cell, other: Cell) -> str:
 def report(cells: Sequence[Cell], tuned: StepsToTarget) -> Report:
     """Make tables and a picture of all trainings."""
     compared = [(cell, _partner(cells, cell, SYNCHRONOUS)) for cell in cells if cell.setting.mode != SYNCHRONOUS]
-    verdicts = [faster(cell, partner).partition(":")[0] for cell, partner in compared]
+    level = joint(len(compared))
+    verdicts = [faster(cell, partner, level=level).partition(":")[0] for cell, partner in compared]
     headline = (
         f"Time to a loss of {cells[0].target:g}: asynchronous modes are faster than synchronous training in "
         f"{verdicts.count('faster')} of {len(compared)} comparisons, slower in {verdicts.count('slower')}, "
@@ -155,7 +156,7 @@ def report(cells: Sequence[Cell], tuned: StepsToTarget) -> Report:
             "learning rates": f"the best of those tried on one device, by examples in an update ({rates}); both "
             "asynchronous modes use that of one worker's batch",
             "intervals": f"t intervals at {LEVEL:.0%} over {runs} run(s) of each, which took turns; comparisons are of "
-            "runs with the same first parameters",
+            f"runs with the same first parameters, and those of a table have a joint level of {LEVEL:.0%}",
         },
     )
 
@@ -184,20 +185,25 @@ def _results(cells: Sequence[Cell]) -> Table:
 
 def _comparisons(compared: Sequence[tuple[Cell, Cell]]) -> Table:
     rows = [("mode", "workers", "slow", "time to the target / synchronous", "accuracy - synchronous")]
-    rows += [(*_name(cell), faster(cell, partner), accuracy_change(cell, partner)) for cell, partner in compared]
+    level = joint(len(compared))
+    rows += [
+        (*_name(cell), faster(cell, partner, level=level), accuracy_change(cell, partner, level=level))
+        for cell, partner in compared
+    ]
     return Table("Against synchronous training", tuple(rows))
 
 
 def _stragglers(cells: Sequence[Cell]) -> Table:
     """Compare the throughput with one slow worker with that without."""
     rows = [("mode", "workers", "throughput with one slow worker / without")]
+    level = joint(sum(cell.setting.slow for cell in cells))
     for cell in cells:
         if cell.setting.slow:
             wanted = (cell.setting.mode, cell.setting.workers)
             calm = next(
                 one for one in cells if not one.setting.slow and (one.setting.mode, one.setting.workers) == wanted
             )
-            found = ratio(cell.throughputs, calm.throughputs)
+            found = ratio(cell.throughputs, calm.throughputs, level=level)
             words = {"less": "lower", "more": "higher"}.get(found.verdict, NOT_SEPARATED)
             rows.append((*_name(cell)[:2], f"{words}: {found}"))
     return Table("Effect of one slow worker", tuple(rows))

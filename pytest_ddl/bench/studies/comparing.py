@@ -46,6 +46,14 @@ def ratio(first: Sequence[float], second: Sequence[float], *, level: float = LEV
     return Ratio(*interval([one / other for one, other in zip(first, second, strict=True)], level=level))
 
 
+def joint(comparisons: int, *, level: float = LEVEL) -> float:
+    """Return the level of each of several intervals, so that all are right with the probability ``level``.
+
+    This is Bonferroni's correction: ``1 - (1 - level) / comparisons``.
+    """
+    return 1 - (1 - level) / max(1, comparisons)
+
+
 @dataclass(frozen=True)
 class Best:
     """Case with the smallest values, if intervals separate it from all others."""
@@ -67,7 +75,7 @@ def best(cases: Mapping[str, Sequence[float]], *, level: float = LEVEL) -> Best:
     """Find the case with the smallest values; name it only if it is less than every other case.
 
     The case is chosen by the same data that judge it, so every pair of cases could have been compared. The level of
-    each interval is therefore ``1 - (1 - level) / pairs`` (Bonferroni): a wrong name has at most the probability
+    each interval is therefore that of :func:`joint` for all pairs: a wrong name has at most the probability
     ``1 - level``.
 
     :param cases: name -> one value for each run; run k of all cases followed each other.
@@ -76,8 +84,7 @@ def best(cases: Mapping[str, Sequence[float]], *, level: float = LEVEL) -> Best:
     if not cases:
         raise ValueError("cases={}: there is nothing to compare")
     smallest = min(cases, key=lambda name: interval(list(cases[name]))[0])
-    pairs = max(1, len(cases) * (len(cases) - 1) // 2)
-    each = 1 - (1 - level) / pairs
+    each = joint(len(cases) * (len(cases) - 1) // 2, level=level)
     rivals = tuple(
         name
         for name, values in cases.items()

@@ -17,12 +17,10 @@ from pytest_ddl.bench.launching.answers import BenchError, all_of
 from pytest_ddl.bench.studies.comparing import LEVEL, shown, written
 from pytest_ddl.bench.studies.lbfgs_method import (
     NUMBER_BYTES,
-    OneMachine,
     Problem,
     Trace,
     Vector,
     digits_problem,
-    minimize,
 )
 from pytest_ddl.bench.studies.lbfgs_sharded import Orders, RankCourse, solve
 from pytest_ddl.bench.studies.lbfgs_verdict import (
@@ -98,7 +96,6 @@ def run(options: argparse.Namespace) -> Report:
     seeds = tuple(range(1, 1 + (QUICK_NOISE_RUNS if options.quick else NOISE_RUNS)))
     (single,) = launch(ONE, Orders(problem, ITERATIONS, TOLERANCE, seeds), options.timeout)
     tell(f"one machine: {single.course.iterations} iterations, {len(seeds)} more in other orders")
-    in_numpy = minimize(OneMachine(problem), iterations=ITERATIONS, tolerance=TOLERANCE)
 
     def judged(variant: str, number: int, repeat: int, trace: Trace) -> Case:
         optimum = compare_optimum(
@@ -106,7 +103,8 @@ def run(options: argparse.Namespace) -> Report:
         )
         return Case(variant, number, repeat, trace, compare_course(single.course, single.permuted, trace), optimum)
 
-    cases = [judged("one machine, NumPy", 1, 1, in_numpy)]
+    # NumPy's run on one machine is no case: its exponentials round differently, which other orders do not show.
+    cases = [judged(ONE, 1, 1, single.course)]
     strategies = list(VARIANTS) if options.strategy == "all" else [options.strategy]
     for repeat in range(1, repeats + 1):
         # One worker is no cluster; one shard is measured under the strategy that has it in one process.

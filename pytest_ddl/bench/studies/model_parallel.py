@@ -17,7 +17,7 @@ from pytest_ddl.bench.matrix import measure
 from pytest_ddl.bench.metrics.costs import MEBIBYTE, peak_memory
 from pytest_ddl.bench.metrics.estimates import interval
 from pytest_ddl.bench.records import BenchSpec, Launch
-from pytest_ddl.bench.studies.comparing import LEVEL, Ratio, ratio, shown, written
+from pytest_ddl.bench.studies.comparing import LEVEL, Ratio, joint, ratio, shown, written
 from pytest_ddl.bench.studies.published import LARGER, WIDE, published_table
 from pytest_ddl.bench.studies.report import Report
 from pytest_ddl.bench.studies.running import UsageError, add_common, conduct, numbers, tell
@@ -44,11 +44,13 @@ class Cell:
     data_bytes: int
     """Largest number of bytes of variables on a device under data parallelism."""
     model_bytes: int
+    level: float = LEVEL
+    """Level of the interval of the ratio, which several widths share."""
 
     @property
     def ratio(self) -> Ratio:
         """Step time of model parallelism divided by that of data parallelism."""
-        return ratio(_seconds(self.model), _seconds(self.data))
+        return ratio(_seconds(self.model), _seconds(self.data), level=self.level)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +101,7 @@ def run(options: argparse.Namespace) -> Report:
         matrix = measure(partial(train_wide, width=width), list(variants.values()), bench, launches=repeats)
         sizes = {kind: device_bytes(variant, width, device, options.timeout) for kind, variant in variants.items()}
         data, model = (tuple(matrix.of(variant)) for variant in variants.values())
-        cell = Cell(width, data, model, sizes["data"], sizes["model"])
+        cell = Cell(width, data, model, sizes["data"], sizes["model"], joint(len(widths)))
         cells.append(cell)
         tell(f"width {width}: step time of model / data parallelism {cell.ratio}")
     return report(cells, checks, device)
@@ -228,7 +230,8 @@ def report(cells: Sequence[Cell], checks: str, device: str) -> Report:
             "step time": "median of the blocks of a launch; geometric mean over launches",
             "bytes": "reductions and gathers in the graphs of the devices in one step, for one device",
             "memory": "variables of network and optimizer on one device, counted; and the process's peak",
-            "intervals": f"t intervals at {LEVEL:.0%} over {runs} launch(es) of each, which took turns",
+            "intervals": f"t intervals at {LEVEL:.0%} over {runs} launch(es) of each, which took turns; "
+            "the ratios have it as a joint level",
         },
     )
 

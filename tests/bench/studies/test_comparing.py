@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_ddl.bench.studies.comparing import best, ratio, shown, written
+from pytest_ddl.bench.studies.comparing import best, joint, ratio, shown, written
 
 
 def test_a_ratio_is_that_of_pairs() -> None:
@@ -49,6 +49,16 @@ def test_equal_cases_are_rarely_told_apart() -> None:
     )
     # Four standard deviations of a count of 5 %.
     assert wrong <= 0.05 * trials + 4 * math.sqrt(0.05 * 0.95 * trials)
+
+
+def test_several_intervals_share_their_level() -> None:
+    assert joint(1) == pytest.approx(0.95)
+    assert joint(10) == pytest.approx(0.995)
+    assert joint(0) == pytest.approx(0.95)
+    one, other = [1.0, 1.2, 1.1], [1.5, 1.6, 1.7]
+    # The same data separate one pair of cases, but not one of many.
+    assert ratio(one, other).verdict == "less"
+    assert ratio(one, other, level=joint(200)).verdict == "not separated"
 
 
 def test_numbers_are_written_without_exponents() -> None:
