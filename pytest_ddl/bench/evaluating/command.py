@@ -155,10 +155,6 @@ def _new(identity: Identity, cells: tuple[Cell, ...], notes: list[str]) -> Evalu
 def _conclude(evaluation: Evaluation, folder: Path) -> int:
     """Print the result, write the page, and return the exit status."""
     summary = table.Summary(evaluation)
-    try:
-        _ = summary.metric
-    except ValueError as error:
-        raise UsageError(f"--metric={evaluation.identity.options['metric']}: {error}") from None
     sys.stdout.write(table.text(summary))
     sys.stdout.flush()
     try:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.evaluating import judging
-from pytest_ddl.bench.evaluating.plan import Plan, cores_for, learning_rate_of
+from pytest_ddl.bench.evaluating.plan import Plan, UsageError, cores_for, learning_rate_of
 from pytest_ddl.bench.evaluating.recording import Trainer
 from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Curve, Evaluation, Verdict, one_line
 from pytest_ddl.bench.launching.answers import BenchError
@@ -73,13 +73,14 @@ class Runner:
         """Run all parts that are missing.
 
         :raises EvaluationError: if one device cannot train, so that there is nothing to compare with.
+        :raises UsageError: if the program does not report the number that is to be compared.
         """
         started, before = time.monotonic(), evaluation.seconds
-        self._now = evaluation
+        self._now = evaluation  # the results so far
         self._tell_skipped(evaluation)
         total = self._remaining(evaluation)
         try:
-            for part in self._parts(lambda: self._now):
+            for part in self._parts():
                 done = total - self._remaining(self._now)
                 self._tell(f"[{done + 1}/{total}] {part.name}{_time_left(time.monotonic() - started, done, total)}")
                 found = part.run(self._now)
@@ -93,16 +94,16 @@ class Runner:
 
     # -- the parts, in order ---------------------------------------------------------------------
 
-    def _parts(self, now: Callable[[], Evaluation]) -> Iterator[Part]:
+    def _parts(self) -> Iterator[Part]:
         """Yield the parts that are missing. Each is decided when the parts before it are done."""
-        yield from self._reference_parts(now)
-        for cell in now().cells:
+        yield from self._reference_parts()
+        for cell in self._now.cells:
             if not cell.reason and not cell.is_reference:
-                yield from self._cell_parts(cell, now)
+                yield from self._cell_parts(cell)
         self._end_trainer()
-        yield from self._launch_parts(now)
+        yield from self._launch_parts()
         for batch in self._plan.batch_sizes:
-            if batch in now().swept or now().sweep_failure:
+            if batch in self._now.swept or self._now.sweep_failure:
                 continue
             yield Part(f"steps to the target with a batch of {batch}", partial(self._swept, batch=batch))
 
@@ -129,15 +130,15 @@ class Runner:
         sweep = [] if evaluation.sweep_failure else [one for one in plan.batch_sizes if one not in evaluation.swept]
         return len(comparisons) + trainings + references + launches + len(sweep)
 
-    def _reference_parts(self, now: Callable[[], Evaluation]) -> Iterator[Part]:
+    def _reference_parts(self) -> Iterator[Part]:
         """Train one device with the global batch of every cell, and once more with moved data."""
-        reference = self._reference(now())
-        for batch in self._reference_batches(now()):
+        reference = self._reference(self._now)
+        for batch in self._reference_batches(self._now):
             for seed, moved in [
                 *((seed, False) for seed in self._seeds),
                 *((seed, True) for seed in self._seeds[:MOVED]),
             ]:
-                known = {one.seed for one in now().curves_of(REFERENCE, batch, moved=moved)}
+                known = {one.seed for one in self._now.curves_of(REFERENCE, batch, moved=moved)}
                 if seed not in known:
                     what = ", data moved by rounding" if moved else ""
                     yield Part(
@@ -145,19 +146,19 @@ class Runner:
                         partial(self._reference_trained, cell=reference, batch=batch, seed=seed, moved=moved),
                     )
 
-    def _cell_parts(self, cell: Cell, now: Callable[[], Evaluation]) -> Iterator[Part]:
-        if self._is_open(now(), cell, "comparing"):
+    def _cell_parts(self, cell: Cell) -> Iterator[Part]:
+        if self._is_open(self._now, cell, "comparing"):
             yield Part(f"{cell.variant}: comparing with one device", partial(self._compared, cell=cell))
         for seed in self._seeds:
-            known = {one.seed for one in now().curves_of(cell.variant, cell.batch)}
-            if seed not in known and "training" not in now().failures.get(cell.variant, {}):
+            known = {one.seed for one in self._now.curves_of(cell.variant, cell.batch)}
+            if seed not in known and "training" not in self._now.failures.get(cell.variant, {}):
                 yield Part(f"{cell.variant}: training with seed {seed}", partial(self._trained, cell=cell, seed=seed))
 
-    def _launch_parts(self, now: Callable[[], Evaluation]) -> Iterator[Part]:
+    def _launch_parts(self) -> Iterator[Part]:
         """Measure all cells in turns, so that a slow phase of the machine affects all of them."""
         for number in range(1, self._plan.launches + 1):
-            for cell in now().cells:
-                if _can_be_measured(now(), cell) and self._launched(now(), cell) < number:
+            for cell in self._now.cells:
+                if _can_be_measured(self._now, cell) and self._launched(self._now, cell) < number:
                     name = f"{cell.variant}: measuring launch {number} of {self._plan.launches}"
                     yield Part(name, partial(self._measured, cell=cell))
 
@@ -170,6 +171,10 @@ class Runner:
             curve = self._train_once(cell, batch, seed, moved)
         except (BenchError, ClusterError) as error:
             raise EvaluationError(f"the program does not train on one device: {error}") from None
+        try:
+            judging.choose_metric([curve], self._plan.metric)
+        except ValueError as error:
+            raise UsageError(f"--metric={self._plan.metric}: {error}") from None
         evaluation = replace(evaluation, curves=(*evaluation.curves, curve))
         if evaluation.target is None and not moved and batch == cell.batch:
             evaluation = replace(evaluation, target=self._target(evaluation, cell))

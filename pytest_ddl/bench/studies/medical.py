@@ -14,7 +14,7 @@ import numpy as np
 
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
-EPOCHS = 12
+EPOCHS = 8
 
 Array = np.ndarray[Any, Any]
 

@@ -152,13 +152,6 @@ def test_a_program_that_does_not_train_ends_with_1(
     assert "does not train on one device" in capsys.readouterr().err
 
 
-def test_a_number_that_no_training_reported_is_a_wrong_option(
-    folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(options("own_training:train", "--metric=auc")) == command.USAGE
-    assert "--metric=auc: no training reported 'auc'; reported: test_accuracy, training loss" in capsys.readouterr().err
-
-
 def saved(folder: Path, ending: Ending, **changes: Any) -> Evaluation:
     """Keep an evaluation of the same program and options, as an interrupted one does."""
     ending.result = evaluation()

@@ -69,12 +69,14 @@ def test_results_that_are_not_finite_are_inconclusive() -> None:
     assert "not finite" in found.words
 
 
-def test_a_number_in_steps_has_at_least_the_spread_of_its_steps() -> None:
-    """Five equal differences of one test example have no spread of their own; p would be 0."""
-    one = evaluation(cells=(ONE, TWO), curves=(*references(0.9), *curves(TWO, accuracy=0.89)))
+@pytest.mark.parametrize(("accuracy", "differs"), [(0.89, False), (0.91, False), (0.85, True)])
+def test_one_step_of_a_number_in_steps_does_not_count(accuracy: float, differs: bool) -> None:
+    """All seeds are tested on the same examples, and here a step is 0.01. Equal differences have no spread."""
+    one = evaluation(cells=(ONE, TWO), curves=(*references(0.9), *curves(TWO, accuracy=accuracy)))
     found = judging.differences(one, "test_accuracy")[TWO.variant]
-    assert found.p is not None
-    assert found.p > 1e-4
+    assert found.differs is differs
+    assert found.mean == pytest.approx(accuracy - 0.9)
+    assert ("steps of 0.01, and one step does not count" in found.words) is not differs
 
 
 def test_false_alarms_are_as_rare_as_the_level_says() -> None:

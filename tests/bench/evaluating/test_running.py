@@ -164,6 +164,14 @@ def test_a_program_that_fails_on_one_device_ends_the_evaluation(stage: Stage) ->
         stage.run(fresh(ONE, TWO))
 
 
+def test_a_number_that_is_not_reported_ends_it_after_the_first_training(stage: Stage) -> None:
+    words = "--metric=auc: no training reported 'auc'; reported: test_accuracy, training loss"
+    with pytest.raises(UsageError, match=words):
+        stage.run(fresh(ONE, TWO), metric="auc")
+    assert len(stage.done) == 1
+    assert stage.run(fresh(ONE), metric="test_accuracy").complete
+
+
 def test_asynchronous_steps_overlap_and_have_the_cores_of_all_workers(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
