@@ -130,17 +130,26 @@ def _alone(put: Replacements) -> None:
     def all_reduce(_self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
         return tf.nest.map_structure(tf.identity, value)
 
-    def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
-        copies = self.num_replicas_in_sync
-        return tf.nest.map_structure(lambda one: tf.concat([one] * copies, axis), value)
-
     def reduce(self: Any, reduce_op: Any, value: Any, axis: Any) -> Any:
         local = self.experimental_local_results(value)[0]
         return local if axis is None else tf.reduce_mean(local, axis)
 
     put.put(context, "all_reduce", named_like(context.all_reduce, all_reduce))
-    put.put(context, "all_gather", named_like(context.all_gather, all_gather))
+    _ungathered(put)
     put.put(strategy, "reduce", named_like(strategy.reduce, reduce))
+
+
+def _ungathered(put: Replacements) -> None:
+    """Leave out all-gathers; each replica gets copies of its own value."""
+    import tensorflow as tf
+
+    context = tf.distribute.ReplicaContext
+
+    def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
+        copies = self.num_replicas_in_sync
+        return tf.nest.map_structure(lambda one: tf.concat([one] * copies, axis), value)
+
+    put.put(context, "all_gather", named_like(context.all_gather, all_gather))
 
 
 def _reductions(change: Callable[[Callable[..., Any], Any, Any, Any], Any]) -> Callable[[Replacements], None]:
@@ -189,6 +198,7 @@ _knob(Knob("graph", "the step in a tf.function", step=_graph, model=_not_eagerly
 _knob(Knob("rarely", f"the body of the loop in one of {EVERY} steps", every=EVERY))
 _knob(Knob("loop", f"{LOOP} steps in one call", step=_looped, model=_several_steps, calls=LOOP))
 _knob(Knob("alone", "no collectives: each replica keeps its own gradients", patch=_alone))
+_knob(Knob("ungathered", "copies of a replica's own value in place of all-gathers", patch=_ungathered))
 _knob(Knob("packs", "all-reduces without options=", patch=_reductions(_default_options)))
 _knob(Knob("narrow", "float64 reduced as float32", patch=_reductions(_cast({"float64": "float32"}))))
 _knob(Knob("half", "float32 reduced as float16", patch=_reductions(_cast({"float32": "float16"}))))

@@ -66,7 +66,21 @@ def alone(*seconds: float, together: float = 0.01) -> dict[str, Measured]:
 def evidence(one: Launch | None = None, gains: dict[str, float] | None = None, **given: Any) -> Evidence:
     """Evidence of a well-tuned program, with the gains of knobs that differ from it."""
     tuned = dict.fromkeys(
-        ("again", "cached", "alone", "parallel", "prefetch", "graph", "rarely", "loop", "packs", "narrow", "half"), 1.0
+        (
+            "again",
+            "cached",
+            "alone",
+            "parallel",
+            "prefetch",
+            "graph",
+            "rarely",
+            "loop",
+            "packs",
+            "narrow",
+            "half",
+            "ungathered",
+        ),
+        1.0,
     )
     found = {name: gain(value) for name, value in {**tuned, "batch": 1.05, **(gains or {})}.items()}
     given = {"notes": (notes(0), notes(1)), "measured": alone(0.009, 0.009), **given}
