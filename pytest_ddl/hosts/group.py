@@ -46,7 +46,7 @@ class HostGroup:
         :param project: files to copy to each host, for ``--ddl-sync``.
         :raises LaunchError: if the transport has no hosts, or returns something else than its interface says.
         """
-        self._transport = transport
+        self.transport = transport
         self._facts: list[dict[str, Any]] | None = None
         self._just_checked = False
         """True if the connections were checked for the first cluster."""
@@ -201,7 +201,7 @@ class HostGroup:
         # It removes the folder of this group.
         self._sweeper.communicate(b"the session goes on")
         # At last, because that of a plugin may raise.
-        self._transport.close()
+        self.transport.close()
 
 
 def _first(names: list[str], number: int) -> list[str]:

@@ -36,7 +36,7 @@ class Partitions:
         :raises LaunchError: if the hosts cannot work together.
         """
         group = getattr(launcher, "group", None)
-        transport = getattr(group, "_transport", None)
+        transport = getattr(group, "transport", None)
         if group is None or not isinstance(transport, Cuttable) or len(group.hosts) < 2:
             return None
         return cls(transport, group.hosts)
