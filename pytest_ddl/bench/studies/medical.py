@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.bench.studies import loop
+
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
-EPOCHS = 8
 
 Array = np.ndarray[Any, Any]
 
@@ -62,44 +63,15 @@ def _train(run: Any, learning_rate: float, hidden: list[Any]) -> None:
     import tensorflow as tf
 
     data = patients()
-    with run.strategy.scope():
-        model = keras.Sequential([keras.Input((30,)), *hidden, keras.layers.Dense(1)])
-        optimizer = keras.optimizers.SGD(learning_rate, momentum=0.9)
-        optimizer.build(model.trainable_variables)
-    run.watch(model=model, optimizer=optimizer)
-    # All batches have the same size, so that replicas of any number get equal parts.
-    examples = tf.data.Dataset.from_tensor_slices((data.x_train, data.y_train))
-    dataset = examples.shuffle(len(data.x_train), seed=run.seed).batch(run.global_batch_size, drop_remainder=True)
-    # There is nothing to tune. The end of a run would wait for the tuner, which sleeps for longer and longer times.
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    dataset = dataset.with_options(options)
 
-    def losses_of(inputs: Any, targets: Any) -> tuple[Any, Any]:
-        # Casts, because the comparison with one device may run in another precision.
-        logits = model(tf.cast(inputs, model.compute_dtype), training=True)
-        targets = tf.cast(targets, logits.dtype)
-        return logits, tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)[:, 0]
+    def losses_of(labels: Any, logits: Any) -> Any:
+        return tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)[:, 0]
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def train_step(iterator: Any) -> Any:
-        def replica_step(batch: Any) -> Any:
-            with tf.GradientTape() as tape:
-                _logits, losses = losses_of(*batch)
-                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
-            variables = model.trainable_variables
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-            return loss
-
-        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
-
-    for _ in range(EPOCHS):
-        for _ in run.steps(train_step, dataset):
-            pass
-        weights = [variable.numpy() for variable in model.trainable_variables]
-        accuracy, loss = scores(weights, data.x_test, data.y_test)
-        run.value("test_accuracy", accuracy)
-        run.value("test_loss", loss)
+    layers = [keras.Input((30,)), *hidden, keras.layers.Dense(1)]
+    examples = data.x_train, data.y_train
+    loop.train(
+        run, layers, learning_rate, examples, losses_of, lambda weights: scores(weights, data.x_test, data.y_test)
+    )
 
 
 def scores(weights: list[Array], inputs: Array, labels: Array) -> tuple[float, float]:

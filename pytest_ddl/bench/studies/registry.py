@@ -31,6 +31,13 @@ STUDIES: tuple[Study, ...] = (
         "pytest_ddl.bench.experiment.command",
     ),
     Study(
+        "medical",
+        "Evaluate a small network, a logistic model or an image model under all strategies.",
+        "breast cancer, or digits",
+        "nothing: published studies use other data",
+        "pytest_ddl.bench.studies.medical_study",
+    ),
+    Study(
         "async",
         "Compare synchronous, asynchronous and Downpour training, with staleness and with a slow worker.",
         "digits",
