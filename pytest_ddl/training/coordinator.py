@@ -209,34 +209,41 @@ def _per_worker(coordinator: Any, strategy: Any, dataset: Any) -> tuple[Any, Cal
 
 
 class _SharedElements:
-    """Source of the elements of a dataset, which threads take in turn; it reads one element ahead."""
+    """Source of the elements of a dataset, which threads take in turn; it reads elements ahead.
+
+    A thread that takes an element that was read ahead waits for no lock. Servers in this process share few threads. If
+    all of them waited here while the reading thread needs one of them for its dataset, nothing would go on.
+    """
 
     def __init__(self, dataset: Any) -> None:
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._iterator = iter(dataset)
-        self._ahead: list[Any] = []
+        self._ahead: deque[Any] = deque()
 
     def has_more(self) -> bool:
-        with self._lock:
-            if not self._ahead:
-                try:
-                    self._ahead.append(next(self._iterator))
-                except StopIteration:
-                    return False
+        if self._ahead:
             return True
+        with self._reading:
+            return bool(self._ahead) or self._read()
 
     def reserve(self) -> bool:
         """Read one more element ahead, and return False if there is none."""
-        with self._lock:
-            try:
-                self._ahead.append(next(self._iterator))
-            except StopIteration:
-                return False
-            return True
+        with self._reading:
+            return self._read()
 
     def take(self) -> Any:
-        with self._lock:
-            return self._ahead.pop(0) if self._ahead else next(self._iterator)
+        try:
+            return self._ahead.popleft()
+        except IndexError:
+            with self._reading:
+                return next(self._iterator)
+
+    def _read(self) -> bool:
+        try:
+            self._ahead.append(next(self._iterator))
+        except StopIteration:
+            return False
+        return True
 
 
 def _shared_source(coordinator: Any, dataset: Any) -> tuple[Any, Callable[[], bool]]:
