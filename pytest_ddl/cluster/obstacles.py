@@ -106,7 +106,7 @@ def temporary_folder() -> str:
 
 
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTCONN, errno.EIO, errno.EHOSTDOWN, errno.ETIMEDOUT)
-"""Errors of a folder that was there before."""
+"""Errors of a folder that is not there, or not any more."""
 
 
 def cannot_write(error: OSError, folder: object) -> str:
@@ -116,7 +116,10 @@ def cannot_write(error: OSError, folder: object) -> str:
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         fix = _MORE_FILES
     elif error.errno in _GONE:
-        fix = "it was removed or unmounted during the run, or its server does not answer: restore it, and run again"
+        fix = (
+            "it was removed or unmounted, or its server does not answer: restore it, or choose another with the "
+            "environment variable TMPDIR (or --ddl-shared-dir)"
+        )
     else:
         fix = "free space there, or set the environment variable TMPDIR to a folder with free space"
     return f"pytest-ddl cannot write to {folder}: {error.strerror or error}; {fix}"
