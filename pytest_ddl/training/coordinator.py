@@ -142,6 +142,7 @@ def overlapping(
     called = _counted(step, strategy) if staleness else step
     in_flight = IN_FLIGHT * number_of_workers(strategy)
     pending: deque[Any] = deque()
+    started = False
 
     def ended() -> Any:
         found = pending.popleft().fetch()
@@ -152,12 +153,14 @@ def overlapping(
 
     try:
         while more():
-            while len(pending) < in_flight and reserve():
+            # The first step is traced, and makes the iterators of its worker, before others run beside it.
+            while len(pending) < (in_flight if started else 1) and reserve():
                 listener.begin_step()
                 pending.append(coordinator.schedule(called, args=(iterator,)))
             if not pending:
                 break
             yield ended()
+            started = True
         coordinator.join()
     except tf.errors.OutOfRangeError:
         listener.note("the data of a worker ended before all scheduled steps had run")
