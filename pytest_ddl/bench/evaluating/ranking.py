@@ -96,8 +96,9 @@ def ranks_of(entries: Mapping[str, _Entry]) -> dict[str, int]:
     """Return the rank of each entry, best first.
 
     Two entries are told apart if the interval of their difference excludes 0. Steps are compared seed by seed, because
-    equal seeds give equal data. The spread of launches is that of the pair or that of all entries, whichever is larger:
-    with three launches, a pair's own spread is small by chance in many of the pairs. The level holds for all pairs
+    equal seeds give equal data. The spread of launches is that of the entry or that of all, whichever is larger: with
+    three launches, an entry's own spread is small by chance in many cases. Its degrees of freedom are those of all
+    entries, unless an F test shows that the entry is noisier than the others. The level holds for all pairs
     together (Bonferroni). A rank ends only if all its entries are told apart from all later ones.
     """
     order = sorted(entries, key=lambda name: entries[name].mean)
@@ -129,16 +130,19 @@ def _told_apart(first: _Entry, second: _Entry, pooled: float, degrees: int, alph
     shared = sorted(set(first.work) & set(second.work))
     steps = [second.work[seed] - first.work[seed] for seed in shared]
     difference = second.mean - first.mean
+    stats = statistics_package("scipy.stats")
     parts: list[tuple[float, float]] = []
     for entry in (first, second):
         own = statistics.stdev(entry.pace) if len(entry.pace) > 1 else 0.0
-        freedom = degrees if pooled >= own else len(entry.pace) - 1
-        parts.append((max(own, pooled) ** 2 / len(entry.pace), max(1, freedom)))
+        few = max(1, len(entry.pace) - 1)
+        # With few launches, a spread above that of all is mostly chance. An F test says where it is not.
+        noisier = own > pooled and own**2 > pooled**2 * float(stats.f.ppf(LEVEL, few, max(1, degrees)))
+        parts.append((max(own, pooled) ** 2 / len(entry.pace), few if noisier else max(1, degrees)))
     if len(steps) > 1:
         parts.append((statistics.variance(steps) / len(steps), len(steps) - 1))
     total = sum(variance for variance, _freedom in parts)
     if total <= 0:
         return difference != 0
     combined = total**2 / sum(variance**2 / number for variance, number in parts)
-    t = float(statistics_package("scipy.stats").t.ppf(1 - alpha / 2, combined))
+    t = float(stats.t.ppf(1 - alpha / 2, combined))
     return abs(difference) > t * math.sqrt(total)
