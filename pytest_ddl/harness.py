@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import site
 import sys
 import sysconfig
 import tempfile
@@ -202,7 +203,7 @@ class Harness:
         from pytest_ddl.hosts.project import Project
 
         # Ranks find these at the same path: folders of the session, and packages that are installed on each host.
-        kept = (str(self.folder), sys.prefix, *sysconfig.get_paths().values())
+        kept = (str(self.folder), sys.prefix, site.getuserbase(), *sysconfig.get_paths().values())
         return Project.of(self._root or Path.cwd(), self.settings["sync-limit"], kept)
 
     def worker_environ(self) -> dict[str, str]:

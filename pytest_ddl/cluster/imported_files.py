@@ -43,6 +43,11 @@ def _is_generated(module: ModuleType) -> bool:
     return found is None or found.origin != module.__file__
 
 
+def on_host_of_agent() -> bool:
+    """Return whether an agent has started this process, possibly on another host than the pytest process."""
+    return _FOLDER is not None
+
+
 def note(modules: Iterable[ModuleType]) -> None:
     """Add the files of modules of the user to the list of this process. Without an agent, do nothing."""
     if _FOLDER is None:

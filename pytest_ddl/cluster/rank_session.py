@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddl.cluster import imported_files
 from pytest_ddl.cluster.call_warnings import pickled
 from pytest_ddl.cluster.parameters import in_words
 from pytest_ddl.cluster.protocol import ExampleResult, Failure, Kind, PhaseResult, RankWarning, Request, SessionPlan
@@ -96,8 +97,10 @@ class RankSession:
         options = dict(plan.options)
         if plan.basetemp is not None:
             parent, name = os.path.split(plan.basetemp)
-            # Another host need not have the folder of the controller. Its agent removes this rank's own one.
-            parent = parent if os.path.isdir(parent) else tempfile.gettempdir()
+            # Another host need not have the folder of the controller, and one of this name may belong to another run
+            # there. The agent removes this rank's own one.
+            is_chosen = options.get("basetemp") is not None and os.path.isdir(parent)
+            parent = parent if is_chosen or not imported_files.on_host_of_agent() else tempfile.gettempdir()
             options["basetemp"] = f"{parent}/{name}-rank{self.worker.context.rank}"
         config = pytest.Config.fromdictargs(options, [*_NO_REWRITE_WARNING, *plan.args, *plan.files])
         config.pluginmanager.register(self, "ddl-rank-session")
@@ -116,7 +119,8 @@ class RankSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._items = {item.nodeid: item for item in session.items}
+        # Parameters may be paths, which are other ones here than in the pytest process.
+        self._items = {self.worker.text_here(item.nodeid): item for item in session.items}
         self._opened = True
         self.worker.state.adopt()
         self.worker.reply(self.opening, {"items": len(self._items), "errors": tuple(self._errors)})
@@ -190,7 +194,7 @@ class RankSession:
 
     def _run_item(self, session: pytest.Session, request: Request) -> None:
         nodeid, next_nodeid = request.body
-        item = self._items.get(nodeid)
+        item = self._items.get(self.worker.text_here(nodeid))
         if item is None:
             why = "\n".join(self._errors) or f"it collected {len(self._items)} other items"
             message = f"this rank did not collect {nodeid}: {why}"
@@ -198,8 +202,9 @@ class RankSession:
             return
         self._request = request
         self._last = item
+        following = next_nodeid and self._items.get(self.worker.text_here(next_nodeid))
         with self._proved(item):
-            session.config.hook.pytest_runtest_protocol(item=item, nextitem=self._items.get(next_nodeid))
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if self._torn_down is not None:
             # Reply only now, because pytest reports the warnings of an item at the end of its protocol.
             self._reply(*self._torn_down)

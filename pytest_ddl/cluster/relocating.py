@@ -24,7 +24,7 @@ from typing import Any
 
 PLACES = "_PYTEST_DDL_PLACES"
 """Environment variable of a rank with its :class:`Places` as JSON. It is not set if nothing has to be translated."""
-_BEFORE, _AFTER = r"(?<![\w.~-])", r"(?=[/\s:;,'\"`()<>{}\[\]|&?#=\0]|$)"
+_BEFORE, _AFTER = r"(?<![\w.~])", r"(?=[/\s:;,'\"`()<>{}\[\]|&?#=\0]|$)"
 """Patterns of the places before and after a path in a text."""
 
 

@@ -27,10 +27,12 @@ class RotatedReservation:
         :param places: index of the place of each process.
         :param listeners: process that listens at each address; see :attr:`Topology.listeners`.
         """
-        self.whole, self.places = whole, tuple(places)
         found = dict(zip(listeners, whole.addresses, strict=True))
-        moved = len(found) == len(whole.addresses)
-        self.addresses = tuple(found[places[one]] for one in listeners) if moved else tuple(whole.addresses)
+        # An address stays with its process unless all that listen change places among themselves.
+        moves = len(found) == len(whole.addresses) and {places[one] for one in listeners} == set(listeners)
+        places = places if moves else range(len(places))
+        self.whole, self.places = whole, tuple(places)
+        self.addresses = tuple(found[places[one]] for one in listeners) if moves else tuple(whole.addresses)
         # A launcher for one machine has no numbers of hosts.
         hosts = getattr(whole, "hosts", (0,) * len(places))
         self.hosts = tuple(hosts[place] for place in places)

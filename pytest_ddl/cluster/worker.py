@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from pytest_ddl.cluster import imported_files, user_modules
 from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Notice, Reply, Request, UnreadableError, decode, encode
 from pytest_ddl.cluster.relocating import Places
+from pytest_ddl.cluster.remembered import is_user_file
 from pytest_ddl.cluster.resources import HOST, PortLease
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
@@ -76,6 +77,8 @@ class Worker:
         """Seconds to wait for the next request before this process ends."""
         self._pid = os.getpid()
         self._places = Places.of(os.environ)
+        self._modules: Mapping[str, str] = {}
+        """Files of the user's modules that the pytest process had imported when this rank was started, by name."""
         os.register_at_fork(after_in_child=self._disconnect)
         # A C signal handler writes the stacks, so it works even if a thread holds the interpreter lock.
         faulthandler.register(STACKS_SIGNAL, file=stacks_fd, all_threads=True)
@@ -141,8 +144,24 @@ class Worker:
                 stream.flush()
         self._end_stray_child()
         imported_files.note(user_modules.loaded())
-        self._send(Reply(request.id, body, failure))
+        self._send(Reply(request.id, body, failure or self._other_code()))
         self._unanswered = None
+
+    def _other_code(self) -> Failure | None:
+        """Return the failure of a rank that has imported an installed package in place of the user's files."""
+        if not imported_files.on_host_of_agent():
+            return None
+        for name, file in self._modules.items():
+            own = getattr(sys.modules.get(name), "__file__", None)
+            if own and own != file and not is_user_file(own):
+                why = f"this rank has imported {name} from {own}, an installed package, and not from {file}"
+                fix = "uninstall it on the hosts, or install it there in editable mode (pip install -e)"
+                return Failure("OtherCode", f"{why}; {fix}", "")
+        return None
+
+    def text_here(self, text: str) -> str:
+        """Return a text with the paths of the pytest process."""
+        return text if self._places is None else self._places.text_of_rank(text)
 
     def notify(self) -> None:
         """Send a notice that the current request has ended with an exception. Its report is not made yet."""
@@ -206,6 +225,7 @@ class Worker:
         sys.path[:] = boot.path
         sys.argv[:] = boot.argv
         local = all(address.startswith(f"{HOST}:") for address in context.addresses)
+        self._modules = boot.modules
         with importable(boot.modules):
             definition = pickle.loads(boot.definition)
             with servers_kept_local() if local else contextlib.nullcontext():

@@ -60,13 +60,13 @@ class Copying:
         self.places = places
 
     def add(self, imported: Collection[str]) -> None:
-        """Copy files that were imported, or have changed, after the project was copied.
+        """Copy files that were imported after the project was copied.
 
         :param imported: absolute paths of files in the project.
         :raises LaunchError: if a host cannot take them.
         """
         if self.places is not None:
-            self._bring(self.places, sorted(filter(None, map(self.project.relative, imported))))
+            self._bring(self.places, sorted(filter(None, map(self.project.settled, imported))))
 
     def _base(self) -> str:
         """Return a folder for temporary files that all hosts have."""
@@ -111,6 +111,10 @@ class Copying:
                 changed = f"{wrong[0]} is not complete in {places.there} on the host {link.host.name}"
                 raise LaunchError(f"--ddl-sync: {changed}: it was changed meanwhile, or the disk is full; run again")
         self._copied.update(digests)
+        sent = {os.path.join(root, path): digest for root in places.here for path, digest in self._copied.items()}
+        for link in self._links:
+            # What a rank imports is compared with its copy: the user may edit a file during the run.
+            link.sent = sent
 
     def _target(self, link: str, path: str) -> str | None:
         """Return the target that a symbolic link has on the hosts. ``None`` means to copy the file behind it."""

@@ -61,6 +61,8 @@ class HostLink:
         :param on_lost: function that is called in any thread when the host is lost.
         """
         self.host, self.news = host, news
+        self.sent: Mapping[str, str] = {}
+        """Digest of each file that the host has as a copy, by its path here."""
         self.lost = ""
         """Why the host cannot be used any more. Empty while it can."""
         self._group, self._log = group, log
@@ -104,6 +106,13 @@ class HostLink:
             try:
                 channel.send(message)
             except OSError:
+                break
+            except Exception as error:
+                # Without this thread, nothing would say why the host does not answer any more.
+                why = f"a message to the host {self.host.name} cannot be sent: {type(error).__name__}: {error}"
+                with self.news:
+                    self._lose(why)
+                    self.news.notify_all()
                 break
         with contextlib.suppress(OSError):
             channel.close()
@@ -168,7 +177,7 @@ class HostLink:
         """Give the host up if a rank there has imported a file of the user that is another one here."""
         for path, digest in digests.items():
             # A file that only the rank's host has may be made by the test.
-            if questions.digest_of(path) not in ("", digest):
+            if (self.sent.get(path) or questions.digest_of(path)) not in ("", digest):
                 self._lose(
                     f"the host {self.host.name} has another {path} than this one, so its ranks ran other code; add "
                     "--ddl-sync, copy it, or run from a folder that all hosts share"

@@ -49,13 +49,23 @@ class Project:
             return None
         return next((os.path.relpath(path, root) for root in self.aliases if _is_below(path, root)), None)
 
+    def settled(self, path: str) -> str | None:
+        """Return the path of a file inside the folder, without links to folders: those are copied as links."""
+        real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        return self.relative(path) and (self.relative(real) or self.relative(path))
+
     def files(self, more: Iterable[str] = ()) -> list[str]:
         """Return the files and the symbolic links of the project, relative to its folder.
 
         :param more: absolute paths of files to add, such as modules that git ignores but a test has imported.
         :raises LaunchError: if git cannot list them, or if they are larger than the limit.
         """
-        found = [*(_known_to_git(self.root) or _walked(self.root)), *filter(None, map(self.relative, more))]
+        found = [*(_known_to_git(self.root) or _walked(self.root)), *filter(None, map(self.settled, more))]
+        unnamed = next((path for path in found if not _is_text(path)), None)
+        if unnamed is not None:
+            raise LaunchError(
+                f"--ddl-sync: the name of the file {unnamed!r} is not UTF-8: rename it, or let git ignore it"
+            )
         whole = ((path, os.path.join(self.root, path)) for path in dict.fromkeys(found))
         chosen = [path for path, full in whole if self.relative(full) and _is_portable(full)]
         self._check_size(chosen)
@@ -72,6 +82,14 @@ class Project:
                 f"--ddl-sync-limit={self.limit:g} is the maximum in MB; the largest are {named}: let .gitignore leave "
                 "out what tests do not read, or raise --ddl-sync-limit"
             )
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_below(path: str, folder: str) -> bool:

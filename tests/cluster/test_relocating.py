@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
+import sysconfig
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pytest_ddl.cluster import pickling, relocating
+from pytest_ddl.cluster import imported_files, pickling, relocating
 from pytest_ddl.cluster.relocating import Places
+from pytest_ddl.cluster.worker import Worker
 
 PLACES = Places(("/home/ada/work", "/data/ada"), "/tmp/pytest-ddl-1/work", ("/home/ada/work/venv",))
 
@@ -24,6 +28,7 @@ PLACES = Places(("/home/ada/work", "/data/ada"), "/tmp/pytest-ddl-1/work", ("/ho
         ("/lib:/home/ada/work:/home/ada/work/b", "/lib:/tmp/pytest-ddl-1/work:/tmp/pytest-ddl-1/work/b"),
         ('File "/home/ada/work/a.py", line 3', 'File "/tmp/pytest-ddl-1/work/a.py", line 3'),
         ("file:///home/ada/work/a.py", "file:///tmp/pytest-ddl-1/work/a.py"),
+        ("test_it.py::test[mirrored-/home/ada/work/a.npy]", "test_it.py::test[mirrored-/tmp/pytest-ddl-1/work/a.npy]"),
     ],
 )
 def test_paths_of_the_folder_change_and_change_back(here: str, there: str) -> None:
@@ -102,3 +107,23 @@ def test_code_that_travels_by_value_names_its_file() -> None:
 def test_a_rank_learns_the_places_from_its_environment() -> None:
     assert Places.of({relocating.PLACES: PLACES.in_words()}) == PLACES
     assert Places.of({}) is None
+
+
+def test_a_rank_that_runs_an_installed_package_in_place_of_the_copy_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker.__new__(Worker)
+    file = str(tmp_path / "work" / "package_of_the_user" / "__init__.py")
+    worker._modules = {"package_of_the_user": file, "never_imported": "x.py"}
+    module = ModuleType("package_of_the_user")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    installed = f"{sysconfig.get_paths()['purelib']}/package_of_the_user/__init__.py"
+    for found, agent, says in ((installed, None, False), (file, tmp_path, False), (installed, tmp_path, True)):
+        module.__file__ = found
+        monkeypatch.setattr(imported_files, "_FOLDER", agent)
+        failure = worker._other_code()
+        assert (failure is not None) == says
+    assert failure is not None
+    assert (
+        f"imported package_of_the_user from {installed}, an installed package, and not from {file}" in failure.message
+    )

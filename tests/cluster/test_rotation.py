@@ -82,6 +82,15 @@ def test_a_process_with_several_addresses_keeps_them() -> None:
     assert reservation.addresses == ("host0:0", "host0:0")
 
 
+@pytest.mark.parametrize("ports", [1, 3])
+def test_ranks_stay_if_only_some_of_them_listen(ports: int) -> None:
+    topology = Topology((Task("chief", 0), Task("worker", 0)), ports=ports)
+    assert set(topology.listeners) == {0}
+    reservation = RotatedLauncher(Launcher(), 1).reserve(topology)  # type: ignore[arg-type]
+    assert reservation.places == (0, 1)
+    assert reservation.addresses == ("host0:0",) * ports
+
+
 def test_the_environment_of_a_cluster_says_how_far() -> None:
     launcher: Any = Launcher()
     environ = {ROTATION: "0", "A": "1"}

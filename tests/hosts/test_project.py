@@ -90,6 +90,21 @@ def test_a_path_behind_a_link_is_inside_the_folder(tmp_path: Path) -> None:
     assert project.relative(str(tmp_path / "realm" / "a.py")) is None
 
 
+def test_a_module_behind_a_link_to_a_folder_does_not_take_its_place(tmp_path: Path) -> None:
+    write(tmp_path, "src/package/__init__.py")
+    (tmp_path / "package").symlink_to("src/package")
+    project = Project.of(tmp_path, 1, ())
+    assert project.settled(str(tmp_path / "package" / "__init__.py")) == "src/package/__init__.py"
+    found = project.files([str(tmp_path / "package" / "__init__.py")])
+    assert found == ["package", "src/package/__init__.py"]
+
+
+def test_a_name_that_no_message_can_carry_is_refused(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("")
+    with pytest.raises(LaunchError, match=r"^--ddl-sync: the name of the file 'caf.*\.txt' is not UTF-8"):
+        Project.of(tmp_path, 1, ()).files()
+
+
 @pytest.mark.parametrize(
     ("environ", "message"),
     [

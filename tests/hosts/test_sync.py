@@ -61,6 +61,11 @@ def test_on_ranks(ddl_strategy, from_conftest, request, tmp_path):
     print("the rank is at", here)
 
 
+@pytest.mark.parametrize("file", [os.path.join(HERE, "test_it.py")])
+def test_a_path_as_parameter(ddl_strategy, file):
+    assert file == __file__ and os.path.exists(file)
+
+
 def test_fails(ddl_strategy):
     assert ddl_strategy.cluster_resolver.task_id == 0, f"wrong in {HERE}"
 
@@ -177,6 +182,9 @@ def test_ranks_use_copies_of_the_files(project: Project, shared: Path) -> None:
     done = project.pytest(*options, env=environ(project))
     for name in ("test_on_ranks", "test_comparison"):
         assert done[f"{name}[multi_worker_mirrored]"].outcome == "passed", done.stdout + done.stderr
+    # The id of a test may have a path, which is another one on the ranks.
+    with_path = f"test_a_path_as_parameter[multi_worker_mirrored-{project.folder}/tests/test_it.py]"
+    assert done[with_path].outcome == "passed", done.stdout
     assert f"the rank is at {project.folder}\n" in done["test_on_ranks[multi_worker_mirrored]"].text
     # What a rank reports names the files here.
     for name in ("test_fails", "test_comparison_fails"):

@@ -92,7 +92,7 @@ def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -
                         plan.accept,
                         plan.counters_only,
                         cores,
-                        canary=over_hosts,
+                        canary=over_hosts and ranks > 1,
                     )
                     cells.append(_measured(cell, lambda line: tell(f"  {line}")))
                 tell(f"  {cells[-1].verdict.value}: {cells[-1].reason}")
