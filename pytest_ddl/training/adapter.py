@@ -283,7 +283,7 @@ def loss_scale_of(optimizer: Any) -> list[Any]:
 
 
 @contextmanager
-def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]:
+def executed_functions(seen: Callable[[Any, list[Any]], None], with_parts: bool = True) -> Iterator[bool]:
     """Call ``seen(graph, partitions)`` after each execution of a traced function; yield False if not possible.
 
     At the first execution, ``partitions`` is the list of the graphs that each device got, as ``GraphDef``. Later it
@@ -292,6 +292,10 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
     ``AtomicFunction.call_flat`` (TF 2.21; without it there are no counters) calls all traced functions. There is no
     public list of a program's functions. ``context.enable_graph_collection`` and ``export_run_metadata`` (TF 2.0 to
     2.21) belong to ``tf.summary.trace_on``, which itself only writes the graphs to a file.
+
+    :param with_parts: False where threads run functions at the same time, as those of a coordinator do. The export
+        holds the interpreter's lock while it waits for the functions of all threads, and one of them may need the lock
+        for a generator of its data (``TFE_ContextExportRunMetadata``, TF 2.16 to 2.21). Both would wait for ever.
     """
     context = module_of("eager.context", "enable_graph_collection", "disable_graph_collection", "export_run_metadata")
     owner = getattr(module_of("eager.polymorphic_function.atomic_function"), "AtomicFunction", None)
@@ -304,7 +308,7 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
     def call_flat(self: Any, *args: Any) -> Any:
         if not context.executing_eagerly():
             return original(self, *args)
-        is_new = self.name not in known
+        is_new = with_parts and self.name not in known
         known.add(self.name)
         if is_new:
             context.export_run_metadata()  # discards what was collected for operations outside functions
@@ -313,12 +317,14 @@ def executed_functions(seen: Callable[[Any, list[Any]], None]) -> Iterator[bool]
         seen(self.graph, [graph for function in functions for graph in function.partition_graphs])
         return result
 
-    context.enable_graph_collection()
+    if with_parts:
+        context.enable_graph_collection()
     try:
         with Replacements().put(owner, "call_flat", call_flat):
             yield True
     finally:
-        context.disable_graph_collection()
+        if with_parts:
+            context.disable_graph_collection()
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def overlapping(
     strategy: Any,
     train_step: Any,
     dataset: Any,
-    more: Callable[[], bool],
+    more: Callable[[int], bool],
     staleness: bool = False,
 ) -> Iterator[Any]:
     """Schedule steps without waiting for earlier ones, and record each when it has ended, in the order of scheduling.
@@ -152,9 +152,9 @@ def overlapping(
         return loss if number is None else number
 
     try:
-        while more():
+        while more(0):
             # The first step is traced, and makes the iterators of its worker, before others run beside it.
-            while len(pending) < (in_flight if started else 1) and reserve():
+            while len(pending) < (in_flight if started else 1) and more(len(pending)) and reserve():
                 listener.begin_step()
                 pending.append(coordinator.schedule(called, args=(iterator,)))
             if not pending:

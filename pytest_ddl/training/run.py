@@ -181,9 +181,11 @@ class Run:
         # Only now: a program that was started again has restored the step at which it continues.
         first = self._listener.completed
 
-        def more() -> bool:
-            taken = self._listener.completed - first
-            return not self._listener.reached_limit and (steps is None or taken < steps)
+        def more(ahead: int = 0) -> bool:
+            """Return whether a step may begin beside ``ahead`` others that have begun and not ended."""
+            done, limit = self._listener.completed + ahead, self.steps_limit
+            is_allowed = not self._listener.reached_limit and (limit is None or done < limit)
+            return is_allowed and (steps is None or done - first < steps)
 
         if steps != 0 and data.number_of_steps(given) != 0:
             self._listener.begin_call("run.steps", train_step)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import training_programs as programs
 
+from pytest_ddl.training import adapter
 from pytest_ddl.training.coordinator import STALENESS
 
 
@@ -38,3 +41,24 @@ def test_synchronous_strategies_ignore_it(ranks) -> None:
     assert len(record.steps) == 12
     assert all(step.snapshot for step in record.steps)
     assert not any(STALENESS in step.values for step in record.steps)
+
+
+def test_nothing_is_exported_where_functions_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export waits for the functions of all threads with the interpreter's lock, which one of them may need."""
+    import tensorflow as tf
+
+    def fails() -> None:
+        raise AssertionError("exported")
+
+    monkeypatch.setattr(adapter.module_of("eager.context", "export_run_metadata"), "export_run_metadata", fails)
+    seen: list[Any] = []
+    function = tf.function(lambda value: value + 1)
+    with adapter.executed_functions(lambda graph, parts: seen.append(parts), with_parts=False) as is_possible:
+        assert int(function(tf.constant(1))) == 2
+    assert is_possible
+    assert seen == [[]]
+    with (
+        pytest.raises(AssertionError, match="exported"),
+        adapter.executed_functions(lambda graph, parts: seen.append(parts)),
+    ):
+        tf.function(lambda value: value + 2)(tf.constant(1))

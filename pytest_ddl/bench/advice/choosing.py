@@ -70,15 +70,19 @@ def choose(rated: Sequence[Rated], skipped: dict[str, str]) -> Choice:
     """
     noise = noise_of(None)
     fastest = rated[0]
-    equal = [one for one in rated if one.best is None or one.best.low <= noise]
+    # A wide interval is no proof of equality, so its upper bound decides.
+    equal = [one for one in rated if one.best is None or one.best.high <= noise]
     chosen = min(equal, key=lambda one: one.replicas)
     because = f"{chosen.examples_per_second:.0f} examples/s"
     slower = [one for one in rated if one not in equal]
+    unclear = [one.variant for one in slower if one.best is not None and one.best.low <= noise]
     if chosen is not fastest:
         because += f", no slower than {fastest.variant} beyond noise, with fewer replicas"
     if slower:
         because += f"; {slower[0].variant} has {slower[0].examples_per_second:.0f}"
         because += f" ({fastest.variant} is {slower[0].best})" if slower[0].best else ""
+    if unclear:
+        because += f"; not told apart from {', '.join(unclear)}, so give more launches"
     if len(rated) == 1:
         because += "; no other one was measured"
     return Choice(chosen.variant, because, tuple(rated), skipped)

@@ -86,7 +86,10 @@ class Collector:
     def _take(self, evidence: Evidence, base: Measured, found: dict[str, Measured]) -> None:
         for knob, measured in found.items():
             counted, examples = measured.launch.examples_per_step, base.launch.examples_per_step
-            if knob == "batch" and counted is not None and counted == examples:
+            if knob == "batch" and (counted is None or examples is None):
+                evidence.unavailable[knob] = "the examples of a step could not be counted"
+                continue
+            if knob == "batch" and counted == examples:
                 evidence.unavailable[knob] = "the program does not take its batch size from run.global_batch_size"
                 continue
             gain = gain_of(base.steps, measured.steps)

@@ -178,12 +178,13 @@ def _measured(
             knob="base" if after is not None or first is None else first.rule.knob,
             after=after,
             expected=None if first is None else first.found.gain,
+            at_most=first is not None and first.rule.at_most,
             launches=options.launches,
             say=_tell,
         )
     elif first is not None:
         unconfirmed = _why_not(decision, options)
-    return Report(choice, evidence, decision, confirmation, unconfirmed)
+    return Report(choice, evidence, decision, confirmation, unconfirmed, by_user=after is not None)
 
 
 def _as_in(launch: Launch, bench: BenchSpec, options: argparse.Namespace) -> BenchSpec:

@@ -39,16 +39,20 @@ class Confirmation:
     samples: tuple[float, ...]
     """Gain of each pair of launches."""
     expected: Gain | None
+    at_most: bool = False
+    """True if ``expected`` is an upper bound, which a change need not reach."""
 
     @property
     def outcome(self) -> Outcome:
         """Held: the step is faster, and the intervals of the measured and of the expected gain overlap."""
-        if self.gain.high <= 1 or (self.expected is not None and self.gain.high < self.expected.low):
+        too_small = self.expected is not None and not self.at_most and self.gain.high < self.expected.low
+        if self.gain.high <= 1 or too_small:
             return Outcome.FAILED
         return Outcome.HELD if self.gain.low > 1 else Outcome.OPEN
 
     def __str__(self) -> str:
-        expected = f"; expected {self.expected}" if self.expected is not None else ""
+        bound = "at most " if self.at_most else ""
+        expected = f"; expected {bound}{self.expected}" if self.expected is not None else ""
         measured = f"a step is {self.gain}, {len(self.samples)} pairs of new launches{expected}"
         if self.outcome is Outcome.OPEN:
             return f"not decided: {measured}. Give more --launches, or a quieter machine"
@@ -64,12 +68,14 @@ def confirm(
     knob: str = "base",
     after: Callable[[Any], Any] | None = None,
     expected: Gain | None = None,
+    at_most: bool = False,
     launches: int = LAUNCHES,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Confirmation:
     """Measure a change in pairs of new launches that take turns.
 
     :param knob: the change, if it can be made from outside.
+    :param at_most: the expected gain is an upper bound.
     :param after: training function in which the user has made the change, in place of a knob.
     :raises BenchError: if one of both cannot be measured.
     :raises ValueError: if there are fewer than 2 launches.
@@ -89,4 +95,4 @@ def confirm(
         samples.append(step_time(found["base"].steps) / step_time(found["changed"].steps))
     mean, low, high = interval(samples)
     gain = Gain(mean, low if low is not None else 0.0, high if high is not None else math.inf)
-    return Confirmation(knob, gain, tuple(samples), expected)
+    return Confirmation(knob, gain, tuple(samples), expected, at_most)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pytest_ddl.bench.advice.evidence import Evidence
 from pytest_ddl.bench.advice.gains import from_share
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.estimates import estimate
+from pytest_ddl.bench.metrics.of_pair import UNSCALED
 
 NEEDS_PROGRAM = "give MODULE:FUNCTION too, and it is measured"
 
@@ -38,7 +41,23 @@ def read(path: Path) -> Matrix:
         ) from None
     if not matrix.launches:
         raise EvaluationError(f"{path} has no launches: nothing was measured")
-    return matrix
+    refused = _refused(matrix, data.get("verdicts", {}) if isinstance(data, dict) else {})
+    kept = tuple(one for one in matrix.launches if one.strategy not in refused)
+    if not kept:
+        raise EvaluationError(f"{path} has no launch to give advice on: {next(iter(refused.values()))}")
+    return replace(matrix, launches=kept, skipped={**matrix.skipped, **refused})
+
+
+def _refused(matrix: Matrix, verdicts: dict[str, Any]) -> dict[str, str]:
+    """Return the variants of a matrix on which no advice is given, wrong or asynchronous ones, with the reason."""
+    refused = {}
+    for variant in matrix.variants:
+        verdict = verdicts.get(variant, {}).get("verdict", "pass")
+        if verdict not in ("pass", "known"):
+            refused[variant] = f"{variant} is not shown to be correct (verdict of the evaluation: {verdict})"
+        elif variant.partition("[")[0] in UNSCALED and variant.startswith("parameter_server"):
+            refused[variant] = f"{variant}: {UNSCALED['parameter_server']}"
+    return refused
 
 
 def evidence_of(matrix: Matrix, variant: str) -> Evidence:

@@ -27,6 +27,8 @@ class Report:
     confirmation: Confirmation | None = None
     unconfirmed: str = ""
     """Reason why the first piece of advice was not measured."""
+    by_user: bool = False
+    """True if the change that was measured is one that the user has made (``--after``)."""
 
     def __str__(self) -> str:
         lines = [f"strategy: {self.choice.variant}, because: {self.choice.because}"]
@@ -52,7 +54,10 @@ class Report:
     def _below(self) -> list[str]:
         lines = [""]
         if self.confirmation is not None:
-            lines.append(f"the first piece of advice {self.confirmation}")
+            of_user = "your change (--after)"
+            if self.by_user and self.decision.advice:
+                of_user += f", taken as {self.decision.advice[0].rule.id},"
+            lines.append(f"{of_user if self.by_user else 'the first piece of advice'} {self.confirmation}")
         elif self.unconfirmed:
             lines.append(f"the first piece of advice was not measured: {self.unconfirmed}")
         if self.decision.not_asked:

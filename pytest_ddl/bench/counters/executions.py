@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from pytest_ddl.training import adapter
+from pytest_ddl.training.coordinator import uses_coordinator
 
 
 class Executions:
@@ -85,7 +86,8 @@ class Executions:
             self.functions += 1
 
         self._watching.enter_context(adapter.taken_batches(self._taken))
-        self.is_possible = self._watching.enter_context(adapter.executed_functions(self._executed))
+        watching = adapter.executed_functions(self._executed, with_parts=not uses_coordinator(strategy))
+        self.is_possible = self._watching.enter_context(watching)
         strategy.run = run
         try:
             with adapter.traced_functions(traced):

@@ -20,13 +20,18 @@ FEWEST_SEEDS = 3
 """Fewest pairs of a test. With two, the 95 % t bound is 12.7 times the standard error, and hides any real effect."""
 LOSS = "training loss"
 """Name of the number that is compared if the program reports no other."""
-_HIGHER = ("accuracy", "acc", "auc", "precision", "recall", "f1", "iou", "r2", "bleu", "map")
+_HIGHER = (
+    "accuracy", "acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "dice", "r2", "bleu", "map", "similarity",
+    "psnr", "ssim", "score", "reward",
+)  # fmt: skip
 _HELD_OUT = ("val", "test", "evaluate")
 
 
 def higher_is_better(name: str) -> bool:
     """Return whether a larger number is better, judged by the words of its name."""
-    return any(word in _HIGHER for word in name.lower().replace("-", "_").split("_"))
+    # Keras names MeanIoU mean_io_u.
+    words = name.lower().replace("-", "_").replace("io_u", "iou").split("_")
+    return any(word in _HIGHER for word in words)
 
 
 def choose_metric(curves: Sequence[Curve], wanted: str = "") -> str:
@@ -85,7 +90,8 @@ def steps_to(curve: Curve, target: float, window: int) -> int | None:
     """
     if curve.running_mean:
         ends = [end for _start, end in curve.epochs]
-        return next((end for end in ends if (curve.losses[end - 1] or math.inf) <= target), None)
+        shown = ((end, curve.losses[end - 1]) for end in ends)
+        return next((end for end, loss in shown if loss is not None and loss <= target), None)
     length = max(1, -(-window // curve.batch))
     # A loss that is missing or not finite keeps the target out of reach while it is in the window.
     usable = [loss if loss is not None and math.isfinite(loss) else math.inf for loss in curve.losses]
@@ -160,7 +166,11 @@ def differences(evaluation: Evaluation, metric: str) -> dict[str, Difference]:
             rounding = math.sqrt(statistics.fmean(one * one for one in noise)) if noise else 0.0
             # The last term is the spread of the difference of two numbers that are rounded to steps.
             spread = max(statistics.stdev(pairs), rounding, step / math.sqrt(6))
-            tests[cell.variant] = _t_test(mean, spread, len(pairs), step)
+            if spread > 0:
+                tests[cell.variant] = _t_test(mean, spread, len(pairs), step)
+            else:
+                words = f"inconclusive: {mean:+.2g} with each seed, and no result depends on the seed"
+                found[cell.variant] = Difference(mean, words=words)
     for variant, adjusted in _holm({name: test[0] for name, test in tests.items()}).items():
         _p, mean, low, high = tests[variant]
         found[variant] = _worded(mean, low, high, adjusted, higher_is_better(metric), step)
@@ -174,14 +184,20 @@ def _pairs(cell: Sequence[Curve], reference: Sequence[Curve], metric: str) -> li
 
 
 def _resolution(evaluation: Evaluation, metric: str) -> float:
-    """Return the smallest gap between two final results if they come in steps, as accuracies do; else 0.
+    """Return the smallest gap between two final results of one device if numbers come in steps, as accuracies do.
 
-    A number comes in steps if all gaps are multiples of the smallest one.
+    They come in steps if all gaps, also those of other cells, are multiples of the smallest one; else return 0. Other
+    cells do not define the step, because it excuses them.
     """
-    found = sorted({value for curve in evaluation.curves if (value := final(curve, metric)) is not None})
-    gaps = [b - a for a, b in itertools.pairwise(found) if math.isfinite(b - a) and b - a > 1e-9]
-    least = min(gaps, default=0.0)
-    return least if least and all(abs(gap / least - round(gap / least)) < 1e-3 for gap in gaps) else 0.0
+    least = min(_gaps(evaluation.curves_of(REFERENCE), metric), default=0.0)
+    gaps = _gaps(evaluation.curves, metric)
+    in_steps = least and all(abs(gap / least - max(1, round(gap / least))) < 1e-3 for gap in gaps)
+    return least if in_steps else 0.0
+
+
+def _gaps(curves: Sequence[Curve], metric: str) -> list[float]:
+    found = sorted({value for curve in curves if (value := final(curve, metric)) is not None})
+    return [b - a for a, b in itertools.pairwise(found) if math.isfinite(b - a) and b - a > 1e-9]
 
 
 def _t_test(mean: float, spread: float, number: int, least: float = 0.0) -> tuple[float, float, float, float]:

@@ -78,6 +78,8 @@ def _obstacle(evaluation: Evaluation, cell: Cell, result: Difference | None, by_
         return "fewer than 2 launches: ranks need intervals"
     if by_target and (found := to_target(evaluation, cell)).reason:
         return f"target: {found.reason}"
+    if by_target and result is not None and result.mean is None:
+        return "its result is missing or not finite, so it cannot be compared"
     return ""
 
 
@@ -132,12 +134,19 @@ def _told_apart(first: _Entry, second: _Entry, pooled: float, degrees: int, alph
     difference = second.mean - first.mean
     stats = statistics_package("scipy.stats")
     parts: list[tuple[float, float]] = []
+    shared_variance = 0.0
     for entry in (first, second):
         own = statistics.stdev(entry.pace) if len(entry.pace) > 1 else 0.0
         few = max(1, len(entry.pace) - 1)
         # With few launches, a spread above that of all is mostly chance. An F test says where it is not.
         noisier = own > pooled and own**2 > pooled**2 * float(stats.f.ppf(LEVEL, few, max(1, degrees)))
-        parts.append((max(own, pooled) ** 2 / len(entry.pace), few if noisier else max(1, degrees)))
+        if noisier:
+            parts.append((own**2 / len(entry.pace), few))
+        else:
+            shared_variance += max(own, pooled) ** 2 / len(entry.pace)
+    if shared_variance:
+        # One estimate for both, so its degrees of freedom count once.
+        parts.append((shared_variance, max(1, degrees)))
     if len(steps) > 1:
         parts.append((statistics.variance(steps) / len(steps), len(steps) - 1))
     total = sum(variance for variance, _freedom in parts)

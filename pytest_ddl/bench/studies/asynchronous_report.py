@@ -185,7 +185,8 @@ def _results(cells: Sequence[Cell]) -> Table:
 
 def _comparisons(compared: Sequence[tuple[Cell, Cell]]) -> Table:
     rows = [("mode", "workers", "slow", "time to the target / synchronous", "accuracy - synchronous")]
-    level = joint(len(compared))
+    # Each row has two comparisons.
+    level = joint(2 * len(compared))
     rows += [
         (*_name(cell), faster(cell, partner, level=level), accuracy_change(cell, partner, level=level))
         for cell, partner in compared

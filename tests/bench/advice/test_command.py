@@ -93,6 +93,19 @@ def test_an_evaluation_has_counts_and_the_share_of_communication(folder: Path) -
         read(folder / "text.json")
 
 
+def test_a_variant_that_the_evaluation_calls_wrong_gets_no_advice(folder: Path) -> None:
+    data = json.loads((folder / "evaluation.json").read_text())
+    data["verdicts"] = {"mirrored[replicas=2]": {"verdict": "fail"}}
+    (folder / "wrong.json").write_text(json.dumps(data))
+    matrix = read(folder / "wrong.json")
+    assert matrix.variants == ["one_device"]
+    assert "not shown to be correct (verdict of the evaluation: fail)" in matrix.skipped["mirrored[replicas=2]"]
+    data["verdicts"]["one_device"] = {"verdict": "inconclusive"}
+    (folder / "wrong.json").write_text(json.dumps(data))
+    with pytest.raises(EvaluationError, match="has no launch to give advice on"):
+        read(folder / "wrong.json")
+
+
 class Given:
     """Collector that has measured already."""
 

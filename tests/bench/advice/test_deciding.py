@@ -101,6 +101,13 @@ def test_a_report_has_measurement_gain_source_and_json() -> None:
     assert data["confirmation"]["outcome"] == "held"
 
 
+def test_an_upper_bound_need_not_be_reached() -> None:
+    measured, expected = Gain(5.0, 4.5, 5.5), Gain(9.5, 8.7, 10.4)
+    assert Confirmation("base", measured, (5.0, 5.0), expected, at_most=True).outcome is Outcome.HELD
+    assert "expected at most 9.5" in str(Confirmation("base", measured, (5.0, 5.0), expected, at_most=True))
+    assert Confirmation("base", Gain(0.9, 0.8, 0.99), (0.9, 0.9), expected, at_most=True).outcome is Outcome.FAILED
+
+
 @pytest.mark.parametrize(
     ("measured", "expected", "outcome"),
     [
@@ -142,12 +149,16 @@ def test_the_slowest_rank_is_found_and_its_gain() -> None:
 
 
 def test_of_equal_variants_the_one_with_fewest_replicas_is_chosen() -> None:
-    close = [Rated("mirrored", 2, 110.0, None), Rated("one_device", 1, 100.0, Gain(1.1, 1.05, 1.2))]
+    close = [Rated("mirrored", 2, 105.0, None), Rated("one_device", 1, 100.0, Gain(1.05, 1.02, 1.08))]
     assert choose(close, {}).variant == "one_device"
     assert "no slower than mirrored beyond noise" in choose(close, {}).because
     far = [Rated("mirrored", 2, 200.0, None), Rated("one_device", 1, 100.0, Gain(2.0, 1.9, 2.1))]
     assert choose(far, {}).variant == "mirrored"
     assert "one_device has 100 (mirrored is 2.00 times as fast" in choose(far, {}).because
+    # A wide interval does not show that both are equal.
+    unclear = [Rated("mirrored", 2, 190.0, None), Rated("one_device", 1, 100.0, Gain(1.9, 0.5, 7.0))]
+    assert choose(unclear, {}).variant == "mirrored"
+    assert "not told apart from one_device, so give more launches" in choose(unclear, {}).because
 
 
 def test_a_variant_is_chosen_from_an_evaluation() -> None:

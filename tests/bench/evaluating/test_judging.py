@@ -79,6 +79,21 @@ def test_one_step_of_a_number_in_steps_does_not_count(accuracy: float, differs: 
     assert ("steps of 0.01, and one step does not count" in found.words) is not differs
 
 
+def test_a_cell_does_not_define_the_step_that_excuses_it() -> None:
+    one = ending(dict.fromkeys(SEEDS, -0.4))
+    level = [replace(found, values={"test_loss": ((24, 0.5),)}) for found in one.curves if found.variant != TWO.variant]
+    mine = [replace(curve(TWO, seed), values={"test_loss": ((24, 0.1),)}) for seed in SEEDS]
+    level_ended = evaluation(cells=(ONE, TWO), curves=(*level, *mine))
+    assert judging._resolution(level_ended, "test_loss") == 0
+    assert difference(level_ended).words == "inconclusive: -0.4 with each seed, and no result depends on the seed"
+
+
+def test_numbers_of_keras_have_a_direction() -> None:
+    higher = ("val_mean_io_u", "cosine_similarity", "psnr", "test_accuracy", "fbeta_score")
+    assert all(map(judging.higher_is_better, higher))
+    assert not any(map(judging.higher_is_better, ("val_loss", "mae", "perplexity")))
+
+
 def test_false_alarms_are_as_rare_as_the_level_says() -> None:
     """Four cells without any difference: at most about 5 % of evaluations report one."""
     generator = random.Random(7)

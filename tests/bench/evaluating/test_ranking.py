@@ -115,6 +115,23 @@ def test_a_repeated_evaluation_gives_the_same_ranks() -> None:
     assert sum(one == expected for one in found) >= 93
 
 
+def test_a_shared_spread_counts_its_degrees_of_freedom_once() -> None:
+    """Two cells of two launches: t = 4.30 with 2 degrees of freedom. With 4 they would be told apart by 2.78."""
+    entries = {"a": _Entry({0: 0.0}, [0.00, 0.02]), "b": _Entry({0: 0.0}, [0.05, 0.07])}
+    # The difference is 3.5 standard errors.
+    assert ranks_of(entries) == {"a": 1, "b": 1}
+
+
+def test_a_cell_that_ends_in_nan_has_no_rank() -> None:
+    one = evaluation(times())
+    ended = tuple(
+        replace(found, values={"test_accuracy": ((24, math.nan),)}) if found.variant == WORKERS.variant else found
+        for found in one.curves
+    )
+    why = unranked(replace(one, curves=ended))[WORKERS.variant]
+    assert why == "its result is missing or not finite, so it cannot be compared"
+
+
 def test_a_chain_of_neighbors_shares_one_rank() -> None:
     generator = random.Random(5)
     entries = {str(place): entry(50, 0.001 * 1.05**place, 0.03, generator) for place in range(12)}

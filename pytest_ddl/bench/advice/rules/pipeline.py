@@ -63,6 +63,7 @@ def prefetch(evidence: Evidence) -> Found | None:
         "whole batches (batch before map), or read fewer and larger files"
     ),
     source=_GUIDE + "#caching",
+    at_most=True,
 )
 def slow_input(evidence: Evidence) -> Found | None:
     waits = _waits(evidence)

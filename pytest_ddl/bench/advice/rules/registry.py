@@ -41,6 +41,8 @@ class Rule:
     rank: int
     """0: a cause in the program; 1: a slow machine; 2: a general remedy. Causes come first, whatever the gains, because
     a general remedy such as a larger batch also makes a cause smaller."""
+    at_most: bool
+    """True if the expected gain is an upper bound, because the change may remove only a part of the cost."""
     judge: Callable[[Evidence], Found | None] = field(repr=False)
     """Function that returns the finding, or ``None`` if the rule does not apply."""
 
@@ -60,6 +62,7 @@ def rule(
     source: str,
     knob: str = "",
     rank: int = 0,
+    at_most: bool = False,
 ) -> Callable[[Callable[[Evidence], Found | None]], Callable[[Evidence], Found | None]]:
     """Register a function as the judge of a rule; the parameters are the fields of :class:`Rule`, and
     ``name`` is its id.
@@ -72,7 +75,7 @@ def rule(
         raise ValueError(f"there is already a rule {name!r}")
 
     def register(judge: Callable[[Evidence], Found | None]) -> Callable[[Evidence], Found | None]:
-        RULES[name] = Rule(name, limit, looks_at, applies_if, expected, change, source, knob, rank, judge)
+        RULES[name] = Rule(name, limit, looks_at, applies_if, expected, change, source, knob, rank, at_most, judge)
         return judge
 
     return register
