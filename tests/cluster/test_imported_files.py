@@ -53,10 +53,13 @@ def test_modules_in_the_folder_of_temporary_files_are_compared_if_they_have_a_na
     paths[1].parent.mkdir()
     for path, name in zip(paths, ("written_by_the_user", "package_of_the_user.part"), strict=True):
         path.write_text("answer = 1\n")
-        module = importlib.import_module(name)
-        for part in (name, name.partition(".")[0]):
-            monkeypatch.setitem(sys.modules, part, sys.modules[part])
-        assert files([module]) == {str(path)}
+        before = set(sys.modules)
+        try:
+            assert files([importlib.import_module(name)]) == {str(path)}
+        finally:
+            # Other tests compare the modules that are loaded.
+            for added in set(sys.modules) - before:
+                del sys.modules[added]
 
 
 def test_a_module_elsewhere_is_compared_however_it_was_loaded(

@@ -47,7 +47,7 @@ class Launcher:
     """What partitions need of a launcher."""
 
     def __init__(self, transport: Any, hosts: Any) -> None:
-        self.group = type("Group", (), {"_transport": transport, "hosts": hosts})()
+        self.group = type("Group", (), {"transport": transport, "hosts": hosts})()
 
 
 class Reservation:

@@ -64,14 +64,23 @@ class Slurm:
     def close(self) -> None:
         # If srun was killed, Slurm keeps the streams of its step open for another program, and the step would go on.
         with contextlib.suppress(TransportError):
-            deadline = time.monotonic() + _END_WAIT
-            if steps := self._steps():
-                self._run(["scancel", "--signal=TERM", *steps])
-            while steps and time.monotonic() < deadline:
-                time.sleep(0.1)
-                steps = self._steps()
-            if steps:
-                self._run(["scancel", *steps])
+            if not self._steps():
+                return
+            # Slurm may refuse to send a signal to a step without its srun, and yet cancels it.
+            for signal in (["--signal=TERM"], []):
+                with contextlib.suppress(TransportError):
+                    self._run(["scancel", *signal, *self._steps()])
+                    if self._have_ended():
+                        return
+
+    def _have_ended(self) -> bool:
+        """Wait until the steps have ended, at most :data:`_END_WAIT` seconds. Return whether they have."""
+        deadline = time.monotonic() + _END_WAIT
+        while steps := self._steps():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        return not steps
 
     def _run(self, command: list[str]) -> str:
         return output_of(self.name, command, "run pytest on a node of Slurm")

@@ -25,7 +25,7 @@ def options(tmp_path: Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     given = ["--epochs", "2", "--batch", "16", "--device", "cpu", "--no-pin", "--data", str(tmp_path / "small.npz")]
-    return parser.parse_args(["mnist-scaling", *given, "--output", str(tmp_path / "out")])
+    return parser.parse_args([*given, "--output", str(tmp_path / "out")])
 
 
 def test_one_and_two_workers_are_trained_and_timed(options: argparse.Namespace) -> None:
