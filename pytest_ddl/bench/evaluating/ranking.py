@@ -18,7 +18,7 @@ class Ranking:
     """Ranks of the cells that can be ranked, and the reasons of the others."""
 
     by: str
-    """What is ranked, in words."""
+    """Name of the number by which cells are ranked."""
     ranks: Mapping[str, int]
     """Variant -> rank, from 1. A shared rank counts once for each of its cells: 1, 1, 3."""
     unranked: Mapping[str, str]

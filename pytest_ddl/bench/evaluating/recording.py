@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankCurve:
-    """What one rank saw of a training; the fields are those of :class:`Curve`."""
+    """Observations of one rank in a training; the fields are those of :class:`Curve`."""
 
     losses: tuple[float | None, ...]
     marks: tuple[int, ...]

@@ -24,7 +24,7 @@ FACTORS = (0.5, 1.0, 2.0, 4.0)
 MOVED = 3
 """Most seeds with which one device trains once more with moved data. Their mean square is the effect of rounding."""
 WIDENED = 3
-"""How often the sweep goes on beyond the smallest or the largest learning rate, if that one was the best."""
+"""Number of times that the sweep goes on beyond the smallest or the largest learning rate, if that one was the best."""
 
 
 class EvaluationError(RuntimeError):

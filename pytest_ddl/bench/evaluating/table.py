@@ -42,7 +42,7 @@ class Row:
 
 
 class Summary:
-    """What follows from an evaluation: its compared number, tests, ranks and rows."""
+    """Results of an evaluation: its compared number, tests, ranks and rows."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation

@@ -26,6 +26,10 @@ __all__ = ["add_arguments", "main"]
 BUILT_IN = "pytest_ddl.bench.studies.medical:train_mlp"
 
 
+class FailedError(RuntimeError):
+    """Raised if the measurement itself failed."""
+
+
 def main(options: argparse.Namespace) -> int:
     """Forecast or compare, and return the exit status."""
     try:
@@ -36,7 +40,7 @@ def main(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _tell("interrupted: nothing was written")
         return INTERRUPTED
-    except MissingPackageError as error:
+    except (FailedError, MissingPackageError) as error:
         return failed("forecast", f"error: {error}", FAILED)
     except OSError as error:
         return failed("forecast", f"error: {error.filename} could not be written: {error.strerror}", FAILED)
@@ -45,21 +49,25 @@ def main(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.score and options.check is None:
         raise UsageError(f"--score={options.score} needs --check: a score compares a forecast with a measurement")
-    stated = stated_by(options)
+    # Looked at first, because a measurement takes long.
+    stated, replicas = stated_by(options), replicas_of(options.replicas)
+    is_series = bool(options.source) and options.source[0].lower().endswith(".csv")
+    if options.check == "" and not is_series:
+        raise UsageError("--check needs a file of later launches")
     if not options.source or ":" in options.source[0]:
-        return _forecast(options, _measured(options, stated))
+        return _forecast(options, _measured(options, stated), replicas)
     paths = [Path(one) for one in options.source]
     if any(path.suffix.lower() == ".csv" for path in paths):
         if len(paths) > 1:
             raise UsageError(f"{paths[0]}: give one file of series, and no other files")
-        return _series(options, paths[0], stated)
+        return _series(options, paths[0], stated, replicas)
     if options.servers:
         raise UsageError(
             f"--servers={options.servers} is for series of a CSV file: launches of servers are not forecast"
         )
     before = earlier(paths[0]) if len(paths) == 1 else None
     if before is None:
-        return _forecast(options, measured(paths, options.strategy, stated))
+        return _forecast(options, measured(paths, options.strategy, stated), replicas)
     if not options.check:
         raise UsageError(f"{paths[0]} is a forecast: give --check=FILE with the launches that were measured later")
     _refuse_files(options)
@@ -70,6 +78,7 @@ def _measured(options: argparse.Namespace, stated: Stated) -> Evidence:
     """Measure a training function.
 
     :raises UsageError: if it cannot be measured here.
+    :raises FailedError: if a launch of it fails.
     """
     # Imported here, because a forecast from files needs neither TensorFlow nor processes.
     from pytest_ddl.bench.forecasting.measuring import measured_program
@@ -93,18 +102,18 @@ def _measured(options: argparse.Namespace, stated: Stated) -> Evidence:
             tell=_tell,
         )
         return evidence_of(matrices, strategy.partition("[")[0], stated, name)
-    except (BenchError, NoEvidenceError, ValueError) as error:
+    except BenchError as error:
+        raise FailedError(f"{name} could not be measured: {error}") from None
+    except (NoEvidenceError, ValueError) as error:
         raise UsageError(f"{name} could not be measured: {error}") from None
     finally:
         process_harness().close()
 
 
-def _forecast(options: argparse.Namespace, evidence: Evidence) -> int:
+def _forecast(options: argparse.Namespace, evidence: Evidence, replicas: list[int]) -> int:
     start = max(2, evidence.largest.size.replicas)
-    replicas = replicas_of(options.replicas) or [start * 2**power for power in range(5)]
-    made = forecast(evidence, replicas, strong=options.strong, floor=options.floor)
-    if options.check == "":
-        raise UsageError("--check needs a file of later launches")
+    wanted = replicas or [start * 2**power for power in range(5)]
+    made = forecast(evidence, wanted, strong=options.strong, floor=options.floor)
     status = _show(options, [made])
     if options.check is None:
         return status
@@ -112,7 +121,7 @@ def _forecast(options: argparse.Namespace, evidence: Evidence) -> int:
     return _compared(options, compare(evidence.name, made.points, later))
 
 
-def _series(options: argparse.Namespace, path: Path, stated: Stated) -> int:
+def _series(options: argparse.Namespace, path: Path, stated: Stated, replicas: list[int]) -> int:
     """Forecast all series of a CSV file, and compare them with its targets if asked for."""
     for name in ("nodes", "strategy"):
         if getattr(options, name) is not None:
@@ -122,7 +131,6 @@ def _series(options: argparse.Namespace, path: Path, stated: Stated) -> int:
     found = [_with_options(one, stated, options.servers) for one in series_of(path)]
     if not found:
         raise UsageError(f"{path} has no series with an anchor")
-    replicas = replicas_of(options.replicas)
     if options.check is None:
         made = [
             forecast(

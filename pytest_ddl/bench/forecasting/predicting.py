@@ -74,7 +74,7 @@ class Posterior:
     def predict(self, size: Size, *, alone: Size | None = None) -> Point:
         """Return the forecast for a size.
 
-        :param alone: one replica alone, for the efficiency (default: with the same batch for each replica).
+        :param alone: size of a single replica, for the efficiency (default: with the same batch for each replica).
         """
         parts = terms(self.evidence, self.fitted.draws, size)
         total = sum(parts.values(), start=np.zeros_like(self.fitted.scale))

@@ -98,7 +98,9 @@ def _limit(forecast: Forecast) -> Iterator[str]:
         yield f"The efficiency is above {limit.floor:.0%} up to {limit.largest} replicas; more are refused."
         return
     start = f"At {limit.replicas} replicas the efficiency is {limit.efficiency:.0%}, below {limit.floor:.0%}"
-    remedies = ", ".join(f"{name}: {found:.0%}" for name, found in list(limit.remedies.items())[:3])
+    now = f"{limit.efficiency:.0%}"
+    seen = [f"{name}: {found:.0%}" for name, found in limit.remedies.items() if f"{found:.0%}" != now]
+    remedies = ", ".join(seen[:3])
     yield f"{start}. What would raise it there: {remedies}." if remedies else f"{start}. No change looked at raises it."
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ddl.bench import Counters, Matrix
 from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
-from pytest_ddl.bench.outcome import INCOMPLETE, OK, USAGE, WRONG
+from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, OK, USAGE, WRONG
 from pytest_ddl.cli import main
 from tests.bench.made import launch
 
@@ -199,8 +199,21 @@ def test_a_training_function_is_measured_and_forecast(
     [
         (["nowhere:train"], "there is no module 'nowhere'"),
         (["nowhere:train", "x.json"], "nowhere:train: give one training function, and no other files"),
+        # Before anything is measured.
+        (["pytest_ddl.bench.studies.medical:train_mlp", "--replicas=x"], "--replicas=x must be whole numbers"),
+        (["pytest_ddl.bench.studies.medical:train_mlp", "--check"], "--check needs a file of later launches"),
     ],
 )
 def test_a_wrong_training_function_is_named(capsys: pytest.CaptureFixture[str], source: list[str], words: str) -> None:
     assert main(["forecast", *source]) == USAGE
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_rank_that_exits_with_zero_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "leaves.py").write_text("import os\n\n\ndef train(run):\n    os._exit(0)\n")
+    assert main(["forecast", "leaves.py:train", "--launches=1"]) == FAILED
+    assert "leaves.py:train could not be measured" in capsys.readouterr().err
