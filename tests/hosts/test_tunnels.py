@@ -118,6 +118,9 @@ def test_a_socket_that_nobody_offers_is_an_error(tmp_path: Path, monkeypatch: py
 
 def test_no_thread_is_left(server: Server, reach: Callable[[], socket.socket]) -> None:
     before = {thread for thread in threading.enumerate() if thread.name != "ddl-door"}
-    with reach(), server.accept():
+    with reach() as rank, server.accept() as there:
+        # A tunnel connects before its threads start. They run once a byte has passed.
+        rank.sendall(b"x")
+        assert there.recv(1) == b"x"
         assert any(thread.name == "ddl-tunnel" for thread in threading.enumerate())
     wait_until(lambda: {thread for thread in threading.enumerate() if thread.name != "ddl-door"} <= before, seconds=30)
