@@ -29,6 +29,7 @@ class Planted:
 PLANTED = (
     Planted(programs.slow_map, ("parallel-map",)),
     Planted(programs.heavy_input, ("slow-input",), "one_device"),
+    Planted(programs.reads_blocks, ("prefetch",), "one_device", batch=64),
     Planted(programs.tiny_batch, ("small-batch",), batch=2),
     Planted(programs.many_small_reductions, ("one-reduction-each",), batch=32),
     Planted(programs.tiny_packs, ("pack-options",), batch=32),
@@ -41,6 +42,7 @@ PLANTED = (
     Planted(programs.unbalanced, ("unbalanced-batches",), batch=512),
     Planted(programs.slow_worker, ("slow-worker",), batch=128),
     Planted(programs.wide_gradients, ("wide-gradients",), batch=16),
+    Planted(programs.large_gradients, ("half-gradients", "small-batch"), batch=16),
     Planted(programs.gathers_everything, ("gathers",), batch=16),
     Planted(programs.dense_embedding, ("dense-embedding",), batch=16),
 )

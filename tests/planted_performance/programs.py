@@ -178,6 +178,15 @@ def wide_gradients(run):
         pass
 
 
+def large_gradients(run):
+    """The gradients of a large layer are reduced in float32, and the batch is small."""
+    with run.strategy.scope():
+        weights = _weights((WIDTH, 20_000), (20_000, 10))
+    run.watch(variables=weights)
+    for _loss in run.steps(_step(run, weights), _batches(run)):
+        pass
+
+
 def gathers_everything(run):
     """Each step gathers the gradients and the weights of all replicas, to look at their norms."""
     with run.strategy.scope():
@@ -312,6 +321,27 @@ def slow_worker(run):
         return logits
 
     for _loss in run.steps(_step(run, weights, forward=forward), _batches(run)):
+        pass
+
+
+def reads_blocks(run):
+    """A reader fetches 16 batches from slow storage at once, and tf.data may not add its own prefetching."""
+
+    def read():
+        rng = np.random.default_rng(0)
+        shape = (16, run.global_batch_size)
+        for _ in range(1000):
+            time.sleep(0.08)
+            yield from zip(rng.normal(size=(*shape, WIDTH)).astype(np.float32), rng.integers(0, 10, shape), strict=True)
+
+    with run.strategy.scope():
+        weights = _weights((WIDTH, 384), *[(384, 384)] * 6, (384, 10))
+    run.watch(variables=weights)
+    batch = (tf.TensorSpec((None, WIDTH), tf.float32), tf.TensorSpec((None,), tf.int64))
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    data = tf.data.Dataset.from_generator(read, output_signature=batch).with_options(options)
+    for _loss in run.steps(_step(run, weights), data):
         pass
 
 

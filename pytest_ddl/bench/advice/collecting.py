@@ -92,11 +92,12 @@ class Collector:
             if knob == "batch" and counted == examples:
                 evidence.unavailable[knob] = "the program does not take its batch size from run.global_batch_size"
                 continue
-            gain = gain_of(base.steps, measured.steps)
-            if knob == "again" and knob in evidence.gains:
-                # The noise of the busiest part of the measurement holds for all of it.
-                gain = max(gain, evidence.gains[knob], key=noise_of)
-            evidence.gains[knob] = gain
+            for gains, on_average in ((evidence.gains, False), (evidence.averages, True)):
+                gain = gain_of(base.steps, measured.steps, on_average=on_average)
+                if knob == "again" and knob in gains:
+                    # The noise of the busiest part of the measurement holds for all of it.
+                    gain = max(gain, gains[knob], key=noise_of)
+                gains[knob] = gain
 
     def _turns(self, knobs: Sequence[str]) -> tuple[dict[str, Measured], dict[str, str]]:
         contenders = [Contender(knob, self.train, self.variant, self.bench, knob) for knob in ("base", *knobs)]

@@ -84,6 +84,8 @@ def confirm(
         raise ValueError(f"launches={launches}: an interval needs at least 2")
     changed = Contender("changed", after or train, variant, bench, "base" if after is not None else knob)
     base = Contender("base", train, variant, bench)
+    # A gain that only means show can be found again only in means.
+    on_average = expected is not None and expected.on_average
     samples = []
     for number in range(launches):
         say(f"measuring the change in new launches, {number + 1} of {launches} …")
@@ -92,7 +94,8 @@ def confirm(
         found, failed = take_turns(harness, order)
         if failed:
             raise BenchError(f"the change cannot be measured: {next(iter(failed.values()))}")
-        samples.append(step_time(found["base"].steps) / step_time(found["changed"].steps))
+        old, new = (step_time(found[one.id].steps, on_average=on_average) for one in (base, changed))
+        samples.append(old / new)
     mean, low, high = interval(samples)
-    gain = Gain(mean, low if low is not None else 0.0, high if high is not None else math.inf)
+    gain = Gain(mean, low if low is not None else 0.0, high if high is not None else math.inf, on_average)
     return Confirmation(knob, gain, tuple(samples), expected, at_most)

@@ -83,9 +83,9 @@ def limits(evidence: Evidence) -> dict[str, Gain]:
     """
     found: dict[str, Gain] = {}
     if "cached" in evidence.gains:
-        found["input"] = evidence.gains["cached"]
+        found["input"] = evidence.helps("cached") or evidence.gains["cached"]
     if evidence.replicas > 1 and "alone" in evidence.gains:
-        found["communication"] = evidence.gains["alone"]
+        found["communication"] = evidence.helps("alone") or evidence.gains["alone"]
     for name, part in (("Python and host", "bodies"), ("tracing", "traced")):
         try:
             found[name] = evidence.share(part)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -41,6 +41,8 @@ class Evidence:
     """Notes of its ranks; empty if it was measured by something else than the advice."""
     gains: dict[str, Gain] = field(default_factory=dict)
     """Gain of each knob that was measured."""
+    averages: dict[str, Gain] = field(default_factory=dict)
+    """The same as :attr:`gains`, from means of turns."""
     measured: dict[str, Measured] = field(default_factory=dict)
     """Measurement of each knob that took turns first."""
     collectives: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -75,12 +77,17 @@ class Evidence:
         return self.gains[knob]
 
     def helps(self, knob: str) -> Gain | None:
-        """Return the gain of a knob if its lower bound is above the noise, else ``None``."""
-        return self.beyond_noise(self.gain(knob))
+        """Return the gain of a knob if its lower bound is above the noise, else ``None``.
+
+        The mean decides if the quartile shows nothing: a pipeline that reads a file every 30 steps stops few turns.
+        """
+        found = self.beyond_noise(self.gain(knob))
+        return found or (self.beyond_noise(self.averages[knob]) if knob in self.averages else None)
 
     def beyond_noise(self, gain: Gain) -> Gain | None:
-        """Return a gain if its lower bound is above the noise, else ``None``."""
-        return gain if gain.low > self.noise else None
+        """Return a gain if its lower bound is above the noise of two launches of the same program, else ``None``."""
+        noise = noise_of(self.averages.get("again")) if gain.on_average else self.noise
+        return gain if gain.low > noise else None
 
     def seconds_of(self, kind: str, size: int) -> float:
         """Return the seconds of one collective of a number of bytes.
@@ -116,18 +123,24 @@ class Evidence:
         self.gain("alone")
         if "alone" not in self.measured:
             raise MissingError(knob="alone", reason="an evaluation has no times of single ranks")
+        found = self._slowest(on_average=False)
+        if self.beyond_noise(found[1]) or "again" not in self.averages:
+            return found
+        seldom = self._slowest(on_average=True)
+        return seldom if self.beyond_noise(seldom[1]) else found
+
+    def _slowest(self, *, on_average: bool) -> tuple[int, Gain]:
         turns = self.measured["alone"].turns
         of_ranks = [[turn[rank] for turn in turns] for rank in range(len(self.launch.ranks))]
-        medians = [step_time(times) for times in of_ranks]
-        slow, fast = medians.index(max(medians)), medians.index(min(medians))
-        base = self.measured["base"].steps
+        typical = [step_time(times, on_average=on_average) for times in of_ranks]
+        slow, fast = typical.index(max(typical)), typical.index(min(typical))
 
-        def saved(times: list[Times]) -> float:
-            whole = step_time(times[0])
-            return whole / max(whole - (step_time(times[1]) - step_time(times[2])), whole / 100)
+        def saved(times: Sequence[Times]) -> float:
+            whole, longest, shortest = (step_time(one, on_average=on_average) for one in times)
+            return whole / max(whole - (longest - shortest), whole / 100)
 
-        found: Callable[..., float] = saved
-        return slow, resampled(found, [base, of_ranks[slow], of_ranks[fast]])
+        gain = resampled(saved, [self.measured["base"].steps, of_ranks[slow], of_ranks[fast]])
+        return slow, replace(gain, on_average=on_average)
 
     @property
     def reductions(self) -> int:

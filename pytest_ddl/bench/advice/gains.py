@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ class Gain:
     low: float
     high: float
     """Bounds of the 95 % interval."""
+    on_average: bool = False
+    """True if means of turns were compared and not quartiles: a cost that only a few turns have is in no quartile."""
 
     @property
     def share(self) -> float:
@@ -44,20 +46,26 @@ class Gain:
 
     def partly(self, part: float) -> Gain:
         """Return the gain if only a part (0 to 1) of what this gain saves can be saved."""
-        return Gain(*(1 / (1 - part * (1 - 1 / max(each, 1e-9))) for each in (self.value, self.low, self.high)))
+        value, low, high = (1 / (1 - part * (1 - 1 / max(each, 1e-9))) for each in (self.value, self.low, self.high))
+        return Gain(value, low, high, self.on_average)
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} times as fast ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.value:.2f} times as fast ({self.low:.2f} to {self.high:.2f})" + " on average" * self.on_average
 
 
 def from_share(value: float, low: float, high: float) -> Gain:
     """Return the gain if a share of the step (0 to 1) is saved."""
-    return Gain(*(1 / (1 - min(max(share, 0.0), 0.99)) for share in (value, low, high)))
+    value, low, high = (1 / (1 - min(max(each, 0.0), 0.99)) for each in (value, low, high))
+    return Gain(value, low, high)
 
 
-def gain_of(base: Sequence[float], other: Sequence[float]) -> Gain:
+def gain_of(base: Sequence[float], other: Sequence[float], *, on_average: bool = False) -> Gain:
     """Return the gain of ``other`` over ``base``: seconds of the same work, from the same groups of turns."""
-    return resampled(lambda times: step_time(times[0]) / step_time(times[1]), [base, other])
+
+    def ratio(times: Sequence[Times]) -> float:
+        return step_time(times[0], on_average=on_average) / step_time(times[1], on_average=on_average)
+
+    return replace(resampled(ratio, [base, other]), on_average=on_average)
 
 
 def resampled(statistic: Callable[[Sequence[Times]], float], turns: Sequence[Sequence[float]]) -> Gain:
@@ -79,9 +87,9 @@ def resampled(statistic: Callable[[Sequence[Times]], float], turns: Sequence[Seq
     return Gain(float(statistic(list(table))), float(low), float(high))
 
 
-def step_time(times: Any) -> float:
-    """Return the step time of a launch in seconds, as :data:`QUANTILE` of its turns."""
-    return float(np.percentile(times, QUANTILE))
+def step_time(times: Any, *, on_average: bool = False) -> float:
+    """Return the step time of a launch in seconds: :data:`QUANTILE` of its turns, or their mean."""
+    return float(np.mean(times) if on_average else np.percentile(times, QUANTILE))
 
 
 def noise_of(same: Gain | None) -> float:

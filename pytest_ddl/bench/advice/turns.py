@@ -289,5 +289,5 @@ def _turns(lanes: dict[_Running, Lane]) -> dict[_Running, list[tuple[float, ...]
 def _narrow(found: dict[_Running, list[tuple[float, ...]]]) -> bool:
     """Return whether the intervals of all gains are narrow enough to end."""
     base, *others = ([max(turn) for turn in turns] for turns in found.values())
-    gains = [gain_of(base, other) for other in others]
+    gains = [gain_of(base, other, on_average=mean) for other in others for mean in (False, True)]
     return all(gain.high <= NARROW * gain.low for gain in gains)

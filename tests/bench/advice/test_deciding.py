@@ -148,6 +148,42 @@ def test_the_slowest_rank_is_found_and_its_gain() -> None:
         Evidence(of_ranks()).slowest_rank()
 
 
+STALLS = [0.01, 0.01, 0.01, 0.01, 0.06] * 8
+"""Turns of a launch that waits in one of five."""
+
+
+def test_a_cost_that_few_turns_have_is_found_in_the_means() -> None:
+    smooth = [0.01] * len(STALLS)
+    found = evidence()
+    found.averages = {name: gain_of(STALLS, smooth, on_average=True) for name in ("cached", "prefetch")}
+    for name in ("again", "parallel"):
+        found.averages[name] = gain_of(STALLS, STALLS, on_average=True)
+    assert gain_of(STALLS, smooth).value == pytest.approx(1.0)
+    (advice,) = decide(found).advice
+    assert advice.rule.id == "prefetch"
+    assert advice.found.gain is not None
+    assert "times as fast (1." in advice.found.measurement
+    assert "on average" in advice.found.measurement
+    assert advice.found.gain.value == pytest.approx(2.0)
+    assert limits(found)["input"].on_average
+    # On a machine on which means of two launches of the same program differ as much, it is no evidence.
+    found.averages["again"] = Gain(1.5, 0.9, 2.5, on_average=True)
+    assert decide(found).advice == ()
+
+
+def test_a_rank_that_stops_seldom_is_found_in_the_means() -> None:
+    given = alone(0.01, 0.01)
+    for name, slow in (("alone", STALLS), ("base", STALLS)):
+        given[name].turns[:] = [(0.01, seconds) for seconds in slow]
+    found = evidence(measured=given)
+    found.averages["again"] = Gain(1.0, 1.0, 1.0, on_average=True)
+    rank, saved = found.slowest_rank() or (None, gain(1))
+    assert rank == 1
+    assert saved.on_average
+    assert saved.value == pytest.approx(2.0)
+    assert [one.rule.id for one in decide(found).advice] == ["slow-worker"]
+
+
 def test_of_equal_variants_the_one_with_fewest_replicas_is_chosen() -> None:
     close = [Rated("mirrored", 2, 105.0, None), Rated("one_device", 1, 100.0, Gain(1.05, 1.02, 1.08))]
     assert choose(close, {}).variant == "one_device"

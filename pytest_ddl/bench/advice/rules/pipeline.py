@@ -27,7 +27,8 @@ def _waits(evidence: Evidence) -> Gain | None:
 def parallel_map(evidence: Evidence) -> Found | None:
     waits = _waits(evidence)
     gain = waits and evidence.helps("parallel")
-    if not waits or not gain or gain.value < evidence.gain("prefetch").value:
+    other = gain and evidence.helps("prefetch")
+    if not waits or not gain or (other and gain.value < other.value):
         return None
     return Found(
         f"a step with the first batch from memory is {waits}; one with parallel calls of Dataset.map is {gain}", gain
@@ -47,7 +48,8 @@ def parallel_map(evidence: Evidence) -> Found | None:
 def prefetch(evidence: Evidence) -> Found | None:
     waits = _waits(evidence)
     gain = waits and evidence.helps("prefetch")
-    if not waits or not gain or gain.value <= evidence.gain("parallel").value:
+    other = gain and evidence.helps("parallel")
+    if not waits or not gain or (other and gain.value <= other.value):
         return None
     return Found(f"a step with the first batch from memory is {waits}; one with prefetching is {gain}", gain)
 
