@@ -166,11 +166,18 @@ class Harness:
         return launcher
 
     def check_launcher(self) -> None:
-        """Check the name of the launcher without starting it.
+        """Check the name of the launcher without starting it, and that the ranks will have TensorFlow.
 
-        :raises pytest.UsageError: if ``--ddl-launcher`` names none.
+        :raises pytest.UsageError: if ``--ddl-launcher`` names none, or if TensorFlow is missing.
         """
         self._chosen_launcher()
+        if tensorflow_version() is None:
+            raise UsageError(MISSING_TENSORFLOW)
+
+    def leave_hosts(self) -> None:
+        """End the launcher, if this process has started one. What was found about its hosts is kept."""
+        if self._started is not None:
+            self.pool.close()
 
     def _chosen_launcher(self) -> tuple[str, MakeLauncher]:
         """Return the name of the launcher, and the function that starts it.

@@ -117,14 +117,17 @@ def prepare(config: pytest.Config) -> None:
         raise harness.settings.error("strategy", error) from None
     if _in_rank() or config.option.collectonly or config.option.ddl_list or config.option.help:
         return
-    _ = harness.machine
+    over_hosts = harness.settings["launcher"] not in harness._launchers
     is_worker = hasattr(config, "workerinput")
-    if harness.settings["launcher"] not in harness._launchers and not is_worker:
-        if getattr(config.option, "dist", "no") != "no":
-            # This process of pytest-xdist runs no tests. Its workers have hosts of their own.
-            harness.check_launcher()
-            harness.check_required()
-            return
+    if over_hosts and not is_worker and getattr(config.option, "dist", "no") != "no":
+        # This process of pytest-xdist runs no tests, and its workers have hosts of their own. An engine that reserves
+        # hosts may have none left for them.
+        harness.check_launcher()
+        harness.check_required()
+        harness.leave_hosts()
+        return
+    _ = harness.machine
+    if over_hosts and not is_worker:
         _start(harness)
     harness.check_required()
     harness.warm_up()

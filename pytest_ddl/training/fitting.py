@@ -121,7 +121,7 @@ def _as_list(callbacks: Any) -> list[Any]:
 
 def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     """Return a callback that records, of the flavor of Keras that the model belongs to."""
-    keras = _flavor(model)
+    keras = flavor_of(model)
 
     def on_train_batch_end(self: Any, _batch: int, logs: Any = None) -> None:
         shown = dict(logs or {})
@@ -176,10 +176,10 @@ def _first_callback(listener: StepListener, model: Any, follow: bool) -> Any:
         "on_train_batch_end": on_train_batch_end,
         "on_test_begin": on_test_begin,
     }
-    return type("FirstCallback", (_flavor(model).callbacks.Callback,), methods)()
+    return type("FirstCallback", (flavor_of(model).callbacks.Callback,), methods)()
 
 
-def _flavor(model: Any) -> Any:
+def flavor_of(model: Any) -> Any:
     tf_keras = sys.modules.get("tf_keras")
     if tf_keras is not None and isinstance(model, tf_keras.Model):
         return tf_keras

@@ -100,6 +100,43 @@ def test_ranks_run_on_both_hosts(project: Project, distribution: tuple[str, ...]
     assert (done.processes, done.files) == ([], [])
 
 
+COUNTED = """
+    import os
+    from pytest_ddl.hosts.transports.netns import Netns
+
+    def note(event):
+        with open("events", "a") as log:
+            print(event, os.environ.get("PYTEST_XDIST_WORKER", "controller"), file=log)
+
+    class Counted(Netns):
+        def __init__(self, arguments):
+            super().__init__(arguments)
+            note("takes")
+
+        def close(self):
+            super().close()
+            note("returns")
+
+    def pytest_ddl_register_transports(transports):
+        transports["counted"] = Counted
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("required", [(), ("--ddl-require=multi_worker_mirrored",)])
+def test_the_controller_of_xdist_keeps_no_hosts(project: Project, required: tuple[str, ...]) -> None:
+    project.write("conftest.py", COUNTED)
+    done = project.pytest("--ddl-launcher=counted[hosts=2]", "-n2", "-k", "runs", *required)
+    assert done["test_runs[multi_worker_mirrored]"].outcome == "passed", done.stdout
+    events = (project.folder / "events").read_text().splitlines()
+    assert "takes gw0" in events
+    if required:
+        # It asks the hosts, and leaves them before its workers begin.
+        assert events.index("returns controller") < min(events.index("takes gw0"), events.index("takes gw1"))
+    else:
+        assert "takes controller" not in events
+
+
 def test_a_comparison_needs_a_folder_that_all_hosts_share(elsewhere: Project) -> None:
     command = ("--ddl-launcher=netns[tmp=own]", "-k", "trains or runs")
     done = elsewhere.pytest(*command)

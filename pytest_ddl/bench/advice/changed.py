@@ -256,7 +256,7 @@ class _Watch:
             "on_train_batch_begin": lambda _self, _batch, logs=None: self.begin(),
             "on_train_batch_end": lambda _self, _batch, logs=None: self.end_step(),
         }
-        base = fitting._flavor(model).callbacks.Callback
+        base = fitting.flavor_of(model).callbacks.Callback
         return [type("NotesCallback", (base,), methods)(), *own]
 
     def _timed_callback(self, original: Callable[..., Any], every: int) -> Callable[..., Any]:
