@@ -127,6 +127,14 @@ class Harness:
         return self.pool.started if "pool" in self.__dict__ else None
 
     @property
+    def over_hosts(self) -> bool:
+        """True if the launcher is one for several hosts.
+
+        :raises pytest.UsageError: if ``--ddl-launcher`` names none.
+        """
+        return self._chosen_launcher()[0] in self._transports
+
+    @property
     def machine(self) -> Machine:
         """Devices and versions on this machine.
 
@@ -135,7 +143,7 @@ class Harness:
         if self._machine is None:
             if tensorflow_version() is None:
                 raise UsageError(MISSING_TENSORFLOW)
-            if self._chosen_launcher()[0] in self._transports:
+            if self.over_hosts:
                 from pytest_ddl.hosts.devices import machine_of_hosts
 
                 self._machine, self._problem_of_hosts = machine_of_hosts(lambda: self.pool.launcher)

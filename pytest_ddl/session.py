@@ -117,7 +117,7 @@ def prepare(config: pytest.Config) -> None:
         raise harness.settings.error("strategy", error) from None
     if _in_rank() or config.option.collectonly or config.option.ddl_list or config.option.help:
         return
-    over_hosts = harness.settings["launcher"] not in harness._launchers
+    over_hosts = harness.over_hosts
     is_worker = hasattr(config, "workerinput")
     if over_hosts and not is_worker and getattr(config.option, "dist", "no") != "no":
         # This process of pytest-xdist runs no tests, and its workers have hosts of their own. An engine that reserves

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.bench.launching.pinning import cores_per_replica, pinned, thread_environ
+from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, thread_environ
 from pytest_ddl.bench.launching.stopwatch import synchronize
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.metrics.communication import (
@@ -136,7 +136,7 @@ def measure_collectives(
     replicas = harness.registry[spec.name].num_replicas(spec)
     if replicas < 2 or spec.name == "tpu":
         raise ValueError(f"variant={variant!r} has no collectives to time here: give one with 2 replicas or more")
-    cores = cores_per_replica(replicas) if pin else 0
+    cores = cores_per_replica(harness, spec) if pin else 0
     deadline = time.monotonic() + timeout
     environ = thread_environ(harness.registry[spec.name], spec, cores)
     with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
@@ -167,7 +167,7 @@ def time_collectives(
     context = current_rank()
     assert context is not None
     local = max(1, context.num_replicas // context.num_ranks)
-    with pinned(context.rank * local, local, cores):
+    with pinned(first_replica(context.rank, local), local, cores):
         found = {}
         for kind in kinds:
             for wanted in sizes:

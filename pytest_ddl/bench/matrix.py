@@ -110,7 +110,7 @@ def measure(
         raise BenchError(f"none of the variants can run here: {'; '.join(f'{k}: {v}' for k, v in skipped.items())}")
     cores = 0
     if bench.pin:
-        cores = cores_per_replica(max(harness.registry[one.name].num_replicas(one) for one in runnable))
+        cores = min(cores_per_replica(harness, one) for one in runnable)
     found: list[Launch] = []
     failed: dict[str, str] = {}
     for number in range(launches):

@@ -71,6 +71,13 @@ class WorkerProcess(Protocol):
         """Close the channel and discard the output. A worker that still runs ends when it notices this."""
 
 
+PLACE = "_PYTEST_DDL_PLACE"
+"""Environment variable of a rank: the number of ranks before it that are on the same machine.
+
+A launcher for one machine does not set it: there, it is the number of the rank.
+"""
+
+
 class Reservation(Protocol):
     """Addresses for the servers of one cluster. No other cluster gets them until they are released."""
 

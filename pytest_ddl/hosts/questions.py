@@ -46,9 +46,20 @@ def facts(directory: str) -> dict[str, Any]:
         "address": own_address(),
         "address6": own_address6(),
         "cores": float(usable_cores()),
+        "affinity": len(os.sched_getaffinity(0)),
+        "machine": _machine(),
         "has_directory": os.path.isdir(directory),
         "gpus": gpus(),
     }
+
+
+def _machine() -> str:
+    """Return what all emulated hosts and containers of one machine have in common: its boot id (``random(4)``)."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def gpus() -> list[str]:

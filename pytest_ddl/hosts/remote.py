@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_ddl.cluster.cgroups import usable_cores
-from pytest_ddl.cluster.launcher import LaunchError, Reservation
+from pytest_ddl.cluster.launcher import PLACE, LaunchError, Reservation
 from pytest_ddl.cluster.local_launcher import CPU_SLOTS_PER_CORE, START_TIMEOUT
 from pytest_ddl.cluster.obstacles import without_proxy_here
 from pytest_ddl.cluster.resources import Ledger
@@ -98,6 +98,21 @@ class RemoteLauncher:
         for link in self._links:
             link.offer(address)
 
+    def crowds(self, topology: Topology) -> dict[str, tuple[int, int]]:
+        """Return the number of ranks on each machine and the cores that they share, by the name of its first host.
+
+        Emulated hosts and containers of one machine share its cores.
+
+        :raises LaunchError: if the hosts cannot work together.
+        """
+        machines = self.group.machines()
+        found: dict[str, tuple[str, int, int]] = {}
+        for host in place(topology, self._slots)[: len(topology.ranks)]:
+            machine, cores = machines[host]
+            name, ranks, fewest = found.get(machine, (self._links[host].host.name, 0, cores))
+            found[machine] = (name, ranks + 1, min(fewest, cores))
+        return {name: (ranks, cores) for name, ranks, cores in found.values()}
+
     def gpus(self) -> dict[str, int]:
         """Return the number of GPUs that ranks may use on each host, by its name. The first call waits for the hosts.
 
@@ -172,10 +187,14 @@ class RemoteLauncher:
                 numbers.setdefault(link, []).append(self._numbers)
             proxies = without_proxy_here(environ, [link.host.address for link in self._links])
             visible = json.loads(environ.get(_GPUS, "{}"))
-            own = {started[task].number: {_VISIBLE: visible[task]} for task in tasks} if visible else {}
+            machines = [machine for machine, _cores in self.group.machines()]
+            on = [machines[host] for host in reservation.hosts]
+            own = {started[task].number: {PLACE: str(on[:task].count(on[task]))} for task in tasks}
+            for task in tasks if visible else ():
+                own[started[task].number][_VISIBLE] = visible[task]
             given = {name: value for name, value in {**environ, **proxies}.items() if name != _GPUS}
             requests = {
-                link: link.request("launch", mine, given, {number: own[number] for number in mine if own})
+                link: link.request("launch", mine, given, {number: own[number] for number in mine})
                 for link, mine in numbers.items()
             }
             for link, request in requests.items():

@@ -74,6 +74,7 @@ def harness(monkeypatch):
     fake = SimpleNamespace(
         registry=real.registry,
         unavailable=lambda spec, _mark: missing.get(spec.name),
+        over_hosts=False,
         missing=missing,
         launched=[],
         failing=(),

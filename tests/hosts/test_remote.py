@@ -18,7 +18,7 @@ import pytest
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Answer, Cluster, ClusterError, Fate
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.launcher import PLACE, LaunchError
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.hosts import link
 from pytest_ddl.hosts.remote import RemoteLauncher
@@ -97,6 +97,26 @@ def test_a_variant_says_over_how_many_hosts_it_is_spread(start: Callable[[str], 
     assert str(raised.value).endswith(
         "hosts=3 is more than the 2 hosts of --ddl-launcher (host0, host1); add hosts there, or write hosts=2"
     )
+
+
+@pytest.mark.parametrize(
+    ("machines", "crowds", "places"),
+    [
+        # Emulated hosts are one machine, and their ranks share its cores.
+        (None, {"host0": (4, len(os.sched_getaffinity(0)))}, ["0", "1", "2", "3"]),
+        ([("a", 64), ("b", 8)], {"host0": (2, 64), "host1": (2, 8)}, ["0", "1", "0", "1"]),
+    ],
+)
+def test_ranks_are_counted_on_their_machine(
+    shared: RemoteLauncher, monkeypatch: pytest.MonkeyPatch, machines: Any, crowds: Any, places: list[str]
+) -> None:
+    if machines is not None:
+        monkeypatch.setattr(shared.group, "machines", lambda: machines)
+    registry = StrategyRegistry()
+    spec = registry.parse_variant("multi_worker_mirrored[workers=4]")
+    assert shared.crowds(registry[spec.name].topology(spec)) == crowds
+    with started(shared, str(spec)) as cluster:
+        assert values(call(cluster, lambda: os.environ[PLACE])) == places
 
 
 def test_servers_run_on_different_hosts(start: Callable[[str], Cluster], shared: RemoteLauncher) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 import tempfile
@@ -160,12 +159,11 @@ def _plan(
     cores = 0
     if device == "cpu" and not options.no_pin:
         try:
-            cores = cores_per_replica(replicas)
-        except ValueError:
-            available = len(os.sched_getaffinity(0))
+            cores = cores_per_replica(harness, spec)
+        except ValueError as error:
+            found = str(error).removeprefix("pin=True ")
             raise UsageError(
-                f"--strategy={name}: {replicas} replicas need a core each, and this process may use {available}; "
-                "give fewer replicas, or --no-pin to run it without a valid scaling result"
+                f"--strategy={name}: {found}; give fewer replicas, or --no-pin to run it without a valid scaling result"
             ) from None
     elif device == "cpu":
         notes.append(f"Replicas were not pinned and share all cores: 1 replica used the same cores as {replicas}.")

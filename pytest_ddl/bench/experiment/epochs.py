@@ -15,7 +15,7 @@ import numpy as np
 from pytest_ddl.bench.experiment.program import scaled
 from pytest_ddl.bench.experiment.results import RankTraining
 from pytest_ddl.bench.launching.energy import EnergyMeter
-from pytest_ddl.bench.launching.pinning import pinned
+from pytest_ddl.bench.launching.pinning import first_replica, pinned
 from pytest_ddl.bench.launching.remote import peak_bytes
 from pytest_ddl.bench.launching.stopwatch import synchronize
 from pytest_ddl.bench.records import EnergyReading
@@ -168,7 +168,7 @@ def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: Order
     meter = EnergyMeter() if context.rank == 0 else None
     reading = EnergyReading(None, reason="read by rank 0")
     with ExitStack() as stack:
-        stack.enter_context(pinned(context.rank * local, local, orders.cores_per_replica))
+        stack.enter_context(pinned(first_replica(context.rank, local), local, orders.cores_per_replica))
         stack.enter_context(environment.prepared(settings, context.rank))
         recorder = EpochRecorder(context, orders, meter.start if meter is not None else lambda: None)
         train(Run(settings, context, recorder))

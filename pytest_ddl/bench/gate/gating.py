@@ -138,7 +138,7 @@ def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
                 definition = harness.registry[spec.name]
                 reason = harness.unavailable(spec, DdlMark(device=plan.bench.device))
                 pinned = plan.bench.pin and not reason
-                cores = cores_per_replica(definition.num_replicas(spec)) if pinned else 0
+                cores = cores_per_replica(harness, spec) if pinned else 0
             unavailable = f"{spec} cannot run on this machine: {reason}" if reason else ""
             found[str(spec)] = (len(definition.topology(spec).ranks), cores, unavailable)
     finally:

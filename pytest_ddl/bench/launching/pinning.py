@@ -4,25 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.cluster.launcher import PLACE
 from pytest_ddl.strategies.base import StrategyDefinition
 from pytest_ddl.strategies.spec import StrategySpec
 
+if TYPE_CHECKING:
+    from pytest_ddl.harness import Harness
 
-def cores_per_replica(most_replicas: int) -> int:
-    """Return the number of cores for each replica if ``most_replicas`` share this machine.
 
-    :raises ValueError: if there are fewer cores than replicas.
+def cores_per_replica(harness: Harness, spec: StrategySpec) -> int:
+    """Return the number of cores for each replica of a variant, if its replicas share the cores of their machines.
+
+    :raises ValueError: if a machine has fewer cores than replicas.
+    :raises LaunchError: if the hosts of a launcher for several cannot work together.
     """
-    available = len(os.sched_getaffinity(0))
-    if most_replicas > available:
-        raise ValueError(
-            f"pin=True needs a core for every replica, but this process may use {available} core(s) "
-            f"and the largest variant has {most_replicas} replicas"
-        )
-    return available // most_replicas
+    definition = harness.registry[spec.name]
+    topology = definition.topology(spec)
+    of_rank = max(1, definition.num_replicas(spec) // len(topology.ranks))
+    crowds: Mapping[str, tuple[int, int]]
+    if harness.over_hosts:
+        launcher: Any = harness.pool.launcher
+        crowds = launcher.crowds(topology)
+    else:
+        crowds = {"this process": (len(topology.ranks), len(os.sched_getaffinity(0)))}
+    for name, (ranks, cores) in crowds.items():
+        if ranks * of_rank > cores:
+            raise ValueError(
+                f"pin=True needs a core for every replica, but {name} may use {cores} core(s) "
+                f"for {ranks * of_rank} replicas of {spec}"
+            )
+    return min(cores // (ranks * of_rank) for ranks, cores in crowds.values())
+
+
+def first_replica(rank: int, replicas: int) -> int:
+    """Return the index of the first replica of a rank among those on its machine.
+
+    :param replicas: replicas of each rank.
+    """
+    return int(os.environ.get(PLACE, rank)) * replicas
 
 
 def thread_environ(definition: StrategyDefinition, spec: StrategySpec, cores: int) -> dict[str, str]:
@@ -37,12 +60,12 @@ def thread_environ(definition: StrategyDefinition, spec: StrategySpec, cores: in
 
 
 @contextmanager
-def pinned(first_replica: int, replicas: int, cores: int) -> Iterator[None]:
+def pinned(first: int, replicas: int, cores: int) -> Iterator[None]:
     """Keep every thread of this process, including TensorFlow's pools, on the cores of its replicas.
 
     If there are more replicas than cores, as on emulated hosts, replicas take the cores in turns and share them.
 
-    :param first_replica: index of the first replica that this process drives.
+    :param first: index of the first replica that this process drives, among those on its machine.
     :param cores: number of cores for each replica; 0 changes nothing.
     """
     if cores == 0:
@@ -50,7 +73,7 @@ def pinned(first_replica: int, replicas: int, cores: int) -> Iterator[None]:
         return
     before = os.sched_getaffinity(0)
     ordered = sorted(before)
-    _set({ordered[core % len(ordered)] for core in range(first_replica * cores, (first_replica + replicas) * cores)})
+    _set({ordered[core % len(ordered)] for core in range(first * cores, (first + replicas) * cores)})
     try:
         yield
     finally:

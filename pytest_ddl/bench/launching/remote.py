@@ -13,7 +13,7 @@ from typing import Any
 from pytest_ddl.bench.collectives import ITEM, in_a_row
 from pytest_ddl.bench.counters import counting
 from pytest_ddl.bench.launching.energy import EnergyMeter
-from pytest_ddl.bench.launching.pinning import pinned
+from pytest_ddl.bench.launching.pinning import first_replica, pinned
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
 from pytest_ddl.bench.machine import host_identity
 from pytest_ddl.bench.records import Counters, EnergyReading, RankTiming
@@ -71,7 +71,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
         keep_iterators()
 
     with ExitStack() as stack:
-        stack.enter_context(pinned(context.rank * local, local, orders.cores_per_replica))
+        stack.enter_context(pinned(first_replica(context.rank, local), local, orders.cores_per_replica))
         stack.enter_context(environment.prepared(settings, context.rank))
         canary = None
         if orders.canary and context.num_ranks > 1:

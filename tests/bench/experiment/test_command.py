@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ def options(tmp_path: Path, *given: str) -> argparse.Namespace:
         (["--strategy", "miror"], "--strategy=miror: "),
         (["--strategy", "parameter_server"], "only mirrored and multi_worker_mirrored can be compared"),
         (["--strategy", "mirrored[replicas=1]"], "has 1 replica; scaling needs at least 2"),
-        (["--strategy", "mirrored[replicas=999]"], "999 replicas need a core each, and this process may use"),
+        (["--strategy", "mirrored[replicas=999]"], "needs a core for every replica, but this process may use"),
         (["--batch-rule", "global", "--batch", "65"], "--batch=65 cannot be split evenly over 2 replicas"),
         (["--batch", "4000"], "1438 training images are less than one batch of 8000"),
         (["--device", "gpu"], "--device=gpu"),
@@ -46,7 +47,7 @@ def test_a_wrong_option_is_told_in_one_line(
     given: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Four cores for the options that need two, wherever this runs.
-    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     assert command.main(options(tmp_path, *given)) == command.USAGE
     told = capsys.readouterr().err
     assert told.startswith("pytest-ddl experiment: error: ")
@@ -92,7 +93,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[measuring.Plan]:
 
     monkeypatch.setattr(measuring, "check", lambda _plan: Verdict(True))
     monkeypatch.setattr(measuring, "measure", measure)
-    monkeypatch.setattr(command, "cores_per_replica", lambda _replicas: 1)
+    monkeypatch.setattr(command, "cores_per_replica", lambda _harness, _spec: 1)
     return plans
 
 

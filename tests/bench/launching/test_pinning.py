@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from pytest_ddl.bench.launching.pinning import cores_per_replica, pinned, thread_environ
+from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, thread_environ
+from pytest_ddl.cluster.launcher import PLACE
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 
@@ -20,14 +22,44 @@ def cores(monkeypatch):
     return given
 
 
-@pytest.mark.parametrize(("replicas", "each"), [(1, 4), (2, 2), (3, 1), (4, 1)])
-def test_every_replica_gets_as_many_cores_as_the_largest_variant_leaves(cores, replicas, each):
-    assert cores_per_replica(replicas) == each
+def share(variant, crowds=None):
+    """Cores of a replica of a variant, over hosts if these have crowds of ranks."""
+    registry = StrategyRegistry()
+    launcher = SimpleNamespace(crowds=lambda _topology: crowds)
+    harness = SimpleNamespace(registry=registry, over_hosts=bool(crowds), pool=SimpleNamespace(launcher=launcher))
+    return cores_per_replica(harness, registry.parse_variant(variant))
+
+
+@pytest.mark.parametrize(
+    ("variant", "each"),
+    [
+        ("one_device", 4),
+        ("mirrored[replicas=2]", 2),
+        ("mirrored[replicas=3]", 1),
+        ("multi_worker_mirrored[workers=2,replicas=2]", 1),
+    ],
+)
+def test_every_replica_gets_as_many_cores_as_the_others_leave(cores, variant, each):
+    assert share(variant) == each
 
 
 def test_more_replicas_than_cores_are_refused_with_both_numbers(cores):
-    with pytest.raises(ValueError, match=r"may use 4 core\(s\) and the largest variant has 5 replicas"):
-        cores_per_replica(5)
+    with pytest.raises(ValueError, match=r"this process may use 4 core\(s\) for 5 replicas of mirrored"):
+        share("mirrored[replicas=5]")
+
+
+def test_cores_of_the_hosts_are_shared_and_not_those_of_this_machine(cores):
+    variant = "multi_worker_mirrored[workers=6]"
+    # Six replicas are more than the four cores here.
+    assert share(variant, {"a": (3, 64), "b": (3, 16)}) == 5
+    with pytest.raises(ValueError, match=r"b may use 2 core\(s\) for 3 replicas of multi_worker_mirrored"):
+        share(variant, {"a": (3, 64), "b": (3, 2)})
+
+
+def test_ranks_are_counted_on_their_machine(monkeypatch):
+    assert first_replica(3, 2) == 6
+    monkeypatch.setenv(PLACE, "1")
+    assert first_replica(3, 2) == 2
 
 
 @pytest.mark.parametrize(
