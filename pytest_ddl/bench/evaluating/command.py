@@ -240,7 +240,7 @@ def _default_sizes(harness: Harness, device: str) -> tuple[int, ...]:
     """Return 1, 2 and 4, as far as each replica gets a core or a GPU of its own."""
     from pytest_ddl.items.selection import DdlMark
 
-    most = harness.machine.gpus if harness.device(DdlMark(device=device)) == "gpu" else available_cores()
+    most = harness.machine.gpus if harness.device(DdlMark(device=device)) == "gpu" else available_cores(harness)
     return tuple(size for size in (1, 2, 4) if size <= max(1, most))
 
 

@@ -146,7 +146,7 @@ def _cell(harness: Harness, strategy: str, replicas: int, plan: Plan) -> Cell:
     reason = harness.unavailable(spec, DdlMark(device=plan.device)) or ""
     if not reason and batch % in_sync:
         reason = f"{in_sync} replicas cannot split a global batch of {batch} evenly: give a multiple to --batch"
-    pinned = harness.device_for(spec, DdlMark(device=plan.device)) == "cpu" and replicas <= available_cores()
+    pinned = harness.device_for(spec, DdlMark(device=plan.device)) == "cpu" and replicas <= available_cores(harness)
     return Cell(name, replicas, variant, batch, reason, kind, pinned)
 
 
@@ -161,8 +161,16 @@ def _variant(registry: StrategyRegistry, strategy: str, replicas: int) -> str | 
     return sized_variant(registry, spec.name, replicas)
 
 
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0))
+def available_cores(harness: Harness) -> int:
+    """Return the number of cores for all replicas of a launch. On several hosts, each counts as the smallest one.
+
+    :raises LaunchError: if the hosts of a launcher for several cannot work together.
+    """
+    if not harness.over_hosts:
+        return len(os.sched_getaffinity(0))
+    launcher: Any = harness.pool.launcher
+    cores: dict[str, int] = dict(launcher.group.machines())
+    return len(cores) * min(cores.values())
 
 
 def cores_for(harness: Harness, cell: Cell, cells: Sequence[Cell]) -> int:
@@ -174,7 +182,7 @@ def cores_for(harness: Harness, cell: Cell, cells: Sequence[Cell]) -> int:
     if not cell.pinned:
         return 0
     fitting = [one.replicas for one in cells if one.pinned and not one.reason]
-    each = max(1, available_cores() // max(fitting, default=1))
+    each = max(1, available_cores(harness) // max(fitting, default=1))
     definition = harness.registry[cell.strategy]
     in_sync = max(1, definition.num_replicas(harness.registry.parse_variant(cell.variant)))
     return each * max(1, cell.replicas // in_sync)

@@ -43,6 +43,7 @@ def harness(missing: str = "") -> Any:
         registry=StrategyRegistry(),
         unavailable=lambda spec, _mark: "there is none" if spec.name == missing else None,
         device_for=lambda _spec, _mark: "cpu",
+        over_hosts=False,
     )
 
 
@@ -175,7 +176,7 @@ def test_a_number_that_is_not_reported_ends_it_after_the_first_training(stage: S
 def test_asynchronous_steps_overlap_and_have_the_cores_of_all_workers(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ddl.bench.evaluating.plan.available_cores", lambda: 4)
+    monkeypatch.setattr("pytest_ddl.bench.evaluating.plan.available_cores", lambda _harness: 4)
     stage.run(fresh(ONE, TWO, WORKERS))
     launches = {what.split()[1]: what for what in stage.done if what.startswith("launch")}
     assert launches[WORKERS.variant].endswith("overlap=True cores=4")
@@ -244,10 +245,21 @@ def test_an_unknown_strategy_is_refused() -> None:
 
 
 def test_more_replicas_than_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddl.bench.evaluating.plan.available_cores", lambda: 2)
+    monkeypatch.setattr("pytest_ddl.bench.evaluating.plan.available_cores", lambda _harness: 2)
     cells = cells_of(harness(), "mirrored", (2, 4), plan())
     assert [cell.pinned for cell in cells] == [True, True, False]
     assert [cores_for(harness(), cell, cells) for cell in cells] == [1, 1, 0]
+
+
+def test_the_cores_are_those_of_the_hosts() -> None:
+    given = harness()
+    given.over_hosts = True
+    # Two hosts of one machine have the same cores.
+    hosts = [("a", 8), ("b", 2), ("b", 2)]
+    given.pool = SimpleNamespace(launcher=SimpleNamespace(group=SimpleNamespace(machines=lambda: hosts)))
+    cells = cells_of(given, "mirrored", (2, 4, 8), plan())
+    assert [cell.pinned for cell in cells if cell.replicas > 1] == [True, True, False]
+    assert {cores_for(given, cell, cells) for cell in cells if cell.pinned} == {1}
 
 
 def test_larger_batches_take_fewer_steps() -> None:
