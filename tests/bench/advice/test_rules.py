@@ -154,6 +154,14 @@ def test_a_rule_asks_for_what_it_misses() -> None:
     assert caught.value.collective == ("all_reduce", 100_000)
 
 
+def test_calls_with_a_few_tensors_each_are_reductions_too() -> None:
+    pairs = replace(GRADIENTS, collectives={"all_reduce": 20}, packs=20, unpacked=0)
+    seconds = times(all_reduce_200000=0.002, all_reduce_4000000=0.004)
+    found = RULES["one-reduction-each"].judge(evidence(of_ranks(pairs), {"alone": 5.0}, collectives=seconds))
+    assert found is not None
+    assert "a step has 20 reductions, 0 of them of a single tensor, 3.81 MiB in all" in found.measurement
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [(("new", "luck"), "limit='luck' must be one of input"), (("prefetch", "input"), "already a rule 'prefetch'")],

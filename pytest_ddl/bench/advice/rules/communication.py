@@ -57,7 +57,7 @@ def pack_options(evidence: Evidence) -> Found | None:
 @rule(
     "one-reduction-each",
     LIMIT,
-    looks_at="reductions of single tensors and their bytes (count), replayed together and one by one",
+    looks_at="reductions and their bytes (count), replayed together and one by one",
     applies_if="there are several, and the gain of one reduction is above the noise",
     expected="1 / (1 - share of communication x (1 - time of one all-reduce / time of all))",
     change=(
@@ -68,7 +68,7 @@ def pack_options(evidence: Evidence) -> Found | None:
 )
 def one_reduction_each(evidence: Evidence) -> Found | None:
     counters, count = evidence.counters, evidence.reductions
-    if counters.unpacked < 3:
+    if count < 3:
         return None
     waits = _communicates(evidence)
     if not waits or evidence.helps("packs"):
@@ -80,7 +80,8 @@ def one_reduction_each(evidence: Evidence) -> Found | None:
         None
         if gain is None
         else Found(
-            f"a step has {counters.unpacked} reductions of a single tensor, {_bytes(counters.reduced_bytes)} in all. "
+            f"a step has {count} reductions, {counters.unpacked} of them of a single tensor, "
+            f"{_bytes(counters.reduced_bytes)} in all. "
             f"With nothing else running, these take {single * count * 1e3:.2f} ms, and one of all bytes "
             f"{together * 1e3:.2f} ms",
             gain,
