@@ -1,4 +1,4 @@
-"""Rank the cells of an evaluation by their time to the target; cells that cannot be told apart share a rank."""
+"""Rank the cells of an evaluation by their time to the target: a cell comes after those that are shown to be faster."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_ddl.bench.evaluating.judging import LEVEL, Difference, step_times, steps_to, to_target, window_for
-from pytest_ddl.bench.evaluating.records import Cell, Evaluation
+from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Evaluation
 from pytest_ddl.bench.metrics.registry import statistics_package
+
+LEAST_SPREAD = 0.035
+"""Standard deviation of the log of the step time between launches of one program on two cores that others share.
+
+It was measured for :data:`pytest_ddl.bench.gate.lockstep.GROUPS`. Launches that agree better do so by chance, or
+because they were close in time, and a repeated evaluation would not tell the same cells apart.
+"""
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,7 @@ class Ranking:
     by: str
     """Name of the number by which cells are ranked."""
     ranks: Mapping[str, int]
-    """Variant -> rank, from 1. A shared rank counts once for each of its cells: 1, 1, 3."""
+    """Variant -> 1 and the number of cells that are shown to be faster: 1, 1, 3."""
     unranked: Mapping[str, str]
     """Variant -> reason."""
 
@@ -32,22 +39,28 @@ class Ranking:
 
 @dataclass(frozen=True)
 class _Entry:
-    """Logarithms of what is ranked: the sum of the means of both."""
+    """Logarithms of what is ranked: the sum of ``work`` and of the mean of ``pace``."""
 
-    work: Mapping[int, float]
-    """Seed -> log of the steps; or of the step's examples, once."""
+    work: float
+    """Log of the geometric mean of the steps over the seeds; or of the step's examples."""
     pace: Sequence[float]
     """Log of the seconds of a step, by launch."""
+    drift: Sequence[float] = ()
+    """Log of the steps over those of one device with the same batch, by seed.
+
+    They are the same for all seeds unless the steps of a seed differ from run to run, as in asynchronous training.
+    """
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.work.values()) + statistics.fmean(self.pace)
+        return self.work + statistics.fmean(self.pace)
 
 
 def rank(evaluation: Evaluation, results: Mapping[str, Difference]) -> Ranking:
     """Rank all cells that are correct and not shown to end with a worse result.
 
-    They are ranked by the time to the target, or by the time of an example if no loss was reported.
+    They are ranked by the time to the target, or by the time of an example if no loss was reported. Ranks hold for the
+    seeds that were trained: all cells have the same ones, so a repeated evaluation has the same steps.
     """
     by_target = evaluation.target is not None
     entries: dict[str, _Entry] = {}
@@ -88,34 +101,51 @@ def _entry(evaluation: Evaluation, cell: Cell, by_target: bool) -> _Entry:
     window = window_for(evaluation)
     if not by_target or evaluation.target is None or window is None:
         launches = evaluation.matrix.of(cell.variant)
-        return _Entry({0: -math.log(launches[0].global_batch_size or 1)}, pace)
-    curves = evaluation.curves_of(cell.variant, cell.batch)
-    steps = {curve.seed: steps_to(curve, evaluation.target, window) for curve in curves}
-    return _Entry({seed: math.log(step) for seed, step in steps.items() if step}, pace)
+        return _Entry(-math.log(launches[0].global_batch_size or 1), pace)
+    target = evaluation.target
+
+    def logs(variant: str) -> dict[int, float]:
+        curves = evaluation.curves_of(variant, cell.batch)
+        steps = {curve.seed: steps_to(curve, target, window) for curve in curves}
+        return {seed: math.log(step) for seed, step in steps.items() if step}
+
+    own, alone = logs(cell.variant), logs(REFERENCE)
+    drift = [own[seed] - alone[seed] for seed in own if seed in alone]
+    return _Entry(statistics.fmean(own.values()), pace, drift)
 
 
 def ranks_of(entries: Mapping[str, _Entry]) -> dict[str, int]:
-    """Return the rank of each entry, best first.
+    """Return the rank of each entry, best first: 1 and the number of entries that are shown to be faster.
 
-    Two entries are told apart if the interval of their difference excludes 0. Steps are compared seed by seed, because
-    equal seeds give equal data. The spread of launches is that of the entry or that of all, whichever is larger: with
+    Two entries are told apart if the interval of their difference excludes 0, for all pairs together (Bonferroni). The
+    spread of launches is that of the entry or that of all, whichever is larger, and at least :data:`LEAST_SPREAD`: with
     three launches, an entry's own spread is small by chance in many cases. Its degrees of freedom are those of all
-    entries, unless an F test shows that the entry is noisier than the others. The level holds for all pairs
-    together (Bonferroni). A rank ends only if all its entries are told apart from all later ones.
+    entries. Entries that are noisier than the others, as an F test shows, have their own spread and degrees of freedom.
     """
     order = sorted(entries, key=lambda name: entries[name].mean)
-    pooled, degrees = _pooled([entries[name].pace for name in order])
-    pairs = max(1, len(order) * (len(order) - 1) // 2)
-    apart = {
-        (first, second): _told_apart(entries[first], entries[second], pooled, degrees, (1 - LEVEL) / pairs)
-        for first, second in itertools.combinations(order, 2)
-    }
-    found: dict[str, int] = {}
-    current = 1
-    for place, name in enumerate(order):
-        if place and all(apart[earlier, later] for earlier in order[:place] for later in order[place:]):
-            current = place + 1
-        found[name] = current
+    own = _noisy({name: entries[name].pace for name in order})
+    pooled, degrees = _pooled([entries[name].pace for name in order if name not in own])
+    alpha = (1 - LEVEL) / max(1, len(order) * (len(order) - 1) // 2)
+    faster = dict.fromkeys(order, 0)
+    for first, second in itertools.combinations(order, 2):
+        shared = [name not in own for name in (first, second)]
+        faster[second] += _told_apart(entries[first], entries[second], shared, pooled, degrees, alpha)
+    return {name: 1 + faster[name] for name in sorted(order, key=lambda name: faster[name])}
+
+
+def noisy(evaluation: Evaluation) -> list[str]:
+    """Return the variants whose launches differ more than those of the others, as an F test shows."""
+    paces = {name: [math.log(one) for one in step_times(evaluation, name)] for name in evaluation.matrix.variants}
+    return _noisy({name: pace for name, pace in paces.items() if len(pace) > 1})
+
+
+def _noisy(paces: Mapping[str, Sequence[float]]) -> list[str]:
+    found = []
+    for name, pace in paces.items():
+        others, degrees = _pooled([other for key, other in paces.items() if key != name])
+        limit = float(statistics_package("scipy.stats").f.ppf(LEVEL, len(pace) - 1, max(1, degrees)))
+        if statistics.variance(pace) > others**2 * limit:
+            found.append(name)
     return found
 
 
@@ -123,35 +153,30 @@ def _pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
     """Return the standard deviation within groups, and its degrees of freedom."""
     degrees = sum(len(group) - 1 for group in groups)
     if degrees < 1:
-        return 0.0, 0
+        return LEAST_SPREAD, 0
     squares = sum((value - statistics.fmean(group)) ** 2 for group in groups for value in group)
-    return math.sqrt(squares / degrees), degrees
+    return max(LEAST_SPREAD, math.sqrt(squares / degrees)), degrees
 
 
-def _told_apart(first: _Entry, second: _Entry, pooled: float, degrees: int, alpha: float) -> bool:
-    shared = sorted(set(first.work) & set(second.work))
-    steps = [second.work[seed] - first.work[seed] for seed in shared]
+def _told_apart(
+    first: _Entry, second: _Entry, shared: Sequence[bool], pooled: float, degrees: int, alpha: float
+) -> bool:
     difference = second.mean - first.mean
     stats = statistics_package("scipy.stats")
     parts: list[tuple[float, float]] = []
     shared_variance = 0.0
-    for entry in (first, second):
-        own = statistics.stdev(entry.pace) if len(entry.pace) > 1 else 0.0
-        few = max(1, len(entry.pace) - 1)
-        # With few launches, a spread above that of all is mostly chance. An F test says where it is not.
-        noisier = own > pooled and own**2 > pooled**2 * float(stats.f.ppf(LEVEL, few, max(1, degrees)))
-        if noisier:
-            parts.append((own**2 / len(entry.pace), few))
+    for entry, as_others in zip((first, second), shared, strict=True):
+        own = statistics.variance(entry.pace)
+        if as_others:
+            shared_variance += max(own, pooled**2) / len(entry.pace)
         else:
-            shared_variance += max(own, pooled) ** 2 / len(entry.pace)
+            parts.append((own / len(entry.pace), len(entry.pace) - 1))
+        if len(entry.drift) > 1:
+            parts.append((statistics.variance(entry.drift) / len(entry.drift), len(entry.drift) - 1))
     if shared_variance:
         # One estimate for both, so its degrees of freedom count once.
         parts.append((shared_variance, max(1, degrees)))
-    if len(steps) > 1:
-        parts.append((statistics.variance(steps) / len(steps), len(steps) - 1))
     total = sum(variance for variance, _freedom in parts)
-    if total <= 0:
-        return difference != 0
     combined = total**2 / sum(variance**2 / number for variance, number in parts)
     t = float(stats.t.ppf(1 - alpha / 2, combined))
     return abs(difference) > t * math.sqrt(total)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.evaluating import judging
 from pytest_ddl.bench.evaluating.plan import Plan, UsageError, cores_for, learning_rate_of
+from pytest_ddl.bench.evaluating.ranking import noisy
 from pytest_ddl.bench.evaluating.recording import Trainer
 from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Curve, Evaluation, Verdict, one_line
 from pytest_ddl.bench.launching.answers import BenchError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)
 """Learning rates of the sweep, as multiples of the program's own."""
+MORE_LAUNCHES = 3
+"""Most further launches of a cell whose launches differ more than those of the others."""
 MOVED = 3
 """Most seeds with which one device trains once more with moved data. Their mean square is the effect of rounding."""
 WIDENED = 3
@@ -125,7 +128,9 @@ class Runner:
                 references += plan.seeds - len(evaluation.curves_of(REFERENCE, batch))
             references += len(self._seeds[:MOVED]) - len(evaluation.curves_of(REFERENCE, batch, moved=True))
         launches = sum(
-            plan.launches - self._launched(evaluation, cell) for cell in runnable if _can_be_measured(evaluation, cell)
+            max(0, plan.launches - self._launched(evaluation, cell))
+            for cell in runnable
+            if _can_be_measured(evaluation, cell)
         )
         sweep = [] if evaluation.sweep_failure else [one for one in plan.batch_sizes if one not in evaluation.swept]
         return len(comparisons) + trainings + references + launches + len(sweep)
@@ -160,6 +165,15 @@ class Runner:
             for cell in self._now.cells:
                 if _can_be_measured(self._now, cell) and self._launched(self._now, cell) < number:
                     name = f"{cell.variant}: measuring launch {number} of {self._plan.launches}"
+                    yield Part(name, partial(self._measured, cell=cell))
+        for number in range(self._plan.launches + 1, self._plan.launches + MORE_LAUNCHES + 1):
+            # A disturbed launch would leave its cell without a place among the others.
+            disturbed = noisy(self._now)
+            for cell in self._now.cells:
+                if not _can_be_measured(self._now, cell) or cell.variant not in disturbed:
+                    continue
+                if self._launched(self._now, cell) < number:
+                    name = f"{cell.variant}: measuring launch {number}, because the others differ"
                     yield Part(name, partial(self._measured, cell=cell))
 
     # -- what a part does ------------------------------------------------------------------------

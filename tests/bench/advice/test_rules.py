@@ -154,6 +154,17 @@ def test_a_rule_asks_for_what_it_misses() -> None:
     assert caught.value.collective == ("all_reduce", 100_000)
 
 
+@pytest.mark.parametrize("name", ["parallel-map", "prefetch", "slow-input"])
+def test_a_repeated_batch_is_no_evidence_if_others_are_traced_again(name: str) -> None:
+    problem = CASES[name][0]
+    shapes = replace(problem, launch=of_ranks(replace(GRADIENTS, retraces=50)), notes=(notes(traced=0.02),))
+    assert RULES[name].judge(shapes) is None
+    assert RULES["retracing"].judge(shapes) is not None
+    # A function that is traced again now and then takes no time.
+    seldom = replace(problem, launch=of_ranks(replace(GRADIENTS, retraces=1)), notes=(notes(traced=0.0001),))
+    assert RULES[name].judge(seldom) is not None
+
+
 def test_calls_with_a_few_tensors_each_are_reductions_too() -> None:
     pairs = replace(GRADIENTS, collectives={"all_reduce": 20}, packs=20, unpacked=0)
     seconds = times(all_reduce_200000=0.002, all_reduce_4000000=0.004)

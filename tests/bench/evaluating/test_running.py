@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,6 +60,8 @@ class Stage:
         self.kept: list[Evaluation] = []
         self.told: list[str] = []
         self.fails: dict[str, Exception] = {}
+        self.seconds: dict[str, list[float]] = {}
+        """Step times of the next launches of a variant."""
         monkeypatch.setattr(Runner, "_train_once", self._train)
         monkeypatch.setattr("pytest_ddl.faults.api.check_training", self._check)
         monkeypatch.setattr("pytest_ddl.bench.launching.launch.launch", self._launch)
@@ -84,7 +87,7 @@ class Stage:
 
     def _launch(self, _harness: Any, _train: Any, spec: Any, bench: Any, *, cores_per_replica: int) -> Any:
         self._did(f"launch {spec} overlap={bench.overlap} cores={cores_per_replica}")
-        return made.launch(str(spec), 0.001)
+        return made.launch(str(spec), self.seconds[str(spec)].pop(0) if self.seconds.get(str(spec)) else 0.001)
 
     def _sweep(self, train: Any, target: float, batches: list[int], rates: list[float], **given: Any) -> StepsToTarget:
         self._did(f"sweep {batches[0]} {rates}")
@@ -113,6 +116,26 @@ def test_all_parts_run_in_order_and_are_kept(stage: Stage) -> None:
     assert found.swept == (16, 32)
     assert found.verdicts[TWO.variant].headline == "gradient-scaled: twice too large"
     assert f"{ABSENT.variant} cannot run here: {ABSENT.reason}" in stage.told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "launches"),
+    [
+        ([0.001, 0.0011], 2),
+        # The third launch shows that the second one is no exception; after three more it ends in any case.
+        ([0.001, 0.0012], 3),
+        ([0.001, 0.002, 0.004, 0.001, 0.002], 5),
+    ],
+)
+def test_a_cell_whose_launches_differ_is_launched_more_often(stage: Stage, seconds: list[float], launches: int) -> None:
+    stage.seconds[TWO.variant] = seconds
+    found = stage.run(fresh(ONE, TWO, WORKERS, COPIES))
+    counts = {name: len(found.matrix.of(name)) for name in found.matrix.variants}
+    assert counts.pop(TWO.variant) == launches
+    assert set(counts.values()) == {2}
+    again = len(stage.done)
+    stage.run(replace(found, complete=False))
+    assert len(stage.done) == again, "a completed evaluation has nothing more to do"
 
 
 def test_progress_counts_up_to_the_number_of_parts(stage: Stage) -> None:

@@ -11,6 +11,9 @@ _GUIDE = "https://www.tensorflow.org/guide/data_performance"
 
 def _waits(evidence: Evidence) -> Gain | None:
     """Return the gain if data took no time, if steps wait for data."""
+    if evidence.counters.retraces and evidence.beyond_noise(evidence.share("traced")):
+        # Batches of other shapes are traced again, but not one that is repeated: its gain says nothing about the data.
+        return None
     return evidence.helps("cached")
 
 
@@ -18,7 +21,8 @@ def _waits(evidence: Evidence) -> Gain | None:
     "parallel-map",
     "input",
     looks_at="step time with the first batch from memory, and with parallel calls of Dataset.map",
-    applies_if="both gains are above the noise, and parallel calls gain at least as much as prefetching",
+    applies_if="nothing is traced again, both gains are above the noise, "
+    "and parallel calls gain at least as much as prefetching",
     expected="measured: step time / step time with parallel calls",
     change="give every Dataset.map (and interleave) num_parallel_calls=tf.data.AUTOTUNE",
     source=_GUIDE + "#parallelizing_data_transformation",
@@ -39,7 +43,8 @@ def parallel_map(evidence: Evidence) -> Found | None:
     "prefetch",
     "input",
     looks_at="step time with the first batch from memory, and with Dataset.prefetch at the end",
-    applies_if="both gains are above the noise, and prefetching gains more than parallel calls",
+    applies_if="nothing is traced again, both gains are above the noise, "
+    "and prefetching gains more than parallel calls",
     expected="measured: step time / step time with prefetching",
     change="end the pipeline with .prefetch(tf.data.AUTOTUNE), so that it works while the step computes",
     source=_GUIDE + "#prefetching",
@@ -58,7 +63,8 @@ def prefetch(evidence: Evidence) -> Found | None:
     "slow-input",
     "input",
     looks_at="step time with the first batch from memory",
-    applies_if="its gain is above the noise, and neither parallel calls nor prefetching gain anything",
+    applies_if="nothing is traced again, its gain is above the noise, "
+    "and neither parallel calls nor prefetching gain anything",
     expected="at most: step time / step time with the first batch from memory",
     change=(
         "make the input cheaper: .cache() after the expensive part, decode and filter once before the training, map "
