@@ -91,6 +91,29 @@ def test_all_gather_keeps_the_order_of_replicas(shape, dtype, synchronous_strate
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.ddl_item("replica_ctx.all_gather.order")
+def test_all_gather_of_a_batch(synchronous_strategy):
+    """Gather what the dataset gives, which no operation of the step has computed."""
+    import tensorflow as tf
+
+    strategy, size = synchronous_strategy, 2 * synchronous_strategy.num_replicas_in_sync
+    dataset = tf.data.Dataset.range(size).batch(size)
+
+    @tf.function
+    def step(iterator):
+        def gather(batch):
+            context = tf.distribute.get_replica_context()
+            return context.replica_id_in_sync_group, batch, context.all_gather(batch, axis=0)
+
+        return strategy.run(gather, args=(next(iterator),))
+
+    found = step(iter(strategy.experimental_distribute_dataset(dataset)))
+    for replica, own, gathered in zip(*map(strategy.experimental_local_results, found), strict=True):
+        assert sorted(gathered.numpy()) == list(range(size))
+        first = 2 * int(replica)
+        np.testing.assert_array_equal(gathered[first : first + 2], own)
+
+
 @pytest.mark.ddl_item("replica_ctx.all_reduce.sparse")
 @given(rows=st.lists(st.integers(0, 4), min_size=1, max_size=6))
 def test_sparse_all_reduce_adds_rows_that_meet(rows, synchronous_strategy):
