@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +22,3 @@ def project(tmp_path: Path) -> Path:
     git(folder, "commit", "-qam", "two")
     git(folder, "tag", "-a", "v2", "-m", "annotated")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def modules_of_this_test() -> Iterator[None]:
-    """What a test imports from its temporary folder is gone after it: the gate looks at every module there is."""
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if "pytest-of-" in str(getattr(sys.modules[name], "__file__", None)):
-            del sys.modules[name]
